@@ -1,0 +1,1 @@
+"""trajtrainer: trains Unity ML-Agents behaviours."""

@@ -1,0 +1,35 @@
+"""Errors that a user can cause. The command line prints their message alone; a traceback needs ``--debug``."""
+
+from __future__ import annotations
+
+
+class TrajtrainerError(Exception):
+    """Anything that ends a command with one clear message and exit code 1."""
+
+
+class SettingsError(TrajtrainerError):
+    """The YAML file or the command line asks for something that does not exist or does not fit."""
+
+
+class RunFolderError(TrajtrainerError):
+    """The results folder is missing, in the way, damaged or cannot be written."""
+
+
+class CheckpointError(TrajtrainerError):
+    """A checkpoint is missing, damaged or not a checkpoint."""
+
+
+class ExportError(TrajtrainerError):
+    """A policy could not be exported to ONNX."""
+
+
+class EnvironmentFaultError(TrajtrainerError):
+    """The environment crashed, hung, quit or never came. Training state is saved before this is shown."""
+
+
+class InvalidDataError(EnvironmentFaultError):
+    """The environment sent values that no trainer can learn from (NaN, wrong sizes, rubbish)."""
+
+
+class UnsupportedError(TrajtrainerError):
+    """A sensor, action space or trainer that this version does not train."""

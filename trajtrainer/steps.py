@@ -1,0 +1,128 @@
+"""What passes between an environment and the collector: columns, one entry per agent.
+
+Letters: N agents of a step batch, T terminal rows of it, D sum of branch sizes, C continuous actions,
+K discrete branches, H memory size, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.spec import BehaviorSpec
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+LongArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+# Vectors are f32; pictures that came as PNG stay u8 and are divided by 255 in the encoder.
+ObservationArray = NDArray[np.float32] | NDArray[np.uint8]
+
+WORKER_SHIFT = 32
+
+
+def agent_ids(worker: int, local_ids: NDArray[np.int64]) -> LongArray:
+    """Ids unique over all workers: ``worker << 32 | id``."""
+    return local_ids | np.int64(worker << WORKER_SHIFT)
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """The agents of one behaviour in one message. Terminal rows come first, so ``obs[num_terminal:]`` is a view.
+
+    One id may stand in both parts: the end of an episode and the first decision of the next.
+
+    Attributes:
+        agent: i64 [N], ``worker << 32 | id``.
+        obs: per sensor f32 or u8 [N, *O]; pictures are (channels, height, width).
+        reward: f32 [N], since the agent's last decision.
+        group: i32 [N], 0 for none; unique only within a worker.
+        group_reward: f32 [N].
+        mask: bool [N, D], True = forbidden as on the wire; D is 0 without discrete actions. False in terminal rows.
+        interrupted: bool [T], the episode ended by its step limit.
+        num_terminal: T.
+    """
+
+    agent: LongArray
+    obs: tuple[ObservationArray, ...]
+    reward: FloatArray
+    group: IntArray
+    group_reward: FloatArray
+    mask: BoolArray
+    interrupted: BoolArray
+    num_terminal: int
+
+    def __len__(self) -> int:
+        return len(self.agent)
+
+    @property
+    def num_decisions(self) -> int:
+        return len(self.agent) - self.num_terminal
+
+
+@dataclass(slots=True)
+class ActionBatch:
+    """What a policy decided for N agents, in their order.
+
+    Attributes:
+        continuous: f32 [N, C], raw (as sampled, before clipping); what learning needs.
+        discrete: i32 [N, K].
+        env_continuous: f32 [N, C], within [-1, 1]; what the environment receives.
+        log_prob: f32 [N, C + K], one per dimension and branch, as the peer keeps them.
+        entropy: f32 [N].
+        memory: f32 [N, H], the recurrent memory after this step; H is 0 without one.
+        version: of the policy that decided.
+    """
+
+    continuous: FloatArray
+    discrete: IntArray
+    env_continuous: FloatArray
+    log_prob: FloatArray
+    entropy: FloatArray
+    memory: FloatArray
+    version: int
+
+    def __len__(self) -> int:
+        return len(self.continuous)
+
+
+class Aggregation(enum.IntEnum):
+    """How values of one statistic within a summary become one number. Numbers as on the wire (reference 5.6)."""
+
+    AVERAGE = 0
+    MOST_RECENT = 1
+    SUM = 2
+    HISTOGRAM = 3
+
+
+class Statistic(NamedTuple):
+    """One value that a game reported through Unity's StatsRecorder."""
+
+    key: str
+    value: float
+    aggregation: Aggregation
+
+
+@dataclass(slots=True)
+class EnvironmentEvent:
+    """What one worker's environment sent in one message.
+
+    Attributes:
+        worker: which environment.
+        steps: behaviour id -> its agents. Every behaviour in it was announced in ``new_specs`` of this or an
+            earlier event of this worker.
+        new_specs: behaviours that this worker announces for the first time.
+        statistics: values of Unity's StatsRecorder.
+        is_reset: the first message after a reset or restart. The worker's unfinished trajectories are void,
+            and a RESET sends no end-of-episode records for them.
+    """
+
+    worker: int
+    steps: dict[str, StepBatch]
+    new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
+    statistics: list[Statistic] = field(default_factory=list)
+    is_reset: bool = False
