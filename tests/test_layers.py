@@ -1,0 +1,110 @@
+"""The architecture's one rule: an import goes down the layers only, and there is no cycle between modules."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
+
+# From the top down. Groups of one layer do not know each other; members of one group may.
+LAYERS: list[list[set[str]]] = [
+    [{"__main__"}],
+    [{"cli"}],
+    [{"runtime"}],
+    [{"trainers"}, {"export"}],
+    [{"algos"}, {"rewards"}],
+    [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}, {"queues"}],
+    [{"settings"}],
+    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version"}],
+]
+RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
+GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
+TORCH_FREE = {
+    "spec",
+    "steps",
+    "errors",
+    "stats",
+    "timers",
+    "plugins",
+    "version",
+    "settings",
+    "unity",
+    "sim",
+    "envs",
+} | {
+    "data",
+    "queues",
+    "curriculum",
+}
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name below the package -> file; the package's own ``__init__`` is left out."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name and not name.endswith("_pb2"):
+            found[name] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """Everything a file imports, type-only imports included."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.update({node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names})
+    return names
+
+
+def own(names: set[str], known: dict[str, Path]) -> set[str]:
+    below = {name.removeprefix("trajtrainer.") for name in names if name.startswith("trajtrainer.")}
+    return {name for name in below if name in known}
+
+
+def test_every_unit_has_a_layer() -> None:
+    assert {name.split(".")[0] for name in modules()} <= RANK.keys()
+
+
+def test_imports_go_down_only() -> None:
+    known = modules()
+    wrong = []
+    for name, path in known.items():
+        unit = name.split(".")[0]
+        for target in own(imports(path), known):
+            below = target.split(".")[0]
+            if GROUP[below] != GROUP[unit] and RANK[below] <= RANK[unit]:
+                wrong.append(f"{name} -> {target}")
+    assert wrong == []
+
+
+def test_no_module_cycles() -> None:
+    known = modules()
+    TopologicalSorter({name: own(imports(path), known) - {name} for name, path in known.items()}).prepare()
+
+
+def test_nothing_imports_the_package_itself() -> None:
+    assert [name for name, path in modules().items() if "trajtrainer" in imports(path)] == []
+
+
+@pytest.mark.parametrize("unit", sorted(TORCH_FREE))
+def test_lower_layers_do_not_know_torch(unit: str) -> None:
+    using = [
+        name
+        for name, path in modules().items()
+        if name.split(".")[0] == unit and any(target.split(".")[0] == "torch" for target in imports(path))
+    ]
+    assert using == []
+
+
+def test_subpackages_have_empty_init() -> None:
+    filled = [path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE and path.read_text().strip()]
+    assert filled == []
