@@ -4,30 +4,53 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trajtrainer.steps import Aggregation
 
 
 @dataclass(frozen=True, slots=True)
 class StatsSummary:
-    """All values of one tag since the last summary. ``aggregated`` is the sum for SUM and the mean otherwise."""
+    """All values of one tag since the last summary, in the order they came.
 
-    values: Sequence[float]
+    Attributes:
+        values: f64 [number of values].
+        aggregation: which one number stands for them (``aggregated``).
+    """
+
+    values: Sequence[float] | NDArray[np.float64]
     aggregation: Aggregation = Aggregation.AVERAGE
 
     @property
     def aggregated(self) -> float:
-        if self.aggregation is Aggregation.SUM:
-            return float(np.sum(self.values))
+        """The sum for SUM and the mean otherwise."""
+        return self.sum if self.aggregation is Aggregation.SUM else self.mean
+
+    @property
+    def mean(self) -> float:
+        """NaN without values."""
         return float(np.mean(self.values)) if len(self.values) else float("nan")
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation, NaN without values."""
+        return float(np.std(self.values)) if len(self.values) else float("nan")
+
+    @property
+    def sum(self) -> float:
+        return float(np.sum(self.values))
 
 
 class StatsWriter(ABC):
-    """Receives every summary. Users subclass this (entry point group ``trajtrainer.stats_writer``)."""
+    """Receives every summary. Users subclass this (entry point group ``trajtrainer.stats_writer``).
+
+    With ``threaded: true`` the methods are called from the trainers' threads.
+    """
 
     @abstractmethod
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
@@ -40,10 +63,14 @@ class StatsWriter(ABC):
         """Flushes what is pending. Called once."""
 
 
+def _no_values() -> array[float]:
+    return array("d")
+
+
 @dataclass(slots=True)
 class _Values:
     aggregation: Aggregation
-    values: list[float] = field(default_factory=list)
+    values: array[float] = field(default_factory=_no_values)  # 8 bytes per value
 
 
 class StatsReporter:
@@ -52,23 +79,38 @@ class StatsReporter:
     def __init__(self, category: str, writers: Iterable[StatsWriter]) -> None:
         self.category = category
         self._writers = list(writers)
+        self._sources: list[Callable[[], Mapping[str, float]]] = []
         self._values: dict[str, _Values] = {}
         self._lock = threading.Lock()
 
     def add(self, tag: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
-        self.add_many(tag, (value,), aggregation)
-
-    def add_many(self, tag: str, values: Iterable[float], aggregation: Aggregation = Aggregation.AVERAGE) -> None:
+        """Adds one value. The newest ``aggregation`` of a tag counts; MOST_RECENT forgets the earlier values."""
         with self._lock:
-            entry = self._values.get(tag)
-            if entry is None:
-                entry = self._values[tag] = _Values(aggregation)
-            entry.values.extend(values)
+            self._entry(tag, aggregation).append(value)
+
+    def add_many(
+        self,
+        tag: str,
+        values: Iterable[float] | NDArray[np.floating],
+        aggregation: Aggregation = Aggregation.AVERAGE,
+    ) -> None:
+        """Adds several values; an array (any shape) is copied without a Python object per number."""
+        with self._lock:
+            entry = self._entry(tag, aggregation)
+            if isinstance(values, np.ndarray):
+                entry.frombytes(np.ascontiguousarray(values, np.float64).tobytes())
+            else:
+                entry.extend(values)
+            if aggregation is Aggregation.MOST_RECENT:
+                del entry[:-1]
 
     def set(self, tag: str, value: float) -> None:
         """Keeps only the newest value."""
-        with self._lock:
-            self._values[tag] = _Values(Aggregation.MOST_RECENT, [value])
+        self.add(tag, value, Aggregation.MOST_RECENT)
+
+    def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
+        """Asks ``source`` for tag -> value at every summary; what changes slowly costs nothing in between."""
+        self._sources.append(source)
 
     def add_hyperparameters(self, text: str) -> None:
         for writer in self._writers:
@@ -76,8 +118,20 @@ class StatsReporter:
 
     def write(self, step: int) -> None:
         """Hands everything since the last call to the writers under the step ``step`` and starts anew."""
+        for source in self._sources:
+            for tag, value in source().items():
+                self.set(tag, value)
         with self._lock:
             values, self._values = self._values, {}
-        summaries = {tag: StatsSummary(entry.values, entry.aggregation) for tag, entry in values.items()}
+        summaries = {
+            tag: StatsSummary(np.asarray(entry.values, np.float64), entry.aggregation) for tag, entry in values.items()
+        }
         for writer in self._writers:
             writer.write_stats(self.category, summaries, step)
+
+    def _entry(self, tag: str, aggregation: Aggregation) -> array[float]:
+        entry = self._values.get(tag)
+        if entry is None or aggregation is Aggregation.MOST_RECENT:
+            entry = self._values[tag] = _Values(aggregation)
+        entry.aggregation = aggregation
+        return entry.values

@@ -89,6 +89,18 @@ class ActionBatch:
     def __len__(self) -> int:
         return len(self.continuous)
 
+    def part(self, start: int, stop: int) -> ActionBatch:
+        """The agents ``start`` to ``stop``, as views."""
+        return ActionBatch(
+            continuous=self.continuous[start:stop],
+            discrete=self.discrete[start:stop],
+            env_continuous=self.env_continuous[start:stop],
+            log_prob=self.log_prob[start:stop],
+            entropy=self.entropy[start:stop],
+            memory=self.memory[start:stop],
+            version=self.version,
+        )
+
 
 class Aggregation(enum.IntEnum):
     """How values of one statistic within a summary become one number. Numbers as on the wire (reference 5.6)."""

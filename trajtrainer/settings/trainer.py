@@ -3,82 +3,117 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
+from attrs.validators import optional
 
+from trajtrainer.settings.checks import (
+    Fault,
+    count,
+    fraction,
+    misfit,
+    not_negative,
+    positive,
+    refuse,
+    satisfies,
+    unlimited_count,
+)
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType
+from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings, RewardSignalType
 
 
 class ScheduleType(enum.Enum):
+    """How a number changes up to ``max_steps``."""
+
     CONSTANT = "constant"
     LINEAR = "linear"
 
 
 @frozen
+class POCAHyperparameters:
+    """Left out, the schedules of beta and epsilon are that of the learning rate."""
+
+    batch_size: int = field(default=1024, validator=count)
+    buffer_size: int = field(default=10240, validator=count)
+    learning_rate: float = field(default=3e-4, validator=not_negative)
+    beta: float = field(default=5e-3, validator=not_negative)
+    epsilon: float = field(default=0.2, validator=positive)
+    lambd: float = field(default=0.95, validator=fraction)
+    num_epoch: int = field(default=3, validator=count)
+    learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
+    beta_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
+    epsilon_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
+
+
+@frozen
 class PPOHyperparameters:
-    batch_size: int = 1024
-    buffer_size: int = 10240
-    learning_rate: float = 3e-4
-    beta: float = 5e-3
-    epsilon: float = 0.2
-    lambd: float = 0.95
-    num_epoch: int = 3
+    """Left out, the schedules of beta and epsilon are that of the learning rate."""
+
+    batch_size: int = field(default=1024, validator=count)
+    buffer_size: int = field(default=10240, validator=count)
+    learning_rate: float = field(default=3e-4, validator=not_negative)
+    beta: float = field(default=5e-3, validator=not_negative)
+    epsilon: float = field(default=0.2, validator=positive)
+    lambd: float = field(default=0.95, validator=fraction)
+    num_epoch: int = field(default=3, validator=count)
     shared_critic: bool = False
     learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
-    beta_schedule: ScheduleType = ScheduleType.LINEAR
-    epsilon_schedule: ScheduleType = ScheduleType.LINEAR
+    beta_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
+    epsilon_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
     # Not in ML-Agents, where value clipping is inert (reference 11, quirk 1). Not dumped while it is off.
     value_clipping: bool = False
 
 
 @frozen
-class POCAHyperparameters:
-    batch_size: int = 1024
-    buffer_size: int = 10240
-    learning_rate: float = 3e-4
-    beta: float = 5e-3
-    epsilon: float = 0.2
-    lambd: float = 0.95
-    num_epoch: int = 3
-    learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
-    beta_schedule: ScheduleType = ScheduleType.LINEAR
-    epsilon_schedule: ScheduleType = ScheduleType.LINEAR
-
-
-@frozen
 class SACHyperparameters:
-    batch_size: int = 128
-    buffer_size: int = 50000
-    learning_rate: float = 3e-4
+    """Left out, ``reward_signal_steps_per_update`` is ``steps_per_update``."""
+
+    # The order of the fields is that of ML-Agents' configuration.yaml.
+    learning_rate: float = field(default=3e-4, validator=not_negative)
     learning_rate_schedule: ScheduleType = ScheduleType.CONSTANT
-    buffer_init_steps: int = 0
-    tau: float = 0.005
-    steps_per_update: float = 1.0
+    batch_size: int = field(default=128, validator=count)
+    buffer_size: int = field(default=50000, validator=count)
+    buffer_init_steps: int = field(default=0, validator=not_negative)
+    tau: float = field(default=0.005, validator=fraction)
+    steps_per_update: float = field(default=1, validator=positive)
     save_replay_buffer: bool = False
-    init_entcoef: float = 1.0
-    reward_signal_steps_per_update: float = 1.0
+    init_entcoef: float = field(default=1.0, validator=positive)
+    reward_signal_steps_per_update: float = field(
+        default=Factory(lambda self: self.steps_per_update, takes_self=True), validator=positive
+    )
 
 
 Hyperparameters = PPOHyperparameters | SACHyperparameters | POCAHyperparameters
 
+HYPERPARAMETERS: dict[str, type[Hyperparameters]] = {
+    "ppo": PPOHyperparameters,
+    "sac": SACHyperparameters,
+    "poca": POCAHyperparameters,
+}
+"""``trainer_type`` -> the class of its ``hyperparameters``."""
+
 
 @frozen(kw_only=True)
 class BehavioralCloningSettings:
+    """Imitation beside the training. Left out, the trainer chooses ``num_epoch`` and ``batch_size``."""
+
     demo_path: str
-    steps: int = 0
-    strength: float = 1.0
-    samples_per_update: int = 0
-    num_epoch: int | None = None
-    batch_size: int | None = None
+    steps: int = field(default=0, validator=not_negative)
+    strength: float = field(default=1.0, validator=not_negative)
+    samples_per_update: int = field(default=0, validator=not_negative)
+    num_epoch: int | None = field(default=None, validator=optional(count))
+    batch_size: int | None = field(default=None, validator=optional(count))
 
 
 @frozen
 class SelfPlaySettings:
-    save_steps: int = 20000
-    team_change: int = 100000
-    swap_steps: int = 2000
-    window: int = 10
+    """Left out, ``team_change`` is five times ``save_steps``."""
+
+    save_steps: int = field(default=20000, validator=count)
+    team_change: int = field(default=Factory(lambda self: 5 * self.save_steps, takes_self=True), validator=count)
+    swap_steps: int = field(default=2000, validator=count)
+    window: int = field(default=10, validator=count)
     play_against_latest_model_ratio: float = 0.5
     initial_elo: float = 1200.0
 
@@ -87,19 +122,53 @@ def _extrinsic() -> dict[RewardSignalType, RewardSignalSettings]:
     return {RewardSignalType.EXTRINSIC: RewardSignalSettings()}
 
 
+def _hyperparameters(trainer: TrainerSettings) -> Hyperparameters:
+    return HYPERPARAMETERS.get(trainer.trainer_type, PPOHyperparameters)()
+
+
 @frozen
 class TrainerSettings:
-    trainer_type: str = "ppo"
-    hyperparameters: Hyperparameters = field(factory=PPOHyperparameters)
-    checkpoint_interval: int = 500000
+    """What one behaviour is trained with.
+
+    With ``even_checkpoints`` the interval is always ``max_steps / keep_checkpoints``, whatever was asked for.
+    """
+
+    trainer_type: str = field(
+        default="ppo", validator=satisfies(HYPERPARAMETERS.__contains__, f"one of {', '.join(HYPERPARAMETERS)}")
+    )
+    hyperparameters: Hyperparameters = field(default=Factory(_hyperparameters, takes_self=True))
+    checkpoint_interval: int = field(default=500000, validator=count)
     network_settings: NetworkSettings = field(factory=NetworkSettings)
-    reward_signals: dict[RewardSignalType, RewardSignalSettings] = field(factory=_extrinsic)
+    reward_signals: dict[RewardSignalType, RewardSignalSettings] = field(
+        factory=_extrinsic, validator=satisfies(bool, "at least one reward signal")
+    )
     init_path: str | None = None
-    keep_checkpoints: int = 5
+    # 0 and -1 keep all of them.
+    keep_checkpoints: int = field(default=5, validator=unlimited_count)
     even_checkpoints: bool = False
-    max_steps: int = 500000
-    time_horizon: int = 64
-    summary_freq: int = 50000
+    max_steps: int = field(default=500000, validator=count)
+    time_horizon: int = field(default=64, validator=count)
+    summary_freq: int = field(default=50000, validator=count)
     threaded: bool = False
     self_play: SelfPlaySettings | None = None
     behavioral_cloning: BehavioralCloningSettings | None = None
+
+    def __attrs_post_init__(self) -> None:
+        refuse(self._faults())
+        if self.even_checkpoints:
+            interval = max(1, self.max_steps // self.keep_checkpoints)
+            object.__setattr__(self, "checkpoint_interval", interval)  # frozen, but still under construction
+
+    def _faults(self) -> Iterator[Fault]:
+        if not isinstance(self.hyperparameters, HYPERPARAMETERS[self.trainer_type]):
+            yield misfit(("hyperparameters",), self.hyperparameters, f"those of trainer_type {self.trainer_type}")
+        memory = self.network_settings.memory
+        if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
+            expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"
+            yield misfit(("network_settings", "memory", "sequence_length"), memory.sequence_length, expected)
+        if self.even_checkpoints and self.keep_checkpoints < 1:
+            expected = "at least 1, as even_checkpoints spreads that many over the run"
+            yield misfit(("keep_checkpoints",), self.keep_checkpoints, expected)
+        for signal, settings in self.reward_signals.items():
+            if not isinstance(settings, REWARD_SIGNALS[signal]):
+                yield misfit(("reward_signals", signal.value), settings, f"a {REWARD_SIGNALS[signal].__name__}")

@@ -1,0 +1,161 @@
+"""Reading the peer's golden files: its weights into our networks, its buffer fields into our minibatches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import evolve
+from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from torch import Tensor, nn
+
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.ppo import PPO
+from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.export.peer_names import actor_names, critic_names
+from trajtrainer.nn.actor import Actor
+from trajtrainer.settings.network import MemorySettings, NetworkSettings
+from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
+from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One golden folder: ``case.json``, ``data.npz`` and checkpoints."""
+
+    folder: Path
+    json: Json
+    arrays: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Case:
+        return cls(folder, json.loads((folder / "case.json").read_text()), np.load(folder / "data.npz"))
+
+    def checkpoint(self, name: str) -> Json:
+        loaded: Json = torch.load(self.folder / f"{name}.pt", weights_only=True)
+        return loaded
+
+    @property
+    def spec(self) -> BehaviorSpec:
+        return behavior_spec(self.json["behavior_spec"])
+
+    @property
+    def settings(self) -> TrainerSettings:
+        return trainer_settings(self.json["settings"])
+
+
+def behavior_spec(data: Json) -> BehaviorSpec:
+    observations = [
+        ObservationSpec(
+            tuple(one["shape"]),
+            tuple(DimensionProperty(p) for p in one["dimension_property"]),
+            ObservationType(one["observation_type"]),
+            one["name"],
+        )
+        for one in data["observation_specs"]
+    ]
+    action = data["action_spec"]
+    return BehaviorSpec(observations, ActionSpec(action["continuous_size"], tuple(action["discrete_branches"])))
+
+
+def network_settings(data: Json) -> NetworkSettings:
+    memory = data.get("memory")
+    return NetworkSettings(
+        normalize=data.get("normalize", False),
+        hidden_units=data["hidden_units"],
+        num_layers=data["num_layers"],
+        memory=MemorySettings(memory["sequence_length"], memory["memory_size"]) if memory else None,
+    )
+
+
+def rnd_settings(data: Json) -> RndSettings:
+    return RndSettings(
+        gamma=data.get("gamma", 0.99),
+        strength=data["strength"],
+        network_settings=network_settings(data["network_settings"]),
+        learning_rate=data["learning_rate"],
+    )
+
+
+def _signal(name: str, data: Json) -> RewardSignalSettings:
+    return rnd_settings(data) if name == "rnd" else RewardSignalSettings(data["gamma"], data["strength"])
+
+
+def trainer_settings(data: Json) -> TrainerSettings:
+    hyper = dict(data["hyperparameters"])
+    schedules = {key: ScheduleType(value) for key, value in hyper.items() if key.endswith("_schedule")}
+    return TrainerSettings(
+        hyperparameters=PPOHyperparameters(**(hyper | schedules)),
+        network_settings=network_settings(data["network_settings"]),
+        reward_signals={RewardSignalType(n): _signal(n, one) for n, one in data["reward_signals"].items()},
+        max_steps=data["max_steps"],
+        time_horizon=data["time_horizon"],
+        summary_freq=data["summary_freq"],
+        checkpoint_interval=data["checkpoint_interval"],
+    )
+
+
+def with_hyperparameters(settings: TrainerSettings, **changes: Any) -> TrainerSettings:
+    return evolve(settings, hyperparameters=evolve(settings.hyperparameters, **changes))
+
+
+def restore(ppo: PPO, checkpoint: Json) -> None:
+    """Takes over the peer's weights and its Adam."""
+    state = from_peer(checkpoint, _state(ppo))
+    ppo.actor.load_state_dict(state["modules"]["actor"])
+    ppo.critic.load_state_dict(state["modules"]["critic"])
+    ppo.load_state(state["optimizers"]["adam"])
+
+
+def assert_weights(ppo: PPO, checkpoint: Json, atol: float = 1e-5) -> None:
+    """Raises unless the networks have the peer's weights."""
+    expected = from_peer(checkpoint, _state(ppo))["modules"]
+    for network, module in (("actor", ppo.actor), ("critic", ppo.critic)):
+        for name, value in module.state_dict().items():
+            torch.testing.assert_close(
+                value, expected[network][name], rtol=1e-5, atol=atol, msg=f"{network}.{name} differs"
+            )
+
+
+def _state(ppo: PPO) -> Json:
+    modules = {"actor": ppo.actor.state_dict(), "critic": ppo.critic.state_dict()}
+    return {"step": 0, "modules": modules, "optimizers": {"adam": ppo.state()}}
+
+
+def gradients(module: nn.Module, peer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The peer's gradients under our names, several side by side where our layer is several of its."""
+    state = module.state_dict()
+    names = actor_names(state) if isinstance(module, Actor) else critic_names(state)
+    return {n: torch.cat([peer[theirs] for theirs in names[n]]) for n, _ in module.named_parameters()}
+
+
+def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Minibatch:
+    """The peer's buffer fields as a minibatch; ``advantages`` as they stand there."""
+    settings, spec = case.settings, case.spec
+    arrays = {n.removeprefix(prefix): case.arrays[n][rows] for n in case.arrays if n.startswith(prefix)}
+    memory = settings.network_settings.memory
+    length = memory.sequence_length if memory else 1
+    signals = [kind.value for kind in settings.reward_signals]
+    returns = torch.tensor(np.stack([arrays[f"returns__{s}"] for s in signals]), dtype=torch.float32)
+    log_probs = [arrays["continuous_log_probs"], arrays["discrete_log_probs"]]
+    return Minibatch(
+        obs=tuple(torch.tensor(arrays[f"obs__{i}"]) for i in range(len(spec.observation_specs))),
+        mask=torch.tensor(arrays["action_mask"] == 0),
+        continuous=torch.tensor(arrays["continuous_action"]),
+        discrete=torch.tensor(arrays["discrete_action"].astype(np.int64)),
+        log_prob=torch.tensor(np.concatenate(log_probs, 1)),
+        returns=returns,
+        old_values=returns,
+        advantage=torch.tensor(arrays["advantages"]),
+        memory=torch.tensor(arrays["memory"][::length]) if memory else None,
+        critic_memory=torch.tensor(arrays["critic_memory"][::length]) if memory else None,
+        loss_mask=torch.tensor(arrays["masks"]) if memory else None,
+        sequence_length=length,
+    )

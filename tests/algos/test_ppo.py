@@ -1,0 +1,152 @@
+"""PPO against the peer's golden updates, and what must hold of any update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+
+from tests.algos import peer
+from tests.algos.peer import Case
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.ppo import PPO
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.settings.trainer import PPOHyperparameters
+
+CASES = [
+    "ppo_continuous",
+    "ppo_continuous_fresh",
+    "ppo_discrete",
+    "ppo_hybrid",
+    "ppo_lstm",
+    "ppo_schedules_constant",
+    "ppo_shared_critic",
+    "ppo_visual_simple_shared",
+]
+EXTRA_TAGS = {"Policy/Approximate KL", "Policy/Clip Fraction", "Policy/Gradient Norm"}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
+    return Case.read(shared_data / "golden" / "updates" / request.param)
+
+
+def _ppo(case: Case, **changes: Any) -> PPO:
+    settings = peer.with_hyperparameters(case.settings, **changes)
+    hyper = settings.hyperparameters
+    assert isinstance(hyper, PPOHyperparameters)
+    signals = [kind.value for kind in settings.reward_signals]
+    actor = Actor(case.spec, settings.network_settings)
+    critic: Critic | SharedCritic = (
+        SharedCritic(actor, signals) if hyper.shared_critic else Critic(case.spec, settings.network_settings, signals)
+    )
+    ppo = PPO(actor, critic, settings)
+    peer.restore(ppo, case.checkpoint("start"))
+    return ppo
+
+
+def test_golden_updates(case: Case) -> None:
+    ppo, minibatch = _ppo(case), peer.minibatch(case)
+    for number, expected in enumerate(case.json["statistics"], start=1):
+        coefficients = ppo.coefficients(case.json["step"])
+        found = {tag: value.item() for tag, value in ppo.update(minibatch, coefficients).items()}
+        assert found.keys() >= EXTRA_TAGS
+        found |= {
+            "Policy/Learning Rate": coefficients.learning_rate,
+            "Policy/Epsilon": coefficients.epsilon,
+            "Policy/Beta": coefficients.beta,
+        }
+        for tag, value in expected.items():
+            assert found[tag] == pytest.approx(value, rel=2e-5, abs=1e-5), tag
+        if (case.folder / f"after_{number}.pt").exists():
+            peer.assert_weights(ppo, case.checkpoint(f"after_{number}"))
+
+
+def test_golden_gradients(case: Case) -> None:
+    ppo = _ppo(case)
+    loss, _ = ppo.loss(peer.minibatch(case), ppo.coefficients(case.json["step"]))
+    loss.backward()  # type: ignore[no-untyped-call]
+    policy = _below(case, "gradient_Policy/")
+    for module, expected in ((ppo.actor, policy), (ppo.critic, _below(case, "gradient_Optimizer:critic/") or policy)):
+        found = {name: p.grad for name, p in module.named_parameters()}
+        for name, gradient in peer.gradients(module, expected).items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-5, msg=f"{name} differs")
+
+
+def _below(case: Case, prefix: str) -> dict[str, torch.Tensor]:
+    return {n.removeprefix(prefix): torch.tensor(case.arrays[n]) for n in case.arrays if n.startswith(prefix)}
+
+
+def test_entropy_weight_counts_against_the_loss(shared_data: Path) -> None:
+    case = Case.read(shared_data / "golden" / "updates" / "ppo_hybrid")
+    ppo, minibatch = _ppo(case), peer.minibatch(case)
+    coefficients = ppo.coefficients(0)
+    with torch.no_grad():
+        distribution, _ = ppo.actor.distribution(minibatch.obs, minibatch.mask)
+        more, _ = ppo.loss(minibatch, type(coefficients)(1e-3, 0.2, 0.5))
+        less, _ = ppo.loss(minibatch, type(coefficients)(1e-3, 0.2, 0.0))
+    torch.testing.assert_close(less - more, 0.5 * distribution.entropy().mean())
+
+
+def test_value_clipping_is_inert_until_switched_on(shared_data: Path) -> None:
+    case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous")
+    minibatch = peer.minibatch(case)
+    far = evolve_old_values(minibatch, minibatch.old_values + 5.0)
+    losses = {}
+    for clipping in (False, True):
+        ppo = _ppo(case, value_clipping=clipping)
+        with torch.no_grad():
+            losses[clipping] = [
+                ppo.loss(m, ppo.coefficients(0))[1]["Losses/Value Loss"].item() for m in (minibatch, far)
+            ]
+    assert losses[False][0] == losses[False][1]
+    # The old values of the golden minibatch are its returns, with which clipping changes nothing.
+    assert losses[True][0] == pytest.approx(losses[False][0], rel=1e-6)
+    assert losses[True][1] > losses[False][0]
+
+
+def evolve_old_values(minibatch: Minibatch, old_values: torch.Tensor) -> Minibatch:
+    fields = {name: getattr(minibatch, name) for name in Minibatch.__slots__}
+    return Minibatch(**(fields | {"old_values": old_values}))
+
+
+def test_state_continues_identically(shared_data: Path) -> None:
+    case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
+    minibatch = peer.minibatch(case)
+    first, second = _ppo(case), _ppo(case)
+    first.update(minibatch, first.coefficients(10))
+    second.actor.load_state_dict(first.actor.state_dict())
+    second.critic.load_state_dict(first.critic.state_dict())
+    second.load_state(first.state())
+    for ppo in (first, second):
+        ppo.update(minibatch, ppo.coefficients(20))
+    for ours, theirs in zip(first.actor.parameters(), second.actor.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_state_of_another_network_is_refused(shared_data: Path) -> None:
+    folder = shared_data / "golden" / "updates"
+    small, large = _ppo(Case.read(folder / "ppo_discrete")), _ppo(Case.read(folder / "ppo_continuous"))
+    with pytest.raises(ValueError, match="fit no parameter"):
+        large.load_state(small.state())
+
+
+def test_diagnostics_are_left_out_on_request(shared_data: Path) -> None:
+    case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
+    ppo = _ppo(case)
+    found = ppo.update(peer.minibatch(case), ppo.coefficients(0), diagnostics=False)
+    assert found.keys() == {"Losses/Policy Loss", "Losses/Value Loss"}
+    assert not any(value.requires_grad for value in found.values())
+
+
+def test_nothing_is_learnt_at_the_end_of_the_schedules(shared_data: Path) -> None:
+    case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous_fresh")
+    ppo = _ppo(case)
+    before = [p.clone() for p in ppo.actor.parameters()]
+    ppo.update(peer.minibatch(case), ppo.coefficients(evolve(case.settings, max_steps=1000).max_steps * 100))
+    for old, new in zip(before, ppo.actor.parameters(), strict=True):
+        torch.testing.assert_close(old, new, rtol=0, atol=1e-8)

@@ -1,0 +1,128 @@
+"""The command: exit codes, messages, and how little it imports for help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+
+import pytest
+
+from trajtrainer.cli.main import COMMANDS, main
+from trajtrainer.errors import TrajtrainerError
+from trajtrainer.version import __version__
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], None]:
+    """Puts a function in the place of what ``inspect`` runs."""
+
+    def replace(body: Callable[[], int]) -> None:
+        module = types.ModuleType("trajtrainer.cli.inspect")
+        module.__dict__.update(add_arguments=lambda parser: None, run=lambda arguments: body())
+        monkeypatch.setitem(sys.modules, "trajtrainer.cli.inspect", module)
+
+    return replace
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert all(f"  {command.name} " in shown for command in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"trajtrainer {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["lern"], "unknown command 'lern', expected one of learn, config, inspect; did you mean learn?"),
+        (["3DBall.yaml"], "to train with a configuration: trajtrainer learn 3DBall.yaml"),
+        (["config", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["--nonsense"], "usage: trajtrainer [-h] [--version] COMMAND ..."),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_exit_code_is_that_of_the_command(command: Callable[[Callable[[], int]], None]) -> None:
+    command(lambda: 7)
+
+    assert main(["inspect"]) == 7
+
+
+def test_an_error_that_a_user_can_cause_is_one_message(
+    command: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> int:
+        raise TrajtrainerError("The disk is full.")
+
+    command(fail)
+
+    assert main(["inspect"]) == 1
+    assert capsys.readouterr() == ("", "error: The disk is full.\n")
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "nowhere.yaml", "--debug"]) == 1
+
+    shown = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in shown
+    assert shown.endswith("nowhere.yaml.\n")
+
+
+def test_a_defect_of_the_program_is_no_message_for_users(command: Callable[[Callable[[], int]], None]) -> None:
+    def fail() -> int:
+        raise ZeroDivisionError
+
+    command(fail)
+
+    with pytest.raises(ZeroDivisionError):
+        main(["inspect"])
+
+
+def test_an_interrupt(command: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    command(interrupt)
+
+    assert main(["inspect"]) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+SLOW_MODULES = ("torch", "yaml", "cattrs", "numpy", "grpc", "onnx", "google.protobuf")
+
+
+@pytest.mark.parametrize("arguments", [[], *([command.name] for command in COMMANDS)], ids=" ".join)
+def test_help_imports_nothing_slow(arguments: list[str]) -> None:
+    program = (
+        "import sys; from trajtrainer.cli.main import main; code = main([*sys.argv[1:], '--help']); "
+        f"print('IMPORTED', [name for name in {SLOW_MODULES} if name in sys.modules], code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "IMPORTED [] 0"
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trajtrainer", "config", "nowhere.yaml"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Config file could not be found at ")

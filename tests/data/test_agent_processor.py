@@ -1,0 +1,335 @@
+"""The columns against the per-agent oracle, and each rule by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Thread
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.oracle import PerAgentProcessor, Trajectory, pack
+from tests.data.streams import (
+    OBS_DTYPES,
+    STREAMS,
+    Message,
+    Numbers,
+    Reset,
+    assert_same,
+    mixed_spec,
+    part_of,
+    random_stream,
+    vector_spec,
+)
+from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, concatenate, gather, release
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.queues import TrajectoryQueue
+from trajtrainer.steps import StepBatch
+
+Round = Sequence[Message] | Reset
+
+
+class Harness:
+    """An agent processor and the oracle, fed with the same messages and answers."""
+
+    def __init__(self, horizon: int, memory_size: int, *, limit: int | None = None) -> None:
+        spec = mixed_spec()
+        self.pool = RowPool(spec, OBS_DTYPES, memory_size=memory_size, capacity=4, limit=limit, poison=True)
+        self.processor = AgentProcessor(self.pool, horizon)
+        self.oracle = PerAgentProcessor(horizon, memory_size)
+        self.numbers = Numbers(spec, memory_size)
+        self.expected: list[Trajectory] = []
+        self.episode_lengths: list[int] = []
+
+    def play(self, round_: Round) -> list[TrajectoryBatch]:
+        """Records each message, then answers all at once as a collector of several workers does."""
+        if isinstance(round_, Reset):
+            self.processor.drop(round_.worker)
+            self.oracle.drop(round_.worker)
+            return []
+        finished, rows, batches = [], [], []
+        for message in round_:
+            batch = self.numbers.steps(message)
+            recorded = self.processor.record(batch)
+            assert len(recorded.rows) == len(batch)
+            self.episode_lengths += recorded.episode_lengths
+            self.expected += self.oracle.record(batch)
+            if recorded.trajectories is not None:
+                finished.append(recorded.trajectories)
+            rows.append(recorded.rows[batch.num_terminal :])
+            batches.append(batch)
+        actions = self.numbers.actions(sum(map(len, rows)))
+        self.processor.acted(np.concatenate(rows), actions)
+        start = 0
+        for batch in batches:
+            self.oracle.acted(batch, part_of(actions, start, start + batch.num_decisions))
+            start += batch.num_decisions
+        # The environment may use its memory for the next message.
+        for batch in batches:
+            for column in (batch.agent, *batch.obs, batch.reward, batch.group, batch.mask, batch.interrupted):
+                column[:] = 1
+        for column in (actions.continuous, actions.discrete, actions.log_prob, actions.memory):
+            column[:] = 1
+        return finished
+
+
+@settings(max_examples=200, deadline=None)
+@given(STREAMS, st.integers(1, 5), st.sampled_from([0, 3]), st.lists(st.booleans(), min_size=40, max_size=40))
+def test_trajectories_equal_those_of_the_oracle(
+    stream: list[Round], horizon: int, memory_size: int, drained: list[bool]
+) -> None:
+    harness = Harness(horizon, memory_size)
+    waiting: list[TrajectoryBatch] = []
+    packed: list[PackedSteps] = []
+    for round_, drain in zip(stream, drained, strict=False):
+        waiting += harness.play(round_)
+        if drain and waiting:
+            packed.append(gather(harness.pool, waiting))
+            release(harness.pool, waiting)
+            waiting = []
+    if waiting:
+        packed.append(gather(harness.pool, waiting))
+        release(harness.pool, waiting)
+    assert harness.episode_lengths == harness.oracle.episode_lengths
+    assert bool(packed) == bool(harness.expected)
+    if packed:
+        assert_same(concatenate(packed), pack(harness.expected))
+    harness.processor.drop()
+    assert harness.pool.num_free == harness.pool.capacity
+    assert harness.pool.num_lent == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(STREAMS, st.integers(1, 5))
+def test_pool_knows_what_is_lent(stream: list[Round], horizon: int) -> None:
+    harness = Harness(horizon, 0)
+    lent: set[int] = set()
+    for round_ in stream:
+        for batch in harness.play(round_):
+            lent |= {*batch.rows.tolist(), *batch.bootstrap[batch.ended].tolist()}
+            cut = batch.bootstrap[~batch.ended].tolist()
+            # The bootstrap of a cut is the agent's too, and stays in the pool's books as unfinished.
+            assert not lent & set(cut)
+    # A row that was bootstrap of a cut and then dropped with its agent is the learner's alone.
+    held_by_agents = set(_held_rows(harness.processor))
+    in_use = harness.pool.capacity - harness.pool.num_free
+    assert harness.pool.num_lent == in_use - len(held_by_agents)
+
+
+def _held_rows(processor: AgentProcessor) -> list[int]:
+    histories = processor._histories
+    return [int(row) for slot in range(len(histories.count)) for row in histories.rows_of(slot)]
+
+
+def test_producer_and_consumer_threads_with_a_limit() -> None:
+    """The consumer lags behind, the producer waits for rows instead of growing, and nothing is lost or overwritten."""
+    # 6 agents with up to 7 rows each are unfinished at most, and a message needs up to 12 more.
+    harness = Harness(horizon=7, memory_size=2, limit=6 * 7 + 12 + 10)
+    queue: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+    packed: list[PackedSteps] = []
+
+    def consume() -> None:
+        while queue.wait(30) or len(queue):
+            batches = queue.drain()
+            packed.append(gather(harness.pool, batches))
+            release(harness.pool, batches)
+
+    consumer = Thread(target=consume)
+    consumer.start()
+    for round_ in random_stream(2000, seed=1):
+        for batch in harness.play(round_):
+            queue.put(batch)
+    queue.close()
+    consumer.join(30)
+    assert not consumer.is_alive()
+    assert_same(concatenate(packed), pack(harness.expected))
+    assert harness.pool.capacity <= 6 * 7 + 12 + 10
+    harness.processor.drop()
+    assert harness.pool.num_free == harness.pool.capacity
+
+
+def test_rows_are_used_again_and_the_pool_does_not_grow() -> None:
+    harness = Harness(horizon=7, memory_size=0)
+    capacities = []
+    for round_ in random_stream(1500, seed=2):
+        release(harness.pool, harness.play(round_))
+        capacities.append(harness.pool.capacity)
+    assert capacities[-1] == capacities[200]
+
+
+class Simple:
+    """One agent processor with scalar observations, rewards and actions that tell where they come from."""
+
+    def __init__(self, horizon: int = 100, memory_size: int = 0) -> None:
+        self.pool = RowPool(vector_spec(), [np.float32], memory_size=memory_size, poison=True)
+        self.processor = AgentProcessor(self.pool, horizon)
+        self.numbers = Numbers(vector_spec(), memory_size)
+        self.lengths: list[int] = []
+
+    def send(
+        self,
+        obs: dict[int, float] | None = None,
+        *,
+        ended: dict[int, float] | None = None,
+        interrupted: bool = False,
+        reward: float = 0.0,
+        worker: int = 0,
+    ) -> PackedSteps | None:
+        """One message (agent -> observation) and its answer (action = 10 x observation); trajectories that end."""
+        deciding, ended = obs or {}, ended or {}
+        batch = self.numbers.steps(Message(worker, tuple((a, interrupted) for a in ended), tuple(deciding)))
+        batch.obs[0][:, 0] = [*ended.values(), *deciding.values()]
+        batch.reward[:] = reward
+        recorded = self.processor.record(batch)
+        self.lengths += recorded.episode_lengths
+        actions = self.numbers.actions(len(deciding))
+        actions.continuous[:] = 10 * batch.obs[0][len(ended) :]
+        if actions.memory.size:
+            actions.memory[:] = 100 * batch.obs[0][len(ended) :]
+        self.processor.acted(recorded.rows[len(ended) :], actions)
+        if recorded.trajectories is None:
+            return None
+        packed = gather(self.pool, [recorded.trajectories])
+        release(self.pool, [recorded.trajectories])
+        return packed
+
+
+def test_step_has_the_reward_that_comes_with_the_next_record() -> None:
+    game = Simple()
+    assert game.send({5: 1.0}, reward=99.0) is None
+    assert game.send({5: 2.0}, reward=0.5) is None
+    packed = game.send(ended={5: 3.0}, reward=-1.0)
+    assert packed is not None
+    assert packed.obs[0][:, 0].tolist() == [1.0, 2.0]
+    assert packed.continuous[:, 0].tolist() == [10.0, 20.0]
+    assert packed.reward.tolist() == [0.5, -1.0]
+    assert packed.done.tolist() == [False, True]
+    assert packed.bootstrap_obs[0].tolist() == [[3.0]]
+    assert packed.terminated.tolist() == packed.ended.tolist() == [True]
+    assert packed.version.tolist() == [1, 2]
+    assert game.lengths == [1]
+
+
+def test_interrupted_episode_ends_without_terminating() -> None:
+    game = Simple()
+    game.send({5: 1.0})
+    packed = game.send(ended={5: 3.0}, interrupted=True)
+    assert packed is not None
+    assert packed.done.tolist() == packed.interrupted.tolist() == packed.ended.tolist() == [True]
+    assert packed.terminated.tolist() == [False]
+    assert game.lengths == [0]
+
+
+def test_same_id_ends_and_begins_in_one_message() -> None:
+    game = Simple(memory_size=1)
+    game.send({5: 1.0})
+    first = game.send({5: 4.0}, ended={5: 3.0})
+    second = game.send(ended={5: 6.0})
+    assert first is not None
+    assert second is not None
+    assert first.obs[0].tolist() == [[1.0]]
+    assert first.bootstrap_obs[0].tolist() == [[3.0]]
+    assert first.bootstrap_memory.tolist() == [[100.0]]
+    assert second.obs[0].tolist() == [[4.0]]
+    assert second.memory.tolist() == [[0.0]]
+    assert game.lengths == [0, 0]
+
+
+def test_horizon_cut_shares_its_bootstrap_and_carries_memory_and_length_on() -> None:
+    game = Simple(horizon=2, memory_size=1)
+    assert game.send({5: 1.0}) is None
+    assert game.send({5: 2.0}) is None
+    first = game.send({5: 3.0})
+    second = game.send(ended={5: 4.0})
+    assert first is not None
+    assert second is not None
+    assert first.obs[0][:, 0].tolist() == [1.0, 2.0]
+    assert first.memory[:, 0].tolist() == [0.0, 100.0]
+    assert first.bootstrap_obs[0].tolist() == second.obs[0].tolist() == [[3.0]]
+    assert first.bootstrap_memory.tolist() == second.memory.tolist() == [[200.0]]
+    assert first.ended.tolist() == [False]
+    assert game.lengths == [2]
+
+
+def test_terminal_record_of_an_unseen_agent_is_ignored() -> None:
+    game = Simple()
+    assert game.send(ended={7: 1.0}) is None
+    game.send({5: 1.0})
+    assert game.send({5: 2.0}, ended={7: 1.0}) is None
+    assert game.lengths == []
+    game.processor.drop()
+    assert game.pool.num_free == game.pool.capacity
+
+
+def test_agent_that_skips_messages_goes_on_where_it_was() -> None:
+    game = Simple()
+    game.send({5: 1.0, 6: 10.0})
+    game.send({6: 20.0})
+    game.send({6: 30.0})
+    packed = game.send(ended={5: 2.0}, reward=0.25)
+    assert packed is not None
+    assert packed.obs[0].tolist() == [[1.0]]
+    assert packed.reward.tolist() == [0.25]
+
+
+def test_ended_trajectories_come_before_cuts_in_message_order() -> None:
+    game = Simple(horizon=1)
+    game.send({1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0})
+    packed = game.send({3: 33.0, 1: 11.0}, ended={4: 40.0, 2: 20.0})
+    assert packed is not None
+    assert packed.agent.tolist() == [4, 2, 3, 1]
+    assert packed.ended.tolist() == [True, True, False, False]
+
+
+def test_drop_forgets_one_worker_only() -> None:
+    game = Simple()
+    game.send({5: 1.0}, worker=0)
+    game.send({5: 2.0}, worker=1)
+    game.processor.drop(1)
+    assert game.send(ended={5: 3.0}, worker=1) is None
+    packed = game.send(ended={5: 4.0}, worker=0)
+    assert packed is not None
+    assert packed.obs[0].tolist() == [[1.0]]
+    game.processor.drop(9)  # unknown workers have nothing to forget
+
+
+def test_slots_of_agents_that_are_gone_are_used_again() -> None:
+    game = Simple()
+    for agent in range(0, 3000, 3):
+        game.send({agent: 1.0, agent + 1: 2.0, agent + 2: 3.0})
+        game.send(ended={agent: 1.0, agent + 1: 2.0, agent + 2: 3.0})
+    assert len(game.processor._histories.count) <= 16
+    assert len(game.processor._rosters[0].slots) == 0
+
+
+def test_long_horizons_widen_the_table() -> None:
+    game = Simple(horizon=1000)
+    for i in range(300):
+        game.send({5: float(i)})
+    packed = game.send(ended={5: 300.0})
+    assert packed is not None
+    assert packed.obs[0][:, 0].tolist() == list(range(300))
+
+
+def test_agent_twice_among_the_decisions_is_an_error() -> None:
+    game = Simple()
+    game.send({5: 1.0})
+    batch = game.numbers.steps(Message(3, (), (7, 7)))
+    with pytest.raises(InvalidDataError, match="Agent 7 of environment 3 asks for two decisions"):
+        game.processor.record(batch)
+    game.processor.drop()
+    assert game.pool.num_free == game.pool.capacity
+
+
+def test_empty_message_and_bad_horizon() -> None:
+    game = Simple()
+    empty: StepBatch = game.numbers.steps(Message(0))
+    recorded = game.processor.record(empty)
+    assert len(recorded.rows) == 0
+    assert recorded.trajectories is None
+    with pytest.raises(ValueError, match="time_horizon is 0"):
+        AgentProcessor(game.pool, 0)

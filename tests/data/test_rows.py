@@ -1,0 +1,210 @@
+"""Ownership of rows, growth, poison and back-pressure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from threading import Thread
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.streams import OBS_DTYPES, mixed_spec, vector_spec
+from trajtrainer.data.rows import RowPool
+from trajtrainer.steps import LongArray
+
+PATIENCE_S = 30.0
+
+
+def small(capacity: int = 4, limit: int | None = None, *, poison: bool = True) -> RowPool:
+    return RowPool(vector_spec(), [np.float32], capacity=capacity, limit=limit, poison=poison)
+
+
+def test_columns_have_the_shapes_of_the_spec() -> None:
+    pool = RowPool(mixed_spec(), OBS_DTYPES, memory_size=6, capacity=5)
+    assert [(column.shape, column.dtype.name) for column in pool.obs] == [
+        ((5, 3), "float32"),
+        ((5, 1, 2, 2), "uint8"),
+    ]
+    assert pool.mask.shape == (5, 5)
+    assert pool.continuous.shape == (5, 2)
+    assert pool.discrete.shape == (5, 2)
+    assert pool.log_prob.shape == (5, 4)
+    assert pool.memory.shape == (5, 6)
+    assert pool.reward.shape == pool.group.shape == pool.done.shape == pool.version.shape == (5,)
+    assert pool.capacity == pool.num_free == 5
+
+
+def test_a_row_of_eight_floats_takes_less_than_a_hundred_bytes() -> None:
+    assert RowPool(vector_spec(8), [np.float32], capacity=1000).num_bytes < 100 * 1000
+
+
+def test_allocated_rows_are_distinct_and_ascending() -> None:
+    pool = small(capacity=8)
+    assert pool.allocate(3).tolist() == [0, 1, 2]
+    assert pool.allocate(5).tolist() == [3, 4, 5, 6, 7]
+    assert pool.num_free == 0
+
+
+def test_growth_keeps_what_is_in_the_rows() -> None:
+    pool = small(capacity=4)
+    rows = pool.allocate(4)
+    pool.reward[rows] = [1, 2, 3, 4]
+    pool.obs[0][rows, 0] = [10, 20, 30, 40]
+    old_reward = pool.reward
+    more = pool.allocate(1)
+    assert pool.capacity == 8
+    assert more.tolist() == [4]
+    assert pool.reward[rows].tolist() == old_reward[rows].tolist() == [1, 2, 3, 4]
+    assert pool.obs[0][rows, 0].tolist() == [10, 20, 30, 40]
+    assert pool.allocate(100).tolist() == sorted({*range(5, 105)})
+
+
+def test_new_and_freed_rows_are_poisoned() -> None:
+    pool = RowPool(mixed_spec(), OBS_DTYPES, memory_size=1, capacity=2, poison=True)
+
+    def assert_poisoned(row: int) -> None:
+        assert np.isnan(pool.obs[0][row]).all()
+        assert (pool.obs[1][row] == 255).all()
+        assert np.isnan([pool.reward[row], pool.group_reward[row], pool.memory[row, 0], pool.log_prob[row, 0]]).all()
+        assert pool.version[row] == pool.group[row] == pool.discrete[row, 0] == -1
+        assert pool.mask[row].all()
+
+    row = int(pool.allocate(1)[0])
+    assert_poisoned(row)
+    for column in (*pool.obs, pool.reward, pool.group_reward, pool.memory, pool.log_prob, pool.version, pool.mask):
+        column[row] = 0
+    pool.group[row] = pool.discrete[row] = 0
+    pool.release(np.array([row]))
+    assert_poisoned(row)
+
+
+def test_retained_row_is_freed_by_the_second_release() -> None:
+    pool = small()
+    rows = pool.allocate(2)
+    pool.retain(rows[:1])
+    pool.release(rows)
+    assert pool.num_free == 3
+    assert int(rows[0]) not in pool.allocate(3)
+    pool.release(rows[:1])
+    assert pool.allocate(1).tolist() == rows[:1].tolist()
+
+
+def test_misuse_is_an_error() -> None:
+    pool = small(poison=False)
+    rows = pool.allocate(1)
+    pool.release(rows)
+    with pytest.raises(ValueError, match="once too often"):
+        pool.release(rows)
+    careful = small(poison=True)
+    rows = careful.allocate(2)
+    with pytest.raises(ValueError, match="twice in one call"):
+        careful.release(np.concatenate([rows, rows]))
+    careful.release(rows)
+    with pytest.raises(ValueError, match="are free"):
+        careful.retain(rows)
+    with pytest.raises(ValueError, match="2 dtypes for 1 sensors"):
+        RowPool(vector_spec(), OBS_DTYPES)
+    with pytest.raises(ValueError, match="capacity 0"):
+        small(capacity=0)
+
+
+def test_grows_up_to_the_limit_and_not_beyond() -> None:
+    pool = small(capacity=4, limit=10)
+    pool.allocate(5)
+    assert pool.capacity == 8
+    pool.allocate(5)
+    assert pool.capacity == 10
+
+
+def test_grows_beyond_the_limit_when_nobody_would_give_rows_back() -> None:
+    pool = small(capacity=4, limit=4)
+    pool.allocate(4)
+    assert len(pool.allocate(3)) == 3
+    assert pool.capacity > 4
+
+
+class Waiting:
+    """A thread in ``allocate``."""
+
+    def __init__(self, pool: RowPool, n: int) -> None:
+        self.rows: LongArray | None = None
+
+        def allocate() -> None:
+            self.rows = pool.allocate(n)
+
+        self._thread = Thread(target=allocate, daemon=True)
+        self._thread.start()
+        self._thread.join(0.05)
+
+    @property
+    def waits(self) -> bool:
+        return self._thread.is_alive()
+
+    def result(self) -> list[int]:
+        self._thread.join(PATIENCE_S)
+        assert self.rows is not None
+        return [int(row) for row in self.rows]
+
+
+def test_allocate_waits_while_the_learner_has_rows() -> None:
+    pool = small(capacity=4, limit=4)
+    rows = pool.allocate(4)
+    pool.hand_over(3)
+    assert pool.num_lent == 3
+    waiting = Waiting(pool, 2)
+    assert waiting.waits
+    pool.release(rows[:1])
+    assert waiting.waits
+    pool.release(rows[1:2])
+    assert sorted(waiting.result()) == rows[:2].tolist()
+    assert pool.capacity == 4
+
+
+def test_allocate_stops_waiting_when_the_learner_has_nothing_left() -> None:
+    pool = small(capacity=4, limit=4)
+    rows = pool.allocate(4)
+    pool.hand_over(1)
+    waiting = Waiting(pool, 2)
+    assert waiting.waits
+    pool.release(rows[:1])
+    assert len(waiting.result()) == 2
+    assert pool.capacity > 4
+
+
+def test_close_ends_waiting_for_good() -> None:
+    pool = small(capacity=4, limit=4)
+    pool.allocate(4)
+    pool.hand_over(4)
+    waiting = Waiting(pool, 2)
+    assert waiting.waits
+    pool.close()
+    assert len(waiting.result()) == 2
+    assert len(pool.allocate(50)) == 50
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["allocate", "retain", "release"]), st.integers(0, 7), st.integers(0, 2))))
+def test_references_are_counted(operations: list[tuple[str, int, int]]) -> None:
+    pool = small(capacity=2)
+    references: Counter[int] = Counter()
+    for operation, n, start in operations:
+        held = sorted(references)
+        if operation == "allocate":
+            rows = pool.allocate(n)
+            assert not set(rows.tolist()) & set(held)
+            references.update(rows.tolist())
+            continue
+        chosen = held[start::2][:n]
+        if operation == "retain":
+            pool.retain(np.array(chosen, np.int32))
+            references.update(chosen)
+        else:
+            pool.release(np.array(chosen, np.int64))
+            references.subtract(chosen)
+            references = +references
+    assert pool.capacity - pool.num_free == len(references)
+    for row in references.elements():
+        pool.release(np.array([row]))
+    assert pool.num_free == pool.capacity

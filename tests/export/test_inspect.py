@@ -1,0 +1,358 @@
+"""Inspection: real models are judged rightly, and each fault is found and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from trajtrainer.export.inspect import inspect_model
+from trajtrainer.export.report import Report, Support
+
+# A hybrid policy with memory: 2 continuous actions, branches (3, 2), memory of 4, sensors of 5 and (3, 4, 4).
+POLICY = """
+<ir_version: 4, opset_import: ["" : 9], producer_name: "tests">
+policy (float[batch, 5] obs_0, float[batch, 3, 4, 4] obs_1, float[batch, 5] action_masks,
+        float[batch, 1, 4] recurrent_in)
+    => (float[1] version_number, float[1] memory_size,
+        float[batch, 2] continuous_actions, float[1] continuous_action_output_shape,
+        float[batch, 2] deterministic_continuous_actions,
+        int64[batch, 2] discrete_actions, float[1, 2] discrete_action_output_shape,
+        int64[batch, 2] deterministic_discrete_actions, float[batch, 1, 4] recurrent_out)
+{
+    version_number = Constant <value = float[1] {3.0}> ()
+    memory_size = Constant <value = float[1] {4.0}> ()
+    continuous_action_output_shape = Constant <value = float[1] {2.0}> ()
+    discrete_action_output_shape = Constant <value = float[1, 2] {3.0, 2.0}> ()
+    picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (obs_1)
+    column = Unsqueeze <axes = [1]> (picture)
+    mixed = Add (obs_0, column)
+    logits = Mul (mixed, action_masks)
+    deterministic_continuous_actions = Slice <axes = [1], starts = [0], ends = [2]> (mixed)
+    noise = RandomNormalLike <dtype = 1> (deterministic_continuous_actions)
+    continuous_actions = Add (deterministic_continuous_actions, noise)
+    first = Slice <axes = [1], starts = [0], ends = [3]> (logits)
+    second = Slice <axes = [1], starts = [3], ends = [5]> (logits)
+    a = Multinomial <dtype = 7, sample_size = 1> (first)
+    b = Multinomial <dtype = 7, sample_size = 1> (second)
+    discrete_actions = Concat <axis = 1> (a, b)
+    c = ArgMax <axis = 1, keepdims = 1> (first)
+    d = ArgMax <axis = 1, keepdims = 1> (second)
+    deterministic_discrete_actions = Concat <axis = 1> (c, d)
+    recurrent_out = Identity (recurrent_in)
+}
+"""
+
+
+def inspect_text(folder: Path, text: str) -> Report:
+    path = folder / "model.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return inspect_model(path)
+
+
+def changed(old: str, new: str, text: str = POLICY) -> str:
+    assert old in text, "the change would do nothing"
+    return text.replace(old, new)
+
+
+def without_line(start: str, text: str = POLICY) -> str:
+    kept = [line for line in text.splitlines() if not line.strip().startswith(start)]
+    assert len(kept) == len(text.splitlines()) - 1
+    return "\n".join(kept)
+
+
+def test_a_complete_policy_loads_and_is_described(tmp_path: Path) -> None:
+    report = inspect_text(tmp_path, POLICY)
+
+    assert report.loads
+    assert report.warnings == []
+    assert (report.model_version, report.memory_size, report.opset, report.ir_version) == (3, 4, 9, 4)
+    assert (report.continuous_size, report.discrete_branches) == (2, (3, 2))
+    assert [(info.name, info.dtype, info.shape) for info in report.inputs] == [
+        ("obs_0", "float32", ("batch", 5)),
+        ("obs_1", "float32", ("batch", 3, 4, 4)),
+        ("action_masks", "float32", ("batch", 5)),
+        ("recurrent_in", "float32", ("batch", 1, 4)),
+    ]
+    assert report.inputs[1].meaning == "sensor 1: picture of 3 channels, 4 high, 4 wide"
+    assert report.operators["ArgMax"] == 2
+    assert [package.support for package in report.packages] == [Support.YES] * 3
+    assert report.packages[1].back_ends == ("CPU",)  # because of Multinomial
+
+
+OTHER_VERSION = changed("float[1] {3.0}", "float[1] {4.0}")
+INTEGER_CONSTANT = changed(
+    "float[1] version_number", "int64[1] version_number", changed("float[1] {3.0}", "int64[1] {3}")
+)
+WRONG_MASK_WIDTH = changed(
+    "Mul (mixed, action_masks)",
+    "Mul (mixed, five)",
+    changed(
+        "float[batch, 5] action_masks",
+        "float[batch, 6] action_masks",
+        changed("logits =", "five = Slice <axes = [1], starts = [0], ends = [5]> (action_masks)\n logits ="),
+    ),
+)
+BAKED_BATCH = changed(
+    "mixed = Add (obs_0, column)",
+    "size = Constant <value = int64[2] {1, 5}> ()\n flat = Reshape (obs_0, size)\n mixed = Add (flat, column)",
+)
+FAULTS = {
+    "version too new": (OTHER_VERSION, "version_number is 4"),
+    "constant not float": (INTEGER_CONSTANT, "'version_number' is int64"),
+    "memory size does not fit": (changed("float[1] {4.0}", "float[1] {8.0}"), "not (1, 1, 8)"),
+    "continuous size does not fit": (changed("float[1] {2.0}", "float[1] {3.0}"), "says 3"),
+    "branches do not fit": (
+        changed("float[1, 2] {3.0, 2.0}", "float[1, 1] {5.0}", changed("float[1, 2] disc", "float[1, 1] disc")),
+        "1 branches",
+    ),
+    "masks do not fit": (WRONG_MASK_WIDTH, "5 actions in all"),
+    "unknown input": (changed("obs_1", "camera"), "cannot fill the inputs camera"),
+    "opset too new": (changed('["" : 9]', '["" : 16]'), "opset 16 is outside"),
+    "opset too old": (changed('["" : 9]', '["" : 6]'), "opset 6 is outside"),
+    "unsupported operator": (
+        changed("recurrent_out = Identity", "recurrent_out = LpNormalization"),
+        "lacks the operators LpNormalization",
+    ),
+    "operator of another domain": (
+        changed(
+            "recurrent_out = Identity",
+            "recurrent_out = com.microsoft.Gelu",
+            changed('["" : 9]', '["" : 9, "com.microsoft" : 1]'),
+        ),
+        "com.microsoft.Gelu",
+    ),
+    "does not run": (changed("Add (obs_0, column)", "MatMul (obs_0, column)"), "cannot run on inputs of zeros"),
+    "batch is baked in": (BAKED_BATCH, "not for two"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_an_error_that_names_it(tmp_path: Path, fault: str) -> None:
+    text, message = FAULTS[fault]
+
+    report = inspect_text(tmp_path, text)
+
+    assert not report.loads
+    assert any(message in error for error in report.errors), report.errors
+    assert all(package.support is Support.NO for package in report.packages)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("version_number", "'version_number' is missing"),
+        ("memory_size", "'memory_size' is missing"),
+        ("continuous_action_output_shape", "not 'continuous_action_output_shape'"),
+        ("discrete_action_output_shape", "not 'discrete_action_output_shape'"),
+        ("recurrent_out", "'recurrent_out' is missing"),
+        ("continuous_actions", "not 'continuous_actions'"),
+        ("discrete_actions", "not 'discrete_actions'"),
+    ],
+)
+def test_a_missing_output_is_an_error(tmp_path: Path, output: str, message: str) -> None:
+    report = inspect_changed(tmp_path, drop_outputs={output})
+
+    assert any(message in error for error in report.errors), report.errors
+
+
+def inspect_changed(folder: Path, *, drop_outputs: set[str]) -> Report:
+    model = onnx.parser.parse_model(POLICY)
+    kept = [value for value in model.graph.output if value.name not in drop_outputs]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return inspect_model(path)
+
+
+def test_no_actions_at_all_is_an_error(tmp_path: Path) -> None:
+    actions = {"continuous_actions", "discrete_actions"}
+
+    report = inspect_changed(tmp_path, drop_outputs=actions | {f"deterministic_{name}" for name in actions})
+
+    assert any("there are no actions" in error for error in report.errors)
+
+
+def test_missing_deterministic_outputs_are_only_a_warning(tmp_path: Path) -> None:
+    names = {"deterministic_continuous_actions", "deterministic_discrete_actions"}
+
+    report = inspect_changed(tmp_path, drop_outputs=names)
+
+    assert report.loads
+    assert len(report.warnings) == 1
+    assert all(name in report.warnings[0] for name in names)
+
+
+def test_a_gap_in_the_sensors_is_a_warning(tmp_path: Path) -> None:
+    report = inspect_text(tmp_path, changed("obs_1", "obs_3"))
+
+    assert report.loads
+    assert any("obs_1, obs_2" in warning for warning in report.warnings)
+
+
+def test_nan_weights_are_an_error(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(changed("Add (obs_0, column)", "Add (obs_0, weight)"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([np.nan], np.float32), "weight"))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    assert any("NaN" in error for error in inspect_model(path).errors)
+
+
+def test_weights_in_a_second_file_are_an_error_and_are_not_read(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(changed("Add (obs_0, column)", "Add (obs_0, weight)"))
+    tensor = numpy_helper.from_array(np.zeros(1, np.float32), "weight")
+    onnx.external_data_helper.set_external_data(tensor, location="../../secret")
+    tensor.ClearField("raw_data")
+    model.graph.initializer.append(tensor)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    assert any("second file" in error for error in inspect_model(path).errors)
+
+
+def test_weights_listed_as_inputs_are_not_inputs(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(changed("Add (obs_0, column)", "Add (obs_0, weight)"))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "weight"))
+    model.graph.input.append(helper.make_tensor_value_info("weight", onnx.TensorProto.FLOAT, [1]))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    report = inspect_model(path)
+
+    assert report.loads
+    assert "weight" not in [info.name for info in report.inputs]
+
+
+LEGACY = """
+<ir_version: 4, opset_import: ["" : 9], producer_name: "tests">
+policy (float[batch, 6] vector_observation, float[batch, 3, 4, 4] visual_observation_0)
+    => (float[1] version_number, float[1] memory_size, float[batch, 6] action,
+        float[1] action_output_shape, float[1] is_continuous_control)
+{
+    version_number = Constant <value = float[1] {2.0}> ()
+    memory_size = Constant <value = float[1] {0.0}> ()
+    action_output_shape = Constant <value = float[1] {6.0}> ()
+    is_continuous_control = Constant <value = float[1] {1.0}> ()
+    picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (visual_observation_0)
+    column = Unsqueeze <axes = [1]> (picture)
+    action = Add (vector_observation, column)
+}
+"""
+
+
+def test_a_model_of_ml_agents_1_loads_with_a_warning(tmp_path: Path) -> None:
+    report = inspect_text(tmp_path, LEGACY)
+
+    assert report.loads
+    assert (report.model_version, report.continuous_size) == (2, 6)
+    assert any("ML-Agents 1.x" in warning for warning in report.warnings)
+
+
+def test_a_model_of_ml_agents_1_with_memory_is_refused(tmp_path: Path) -> None:
+    report = inspect_text(tmp_path, changed("float[1] {0.0}", "float[1] {8.0}", LEGACY))
+
+    assert any("1.x with memory" in error for error in report.errors)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"PK\x03\x04 and so on", "zip archive"),
+        (b"behaviors:\n  Ball:\n", "not an ONNX model"),
+        (bytes(range(256)) * 40, "not an ONNX model"),
+    ],
+)
+def test_a_file_that_is_no_model_is_named_so(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "file.onnx"
+    path.write_bytes(content)
+
+    report = inspect_model(path)
+
+    assert len(report.errors) == 1
+    assert message in report.errors[0]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_a_truncated_model_is_an_error(tmp_path: Path, share: float) -> None:
+    content = onnx.parser.parse_model(POLICY).SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content[: int(len(content) * share)])
+
+    assert not inspect_model(path).loads
+
+
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=12), st.booleans())
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damage_never_raises(tmp_path: Path, position: int, damage: bytes, insert: bool) -> None:
+    content = bytearray(onnx.parser.parse_model(POLICY).SerializeToString())
+    position %= len(content)
+    content[position : position if insert else position + len(damage)] = damage
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+
+    report = inspect_model(path)
+
+    assert report.loads == (not report.errors)
+
+
+def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
+    assert inspect_model(tmp_path / "none.onnx").errors == ["there is no such file"]
+    assert "cannot be read" in inspect_model(tmp_path).errors[0]
+
+
+# What each real model is: continuous actions, branches, memory, and whether it draws a warning.
+REAL_MODELS: dict[str, tuple[int, tuple[int, ...], int, str | None]] = {
+    "AimBotv1": (2, (2,), 256, "deterministic_continuous_actions and deterministic_discrete_actions"),
+    "MazeFinal_Level3_Model": (0, (4,), 0, None),
+    "Pong": (1, (), 0, "without deterministic_continuous_actions"),
+    "PushButton-499970": (0, (3, 3, 2), 0, None),
+    "SoccerTwos_poca": (0, (3, 3, 3), 0, None),
+    "ppo_cont": (2, (), 0, None),
+    "ppo_disc": (0, (3, 2), 0, None),
+    "ppo_goal": (0, (5,), 0, None),
+    "ppo_hybrid_lstm": (2, (2, 3), 16, None),
+    "ppo_var": (0, (3, 3, 3), 0, None),
+    "ppo_vis": (2, (), 0, None),
+    "ppo_vis_match3": (0, (4,), 0, None),
+    "ppo_vis_resnet": (0, (4,), 0, None),
+    "sac_cont": (2, (), 0, "not squashed"),
+}
+
+
+def test_every_real_model_is_judged_rightly(shared_data: Path) -> None:
+    files = sorted((shared_data / "models").glob("*.onnx"))
+    assert {file.stem for file in files} == set(REAL_MODELS)
+
+    for file in files:
+        report = inspect_model(file)
+        continuous, branches, memory, warning = REAL_MODELS[file.stem]
+        assert report.loads, (file.name, report.errors)
+        assert (report.continuous_size, report.discrete_branches, report.memory_size) == (continuous, branches, memory)
+        assert (report.model_version, report.opset) == (3, 9)
+        assert [warning in text for text in report.warnings if warning] == [True] * (warning is not None), file.name
+        assert [package.support for package in report.packages] == [Support.YES] * 3
+
+
+def test_every_golden_policy_loads(shared_data: Path) -> None:
+    files = sorted((shared_data / "golden" / "policies").glob("*.onnx"))
+    assert files
+
+    for file in files:
+        report = inspect_model(file)
+        unsquashed = file.stem in {"sac_continuous", "sac_hybrid", "sac_lstm"}
+        assert report.loads, (file.name, report.errors)
+        assert ["not squashed" in text for text in report.warnings] == [True] * unsquashed
+
+
+def test_checkpoints_are_not_taken_for_models(shared_data: Path) -> None:
+    for file in (shared_data / "models").glob("*.pt"):
+        assert not inspect_model(file).loads

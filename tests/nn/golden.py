@@ -1,0 +1,165 @@
+"""The peer's networks, rebuilt here from the golden files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trajtrainer.export.peer_names import BRANCH_SIZES, actor_names, critic_names
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
+from trajtrainer.settings.network import ConditioningType, EncoderType, MemorySettings, NetworkSettings
+from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+PPO_CASES = (
+    "ppo_buffer_only_two",
+    "ppo_buffer_vector",
+    "ppo_continuous",
+    "ppo_discrete",
+    "ppo_goal_hyper",
+    "ppo_goal_hyper_one_layer",
+    "ppo_goal_none",
+    "ppo_hybrid",
+    "ppo_lstm",
+    "ppo_normalize",
+    "ppo_shared_critic",
+    "ppo_shared_critic_lstm",
+    "ppo_visual_fully_connected",
+    "ppo_visual_match3",
+    "ppo_visual_nature_cnn",
+    "ppo_visual_resnet",
+    "ppo_visual_simple",
+    "ppo_visual_two_vector",
+)
+SAC_CASES = ("sac_continuous", "sac_discrete", "sac_hybrid", "sac_lstm")
+
+
+def behavior_spec(described: Mapping[str, Any]) -> BehaviorSpec:
+    observations = [
+        ObservationSpec(
+            name=o["name"],
+            shape=tuple(o["shape"]),
+            dimension_property=tuple(DimensionProperty(p) for p in o["dimension_property"]),
+            observation_type=ObservationType(o["observation_type"]),
+        )
+        for o in described["observation_specs"]
+    ]
+    action = described["action_spec"]
+    return BehaviorSpec(observations, ActionSpec(action["continuous_size"], tuple(action["discrete_branches"])))
+
+
+def network_settings(described: Mapping[str, Any]) -> NetworkSettings:
+    memory = described["memory"]
+    return NetworkSettings(
+        normalize=described["normalize"],
+        hidden_units=described["hidden_units"],
+        num_layers=described["num_layers"],
+        vis_encode_type=EncoderType(described["vis_encode_type"]),
+        memory=None if memory is None else MemorySettings(memory["sequence_length"], memory["memory_size"]),
+        goal_conditioning_type=ConditioningType(described["goal_conditioning_type"]),
+    )
+
+
+@dataclass
+class Case:
+    """One golden policy: its description, arrays and the peer's checkpoint."""
+
+    name: str
+    described: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    checkpoint: dict[str, dict[str, Any]]
+
+    @property
+    def spec(self) -> BehaviorSpec:
+        return behavior_spec(self.described["behavior_spec"])
+
+    @property
+    def settings(self) -> NetworkSettings:
+        return network_settings(self.described["settings"]["network_settings"])
+
+    @property
+    def signals(self) -> list[str]:
+        return list(self.described["settings"]["reward_signals"])
+
+    @property
+    def is_sac(self) -> bool:
+        return bool(self.described["trainer_type"] == "sac")
+
+    @property
+    def shared_critic(self) -> bool:
+        return bool(self.described["settings"]["hyperparameters"].get("shared_critic", False))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return torch.from_numpy(self.arrays[name])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.arrays
+
+    def obs(self, prefix: str = "") -> list[Tensor]:
+        return [self[f"{prefix}obs_{i}"] for i in range(len(self.spec.observation_specs))]
+
+    def mask(self, prefix: str = "") -> Tensor:
+        return self[f"{prefix}action_masks"] == 0
+
+    def memory(self) -> Tensor | None:
+        return self["recurrent_in"].squeeze(1) if "recurrent_in" in self else None
+
+    def critic_memory(self) -> Tensor | None:
+        return self["critic_memory_in"].squeeze(0) if "critic_memory_in" in self else None
+
+    def actor(self) -> Actor:
+        return load_actor(
+            Actor(self.spec, self.settings, conditional_sigma=self.is_sac, tanh_squash=self.is_sac),
+            self.checkpoint["Policy"],
+        )
+
+    def critic(self, actor: Actor) -> AnyCritic:
+        if self.shared_critic:
+            shared = SharedCritic(actor, self.signals)
+            return load(shared, self.checkpoint["Policy"], critic_names(shared.state_dict()))
+        key = "Optimizer:value_network" if self.is_sac else "Optimizer:critic"
+        return self.value_network(key)
+
+    def value_network(self, key: str, prefix: str = "", **shape: int) -> Critic:
+        critic = Critic(self.spec, self.settings, self.signals, **shape)
+        names = critic_names(critic.state_dict())
+        return load(critic, self.checkpoint[key], names, prefix)
+
+
+def policy_case(shared_data: Path, name: str) -> Case:
+    folder = shared_data / "golden" / "policies"
+    with np.load(folder / f"{name}.npz") as arrays:
+        return Case(
+            name,
+            json.loads((folder / f"{name}.json").read_text()),
+            {key: arrays[key] for key in arrays.files},
+            torch.load(folder / f"{name}.pt", weights_only=True),
+        )
+
+
+def load(
+    module: _Module, entries: Mapping[str, Tensor], names: Mapping[str, Sequence[str]], prefix: str = ""
+) -> _Module:
+    """Give a network the peer's weights: every one of its entries must be there, in the same shape."""
+    weights = {
+        ours: torch.cat([entries[prefix + name] for name in theirs]) if len(theirs) > 1 else entries[prefix + theirs[0]]
+        for ours, theirs in names.items()
+    }
+    if BRANCH_SIZES in module.state_dict():
+        weights[BRANCH_SIZES] = module.state_dict()[BRANCH_SIZES]
+    module.load_state_dict(weights)
+    return module
+
+
+def load_actor(actor: Actor, entries: Mapping[str, Tensor]) -> Actor:
+    return load(actor, entries, actor_names(actor.state_dict()))

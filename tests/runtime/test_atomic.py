@@ -1,0 +1,87 @@
+"""Files are there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from trajtrainer.runtime import atomic
+
+
+def test_content_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    atomic.write_text(path, "old")
+    atomic.write_text(path, "new\n")
+    assert path.read_bytes() == b"new\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_the_file_has_the_usual_rights(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("x")
+    atomic.write_bytes(tmp_path / "atomic", b"x")
+    assert (tmp_path / "atomic").stat().st_mode == plain.stat().st_mode
+
+
+@pytest.mark.parametrize("failing", ["write", "fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    path = tmp_path / "checkpoint.pt"
+    atomic.write_bytes(path, b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(b"half of the new")
+        if failing == "write":
+            fail()
+
+    if failing != "write":
+        monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(OSError, match="No space left"):
+        atomic.write_with(path, write)
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_makes_no_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        atomic.write_with(tmp_path / "a.onnx", lambda _: None)
+
+
+def test_the_writer_gets_a_path_beside_the_target_with_its_suffix(tmp_path: Path) -> None:
+    seen = []
+
+    def write(temporary: Path) -> None:
+        seen.append(temporary)
+        temporary.write_bytes(b"x")
+
+    atomic.write_with(tmp_path / "Ball-10.onnx", write)
+    assert seen[0].parent == tmp_path
+    assert seen[0].suffix == ".onnx"
+    assert not seen[0].exists()
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    class KilledError(BaseException):
+        pass
+
+    kept = tmp_path / "Ball-1.onnx"
+    kept.write_bytes(b"x")
+    left = []
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(b"half")
+        # What a kill leaves: the cleaning up of write_with does not get to run.
+        os.link(temporary, temporary.with_name(temporary.name.replace(".Ball", ".Box")))
+        left.append(temporary.with_name(temporary.name.replace(".Ball", ".Box")))
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        atomic.write_with(kept, write)
+    assert atomic.remove_leftovers([tmp_path, tmp_path / "missing"]) == left
+    assert list(tmp_path.iterdir()) == [kept]

@@ -1,0 +1,119 @@
+"""Names from outside never leave the results folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from trajtrainer.errors import RunFolderError
+from trajtrainer.runtime.filenames import behavior_file_name, behavior_of, check_run_id
+
+SAFE = ["3DBall", "My Behavior", "Läufer", "ボール", "a.b", "100%", "Basic-2", "SoccerTwos_v2"]
+HOSTILE = ["../../x", "/etc/passwd", "..", ".", "a/b", "a\\b", "C:\\x", "a\0b", "CON", "nul.txt", "run_logs", "a\nb"]
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_safe_behavior_names_stay_as_they_are(name: str) -> None:
+    assert behavior_file_name(name) == name
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_behavior_names_become_plain_files(name: str) -> None:
+    safe = behavior_file_name(name)
+    assert safe != name
+    assert behavior_of(safe) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Team/Red", "Team%2FRed"),
+        ("Team%2FRed", "Team%252FRed"),
+        ("..", "%2E%2E"),
+        ("run_logs", "%72un_logs"),
+        ("Ball.onnx", "Ball%2Eonnx"),
+    ],
+)
+def test_how_names_are_written(name: str, expected: str) -> None:
+    assert behavior_file_name(name) == expected
+
+
+@settings(deadline=None)
+@given(st.text(min_size=1, max_size=20) | st.text("./\\%2eEFfconrunlgs_x:", min_size=1, max_size=12))
+@example("%2F/")
+@example(". ")
+@example("%2.onnx")
+def test_no_name_leaves_its_folder_and_no_two_share_one(name: str) -> None:
+    safe = behavior_file_name(name)
+    assert behavior_of(safe) == name
+    assert Path("results/run", safe).parent == Path("results/run")
+    assert not re.search(r'[<>:"/\\|?*\x00-\x1f]', safe)
+    assert safe not in (".", "..", "run_logs", "configuration.yaml")
+    assert safe[0] not in ". "
+    assert safe[-1] not in ". "
+    safe.encode()
+    assert len(f"{safe}-{10**17}.onnx".encode()) <= 255
+
+
+@pytest.mark.parametrize("name", ["", "x" * 200, "ボ" * 70])
+def test_impossible_behavior_names_are_refused(name: str) -> None:
+    with pytest.raises(RunFolderError, match="name"):
+        behavior_file_name(name)
+
+
+@pytest.mark.parametrize("run_id", ["ppo", "3DBall-1", "experiments/lr3/ppo", "run 7", "läufe", "12:30"])
+def test_run_ids_inside_the_results_folder_are_fine(run_id: str) -> None:
+    assert check_run_id(run_id, windows=False) == run_id
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/../../x",
+        "/tmp/x",
+        "a//b",
+        "a/",
+        "a\\b",
+        "a\0b",
+        "NUL",
+        "a/con.x",
+        "x.",
+        "y ",
+        "z" * 300,
+    ],
+)
+@pytest.mark.parametrize("windows", [False, True])
+def test_run_ids_that_leave_it_are_refused(run_id: str, windows: bool) -> None:
+    with pytest.raises(RunFolderError, match="--run-id"):
+        check_run_id(run_id, windows=windows)
+
+
+def test_windows_forbids_more() -> None:
+    with pytest.raises(RunFolderError, match="':'"):
+        check_run_id("C:x", windows=True)
+
+
+def test_the_option_is_named() -> None:
+    with pytest.raises(RunFolderError, match=r"--initialize-from '\.\./x'"):
+        check_run_id("../x", "--initialize-from")
+
+
+@settings(deadline=None)
+@given(st.text(max_size=30) | st.text("./\\ax:", max_size=10))
+def test_an_accepted_run_id_stays_inside(run_id: str) -> None:
+    try:
+        check_run_id(run_id)
+    except RunFolderError:
+        return
+    path = Path("/results") / run_id
+    assert path.parts[:2] == ("/", "results")
+    assert ".." not in path.parts
+    assert len(path.parts) > 2

@@ -1,0 +1,39 @@
+"""SIGKILL while checkpoints are being saved: the next start finds a whole one, as new as the last reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KILLS = 25
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_kill_at_any_moment_leaves_a_run_to_resume(tmp_path: Path, seed: int) -> None:
+    program = Path(__file__).with_name("kill_while_saving.py")
+    ended = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), str(KILLS), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert ended.returncode == 0, ended.stderr
+    rounds = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(rounds) == KILLS
+    assert rounds[-1]["resumed"] > 10, "the children got to save"
+    for found in rounds:
+        assert found["whole"]
+        assert found["resumed"] in (found["reported"], found["reported"] + 1)
+        assert not [name for name in found["files"] if name.startswith(".")]
+        numbered = {name for name in found["files"] if name.startswith("Ball-") and name.endswith(".pt")}
+        assert numbered <= {f"Ball-{step}.pt" for step in found["listed"]}, "no file is left that nobody knows"
+        assert len(found["listed"]) <= 6, "two are kept, and one per kill in a row that came before the rotation"

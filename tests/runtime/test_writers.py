@@ -1,0 +1,247 @@
+"""Where the statistics go."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from trajtrainer.runtime import writers
+from trajtrainer.runtime.event_file import EventFile
+from trajtrainer.runtime.writers import (
+    ConsoleWriter,
+    Gauge,
+    GaugeWriter,
+    GuardedWriter,
+    TensorboardWriter,
+    hyperparameters_text,
+    plugin_writers,
+    summary_line,
+)
+from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.steps import Aggregation
+
+RUNS = ["ppo_continuous", "ppo_discrete_two_behaviors"]
+
+
+def one(value: float) -> StatsSummary:
+    return StatsSummary([value], Aggregation.MOST_RECENT)
+
+
+def accumulated(folder: Path) -> Any:
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0}).Reload()
+
+
+def tensorboard_writer(tmp_path: Path) -> TensorboardWriter:
+    def folder_of(category: str) -> Path:
+        (tmp_path / category).mkdir(exist_ok=True)
+        return tmp_path / category
+
+    return TensorboardWriter(folder_of)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_tensorboard_shows_the_peers_tags_steps_and_kinds(shared_data: Path, tmp_path: Path, run: str) -> None:
+    golden = json.loads((shared_data / "golden" / "runs" / run / "tensorboard.json").read_text())
+    writer = tensorboard_writer(tmp_path)
+    for behavior, series in golden.items():
+        reporter = StatsReporter(behavior, [writer])
+        reporter.add_hyperparameters(series["tensors"]["Hyperparameters/text_summary"][0][1][0])
+        steps = [step for step, _ in series["scalars"]["Policy/Entropy"]]
+        histograms = {f"{tag}": entries for tag, entries in series["histograms"].items()}
+        for index, step in enumerate(steps):
+            for tag, points in series["scalars"].items():
+                kind = Aggregation.HISTOGRAM if f"{tag}_hist" in histograms else Aggregation.AVERAGE
+                reporter.add_many(tag, [points[index][1]], kind)
+            reporter.set("Step", step - 3)
+            reporter.set("Is Training", 1.0)
+            reporter.write(step)
+    writer.close()
+    for behavior, series in golden.items():
+        mine = accumulated(tmp_path / behavior)
+        tags = mine.Tags()
+        assert sorted(tags["scalars"]) == sorted(series["scalars"])
+        assert sorted(tags["histograms"]) == sorted(series["histograms"])
+        assert sorted(tags["tensors"]) == sorted(series["tensors"])
+        for tag, points in series["scalars"].items():
+            assert [[event.step, event.value] for event in mine.Scalars(tag)] == points
+        for tag, entries in series["histograms"].items():
+            assert [event.step for event in mine.Histograms(tag)] == [entry["step"] for entry in entries]
+
+
+def test_aggregations_in_tensorboard(tmp_path: Path) -> None:
+    writer = tensorboard_writer(tmp_path)
+    reporter = StatsReporter("Ball", [writer])
+    for kind in Aggregation:
+        reporter.add("x/" + kind.name, 1.0, kind)
+        reporter.add("x/" + kind.name, 4.0, kind)
+    reporter.add_many("empty", [])
+    reporter.add_many("nothing finite", [float("nan"), float("inf")], Aggregation.HISTOGRAM)
+    reporter.write(10)
+    mine = accumulated(tmp_path / "Ball")
+    values = {tag: mine.Scalars(tag)[0].value for tag in mine.Tags()["scalars"] if tag.startswith("x/")}
+    assert values == {"x/AVERAGE": 2.5, "x/MOST_RECENT": 4.0, "x/SUM": 5.0, "x/HISTOGRAM": 2.5}
+    assert mine.Tags()["histograms"] == ["x/HISTOGRAM_hist"]
+    assert "empty" not in mine.Tags()["scalars"]
+    writer.close()
+
+
+def test_a_full_disk_is_logged_once_and_made_up_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = tensorboard_writer(tmp_path)
+
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EventFile, "flush", full)
+        for step in (1, 2, 3):
+            writer.write_stats("Ball", {"a": one(step)}, step)
+    assert caplog.text.count("No space left on device") == 1
+    writer.write_stats("Ball", {"a": one(4)}, 4)
+    writer.close()
+    assert [event.step for event in accumulated(tmp_path / "Ball").Scalars("a")] == [1, 2, 3, 4]
+
+
+def test_several_trainers_may_write_at_once(tmp_path: Path) -> None:
+    writer = tensorboard_writer(tmp_path)
+
+    def write(behavior: str) -> None:
+        for step in range(30):
+            writer.write_stats(behavior, {"a": one(step)}, step)
+
+    threads = [threading.Thread(target=write, args=(f"B{i % 2}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    writer.close()
+    for behavior in ("B0", "B1"):
+        assert len(accumulated(tmp_path / behavior).Scalars("a")) == 60
+
+
+REWARD = {"Environment/Cumulative Reward": StatsSummary([1.0, 2.0, 4.5])}
+TRAINING = {"Is Training": one(1.0)}
+
+
+@pytest.mark.parametrize(
+    ("values", "ending"),
+    [
+        (REWARD | TRAINING, "Mean Reward: 2.500. Std of Reward: 1.472. Training."),
+        (REWARD | {"Is Training": one(0.0)}, "Mean Reward: 2.500. Std of Reward: 1.472. Not Training."),
+        (REWARD, "Mean Reward: 2.500. Std of Reward: 1.472. Not Training."),
+        (TRAINING, "No episode was completed since last summary. Training."),
+        (
+            REWARD | TRAINING | {"Environment/Group Cumulative Reward": StatsSummary([3.0, 4.0])},
+            "Mean Reward: 2.500. Mean Group Reward: 3.500. Training.",
+        ),
+        (
+            REWARD | TRAINING | {"Self-play/ELO": StatsSummary([1200.0, 1201.0])},
+            "Mean Reward: 2.500. Std of Reward: 1.472. Training. ELO: 1200.500.",
+        ),
+        (TRAINING | {"Self-play/ELO": one(1.0)}, "No episode was completed since last summary. Training."),
+    ],
+)
+def test_summary_lines(values: dict[str, StatsSummary], ending: str) -> None:
+    line = summary_line("3DBall", values, 1000, 1.2894)
+    assert line == f"3DBall. Step: 1000. Time Elapsed: 1.289 s. {ending}"
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_console_shows_the_peers_lines(shared_data: Path, run: str, caplog: pytest.LogCaptureFixture) -> None:
+    """From the peer's own numbers the same lines come, but for the time and the spread, which no file tells."""
+    golden = shared_data / "golden" / "runs" / run
+    expected = [line for line in (golden / "console.txt").read_text().splitlines() if ". Step: " in line]
+    series = json.loads((golden / "tensorboard.json").read_text())
+    console = ConsoleWriter()
+    for line in expected:
+        behavior, step = line.removeprefix("[INFO] ").split(". ")[0], int(line.split("Step: ")[1].split(".")[0])
+        reward = dict(series[behavior]["scalars"]["Environment/Cumulative Reward"])[step]
+        with caplog.at_level(logging.INFO):
+            console.write_stats(behavior, {"Environment/Cumulative Reward": one(reward)} | TRAINING, step)
+
+    def without_measures(line: str) -> list[str]:
+        return [piece.split(": ")[0] if piece.startswith(("Time", "Std")) else piece for piece in line.split(". ")]
+
+    assert [without_measures(message) for message in caplog.messages] == [
+        without_measures(line.removeprefix("[INFO] ")) for line in expected
+    ]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_hyperparameters_are_shown_as_the_peer_does(
+    shared_data: Path, run: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    yaml = pytest.importorskip("yaml")
+    golden = shared_data / "golden" / "runs" / run
+    behaviors = yaml.safe_load((golden / "configuration.yaml").read_text())["behaviors"]
+    shown = json.loads((golden / "tensorboard.json").read_text())
+    for name, settings in behaviors.items():
+        text = hyperparameters_text(settings)
+        assert text == shown[name]["tensors"]["Hyperparameters/text_summary"][0][1][0]
+        with caplog.at_level(logging.INFO):
+            ConsoleWriter().add_hyperparameters(name, text)
+        assert f"[INFO] {caplog.messages[-1]}\n" in (golden / "console.txt").read_text()
+
+
+def test_gauges_count_summaries() -> None:
+    writer = GaugeWriter()
+    for values in ([1.0, 3.0], [5.0], [0.0, 0.5]):
+        writer.write_stats("3D Ball", {"Policy/Learning Rate": StatsSummary(values)}, 1)
+    writer.write_stats("3D Ball", {"Policy/Learning Rate": StatsSummary([float("nan")])}, 1)
+    assert writer.gauges == {
+        "3DBall.Policy.LearningRate.mean": Gauge(0.25, 0.25, 5.0, 3),
+        "3DBall.Policy.LearningRate.sum": Gauge(0.5, 0.5, 5.0, 3),
+    }
+
+
+class Broken(StatsWriter):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        self.calls += 1
+        raise ZeroDivisionError("a plugin's mistake")
+
+
+def test_a_broken_writer_is_logged_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    broken, gauges = Broken(), GaugeWriter()
+    reporter = StatsReporter("Ball", [GuardedWriter("theirs", broken), gauges])
+    for _ in range(3):
+        reporter.add("a", 1.0)
+        reporter.write(1)
+    assert broken.calls == 1
+    assert gauges.gauges["Ball.a.mean"].count == 3
+    assert caplog.text.count("'theirs' failed and is left out") == 1
+    assert "a plugin's mistake" in caplog.text
+
+
+def test_plugins_are_made_with_the_settings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def good(settings: object) -> list[StatsWriter]:
+        seen.append(settings)
+        return [GaugeWriter(), GaugeWriter()]
+
+    def failing(settings: object) -> StatsWriter:
+        raise KeyError("no such server")
+
+    entries = [("good", good), ("single", lambda _: Broken()), ("failing", failing), ("wrong", lambda _: 3)]
+    monkeypatch.setattr(writers, "load_entry_points", lambda group: entries)
+    made = plugin_writers("settings")
+    assert seen == ["settings"]
+    assert len(made) == 3
+    assert all(isinstance(writer, GuardedWriter) for writer in made)
+    assert "'failing' could not be made" in caplog.text
+    assert "3, which is no StatsWriter" in caplog.text
+    for writer in made:
+        writer.add_hyperparameters("Ball", "text")
+        writer.close()

@@ -1,0 +1,83 @@
+"""The tree of timed blocks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from trajtrainer.timers import TimerNode, Timers
+
+
+def shape(tree: dict[str, Any]) -> dict[str, Any]:
+    """Names and counts of a tree."""
+    return {name: (child["count"], shape(child)) for name, child in tree.get("children", {}).items()}
+
+
+def test_blocks_nest_and_repeat() -> None:
+    timers = Timers()
+    for _ in range(3):
+        with timers("outer"):
+            with timers("inner"):
+                pass
+            with timers("inner"):
+                pass
+    with timers("inner"):
+        pass
+    assert shape(timers.to_dict()) == {"outer": (3, {"inner": (6, {})}), "inner": (1, {})}
+
+
+def test_self_is_what_no_child_accounts_for() -> None:
+    node = TimerNode(10.0, 1, {"a": TimerNode(3.0, 2), "b": TimerNode(4.0, 1)})
+    tree = node.to_dict()
+    assert (tree["total"], tree["count"], tree["self"]) == (10.0, 1, 3.0)
+    assert tree["children"]["a"] == {"total": 3.0, "count": 2, "self": 3.0}
+    assert TimerNode(1.0, 1, {"a": TimerNode(1.5, 1)}).to_dict()["self"] == 0.0
+
+
+def test_a_block_that_raises_is_counted_and_closed() -> None:
+    timers = Timers()
+    with pytest.raises(KeyError), timers("a"), timers("b"):
+        raise KeyError
+    with timers("c"):
+        pass
+    assert shape(timers.to_dict()) == {"a": (1, {"b": (1, {})}), "c": (1, {})}
+
+
+def test_a_block_yields_its_node() -> None:
+    timers = Timers()
+    with timers("a") as node:
+        pass
+    assert node.count == 1
+    assert node.total >= 0.0
+
+
+def test_threads_stand_beside_the_main_tree_and_add_up_by_name() -> None:
+    timers = Timers()
+
+    def work() -> None:
+        with timers("update"), timers("backward"):
+            pass
+
+    with timers("collect"):
+        for _ in range(2):  # one after the other, so that the system may give both the same thread id
+            thread = threading.Thread(target=work, name="trainer Ball")
+            thread.start()
+            thread.join(30)
+    tree = timers.to_dict()
+    assert shape(tree) == {"collect": (1, {}), "trainer Ball": (2, {"update": (2, {"backward": (2, {})})})}
+    parallel = tree["children"]["trainer Ball"]
+    assert parallel["is_parallel"]
+    assert parallel["children"]["update"]["is_parallel"]
+    assert parallel["total"] == parallel["children"]["update"]["total"]
+    assert "is_parallel" not in tree["children"]["collect"]
+
+
+def test_a_tree_can_be_shown_while_it_grows() -> None:
+    timers = Timers()
+    with timers("a"), timers("b"):
+        tree = timers.to_dict()
+    assert shape(tree) == {"a": (0, {"b": (0, {})})}
+    assert tree["total"] > 0
+    assert tree["count"] == 1

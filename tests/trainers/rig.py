@@ -1,0 +1,142 @@
+"""A trainer with everything around it replaced by what a test can look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import TrajectoryBatch, join
+from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.factory import create_trainer
+from trajtrainer.trainers.on_policy import OnPolicyTrainer
+from trajtrainer.trainers.rl_trainer import RLTrainer
+
+
+def vector_spec(size: int = 4, continuous: int = 2, branches: tuple[int, ...] = ()) -> BehaviorSpec:
+    sensor = ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
+    return BehaviorSpec([sensor], ActionSpec(continuous, branches))
+
+
+class Recorder(StatsWriter):
+    """Keeps every summary."""
+
+    def __init__(self) -> None:
+        self.summaries: list[tuple[int, dict[str, StatsSummary]]] = []
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        self.summaries.append((step, dict(values)))
+
+
+@dataclass
+class Trajectory:
+    """Columns of one trajectory; what is left out is drawn at random by ``Rig.put``."""
+
+    length: int
+    ended: bool = False
+    interrupted: bool = False
+    agent: int = 1
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+class Rig:
+    """``put`` trajectories, ``trainer.advance()``, look at ``events``, ``statistics()`` and ``trainer``."""
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        spec: BehaviorSpec | None = None,
+        *,
+        seed: int = 0,
+        training: bool = True,
+        behavior: str = "B",
+    ) -> None:
+        self.spec = spec or vector_spec()
+        memory = settings.network_settings.memory
+        dtypes = [np.dtype(np.float32)] * len(self.spec.observation_specs)
+        self.pool = RowPool(self.spec, dtypes, memory_size=memory.memory_size if memory else 0, poison=True)
+        self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+        self.policies: PolicyQueue[Tensor] = PolicyQueue()
+        self.recorder = Recorder()
+        self.reporter = StatsReporter(behavior, [self.recorder])
+        self.timers = Timers()
+        self.checkpoints: list[int] = []
+        self.rng = np.random.default_rng(abs(seed))
+        trainer = create_trainer(
+            behavior,
+            self.spec,
+            settings,
+            pool=self.pool,
+            trajectories=self.trajectories,
+            policies=self.policies,
+            reporter=self.reporter,
+            timers=self.timers,
+            seed=seed,
+            device=torch.device("cpu"),
+            training=training,
+            checkpoint=self._checkpoint,
+        )
+        assert isinstance(trainer, OnPolicyTrainer)
+        self.trainer = trainer
+
+    def _checkpoint(self, trainer: RLTrainer) -> None:
+        self.checkpoints.append(trainer.step)
+
+    def put(self, *trajectories: Trajectory) -> None:
+        """One queue item of these trajectories."""
+        self.trajectories.put(join([self._write(one) for one in trajectories]))
+
+    def _write(self, one: Trajectory) -> TrajectoryBatch:
+        pool, length = self.pool, one.length
+        rows = pool.allocate(length + 1)
+        for column in pool.obs:
+            column[rows] = self.rng.standard_normal((length + 1, *column.shape[1:]))
+        pool.mask[rows] = False
+        pool.continuous[rows] = self.rng.standard_normal((length + 1, pool.continuous.shape[1]))
+        pool.discrete[rows] = 0
+        pool.log_prob[rows] = -1.0
+        pool.memory[rows] = 0.1 * self.rng.standard_normal((length + 1, pool.memory.shape[1]))
+        pool.reward[rows] = self.rng.standard_normal(length + 1)
+        pool.group_reward[rows] = 0.0
+        pool.group[rows], pool.version[rows] = 0, 0
+        pool.done[rows], pool.interrupted[rows] = False, False
+        pool.done[rows[-2]], pool.interrupted[rows[-2]] = one.ended, one.interrupted
+        for name, values in one.columns.items():
+            column = pool.obs[int(name[4:])] if name.startswith("obs.") else getattr(pool, name)
+            column[rows[: len(values)]] = values
+        return TrajectoryBatch(
+            rows=rows[:-1].astype(np.int32),
+            offset=np.array([0, length], np.int32),
+            bootstrap=rows[-1:].astype(np.int32),
+            terminated=np.array([one.ended and not one.interrupted]),
+            ended=np.array([one.ended]),
+            agent=np.array([one.agent], np.int64),
+        )
+
+    def statistics(self) -> dict[str, list[float]]:
+        """Everything reported since the last summary, tag -> values."""
+        before = len(self.recorder.summaries)
+        self.reporter.write(-1)
+        (_, values), *_ = self.recorder.summaries[before:]
+        del self.recorder.summaries[before:]
+        return {tag: list(summary.values) for tag, summary in values.items()}
+
+
+def weights(trainer: RLTrainer) -> list[Tensor]:
+    """A copy of all weights."""
+    state = trainer.checkpoint_state()
+    return [value.clone() for part in ("modules", "rewards") for one in state[part].values() for value in one.values()]
+
+
+def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,60 @@
+"""Episode sums over trajectories."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trajtrainer.steps import agent_ids
+from trajtrainer.trainers.episodes import EpisodeSums
+
+
+def _add(sums: EpisodeSums, parts: list[tuple[int, list[float], bool]]) -> list[float]:
+    """(agent, rewards, ended) trajectories; the second kind of reward is ten times the first."""
+    rewards = np.array([r for _, one, _ in parts for r in one], np.float32)
+    offset = np.cumsum([0] + [len(one) for _, one, _ in parts]).astype(np.int32)
+    finished = sums.add(
+        np.stack([rewards, 10 * rewards]),
+        offset,
+        np.array([agent for agent, _, _ in parts], np.int64),
+        np.array([ended for _, _, ended in parts]),
+    )
+    np.testing.assert_allclose(finished[1], 10 * finished[0], rtol=1e-5, atol=1e-4)
+    result: list[float] = finished[0].tolist()
+    return result
+
+
+def test_an_episode_spans_trajectories_and_agents_do_not_mix() -> None:
+    sums = EpisodeSums()
+    assert _add(sums, [(1, [1.0, 2.0], False), (2, [10.0], False)]) == []
+    assert _add(sums, [(1, [4.0], True), (2, [20.0], True), (1, [0.5], True)]) == [7.0, 30.0, 0.5]
+
+
+def test_two_trajectories_of_an_agent_in_one_call() -> None:
+    assert _add(EpisodeSums(), [(1, [1.0], False), (1, [2.0], True), (1, [8.0], True)]) == [3.0, 8.0]
+
+
+@pytest.mark.parametrize(("worker", "expected"), [(0, [2.0, 50.0]), (1, [3.0, 40.0]), (None, [2.0, 40.0])])
+def test_forget(worker: int | None, expected: list[float]) -> None:
+    sums = EpisodeSums()
+    here, there = (int(agent_ids(worker, np.array([5]))[0]) for worker in (0, 1))
+    _add(sums, [(here, [1.0], False), (there, [10.0], False)])
+    sums.forget(worker)
+    assert _add(sums, [(here, [2.0], True), (there, [40.0], True)]) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.booleans()), max_size=20), st.integers(1, 7))
+def test_equals_the_plain_rule(stream: list[tuple[int, int, bool]], size: int) -> None:
+    rng = np.random.default_rng(0)
+    parts = [(agent, rng.integers(-9, 9, length).astype(float).tolist(), ended) for agent, length, ended in stream]
+    expected, open_sums = [], dict.fromkeys(range(4), 0.0)
+    for agent, rewards, ended in parts:
+        open_sums[agent] += sum(rewards)
+        if ended:
+            expected.append(open_sums[agent])
+            open_sums[agent] = 0.0
+    sums = EpisodeSums()
+    found = [total for start in range(0, len(parts), size) for total in _add(sums, parts[start : start + size])]
+    assert found == expected

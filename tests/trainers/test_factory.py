@@ -1,0 +1,49 @@
+"""What is refused before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+
+from tests.trainers.rig import Rig
+from trajtrainer.errors import UnsupportedError
+from trajtrainer.settings.rewards import CuriositySettings, RewardSignalType
+from trajtrainer.settings.trainer import (
+    BehavioralCloningSettings,
+    POCAHyperparameters,
+    SACHyperparameters,
+    SelfPlaySettings,
+    TrainerSettings,
+)
+from trajtrainer.trainers.factory import check_supported
+
+SAC = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters())
+POCA = TrainerSettings(trainer_type="poca", hyperparameters=POCAHyperparameters())
+
+
+def test_ppo_is_supported() -> None:
+    check_supported({"Ball": TrainerSettings()})
+
+
+def test_everything_missing_is_named_at_once() -> None:
+    curious = evolve(
+        TrainerSettings(),
+        reward_signals={RewardSignalType.CURIOSITY: CuriositySettings()},
+        behavioral_cloning=BehavioralCloningSettings(demo_path="x"),
+        self_play=SelfPlaySettings(),
+    )
+    with pytest.raises(UnsupportedError) as caught:
+        check_supported({"A": SAC, "B": TrainerSettings(), "C": POCA, "D": curious})
+    lines = str(caught.value).splitlines()
+    assert [line.split(" is not built yet")[0] for line in lines] == [
+        "Behavior 'A': trainer_type 'sac'",
+        "Behavior 'C': trainer_type 'poca'",
+        "Behavior 'D': the reward signal 'curiosity'",
+        "Behavior 'D': behavioral_cloning",
+        "Behavior 'D': self_play",
+    ]
+
+
+def test_the_factory_refuses_too() -> None:
+    with pytest.raises(UnsupportedError, match="'sac' is not built yet"):
+        Rig(SAC)

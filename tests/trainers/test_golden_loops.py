@@ -1,0 +1,122 @@
+"""A whole policy update over a buffer against the peer's, with the peer's order of minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.algos.peer import Case
+from tests.trainers.rig import Rig
+from trajtrainer.algos.losses import normalized
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.trainers import on_policy
+from trajtrainer.trainers.update_buffer import Targets
+
+
+@pytest.fixture(params=["ppo", "ppo_lstm"])
+def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
+    return Case.read(shared_data / "golden" / "loops" / request.param)
+
+
+def _rig(case: Case) -> Rig:
+    rig = Rig(case.settings, case.spec)
+    rig.trainer.restore(from_peer(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
+    rig.trainer.step = case.json["step"]
+    return rig
+
+
+def _fill(rig: Rig, case: Case) -> None:
+    """The buffer as one trajectory; for the LSTM, whose rows are padded already, with the padding marked."""
+    data = {n.removeprefix("buffer_"): case.arrays[n] for n in case.arrays if n.startswith("buffer_")}
+    buffer, n = rig.trainer._buffer, case.json["buffer_rows"]
+    length = buffer.sequence_length
+    packed = PackedSteps(
+        obs=(data["obs__0"],),
+        mask=data["action_mask"] == 0,
+        continuous=data["continuous_action"],
+        discrete=data["discrete_action"].astype(np.int32),
+        log_prob=np.concatenate([data["continuous_log_probs"], data["discrete_log_probs"]], 1),
+        memory=data.get("memory", np.zeros((n, 0), np.float32)),
+        reward=data["environment_rewards"],
+        group_reward=data["group_reward"],
+        group=np.zeros(n, np.int32),
+        done=np.zeros(n, np.bool_),
+        interrupted=np.zeros(n, np.bool_),
+        version=np.zeros(n, np.int32),
+        bootstrap_obs=(data["obs__0"][:1],),
+        bootstrap_memory=np.zeros((1, 0), np.float32),
+        offset=np.array([0, n], np.int32),
+        terminated=np.array([False]),
+        ended=np.array([False]),
+        agent=np.array([0]),
+    )
+    returns = np.stack([data[f"returns__{s.name}"] for s in rig.trainer.signals]).astype(np.float32)
+    memory = torch.from_numpy(data["critic_memory"][::length]) if "critic_memory" in data else None
+    obs = [torch.from_numpy(data["obs__0"])]
+    buffer.append(packed, obs, Targets(returns, returns, data["advantages"], memory))
+    if buffer.loss_mask is not None:
+        buffer.loss_mask.copy_(torch.from_numpy(data["masks"]))
+
+
+def _orders(case: Case, length: int) -> Iterator[Tensor]:
+    """The permutation of the sequences behind each epoch's minibatches; the dropped tail in any order."""
+    sequences = case.json["buffer_rows"] // length
+    batches = [case.arrays[f"minibatch_{k}_rows"][::length] // length for k in range(case.json["minibatches"])]
+    per_epoch = sequences // len(batches[0])
+    for start in range(0, len(batches), per_epoch):
+        used = np.concatenate(batches[start : start + per_epoch])
+        yield torch.from_numpy(np.concatenate([used, np.setdiff1d(np.arange(sequences), used)]))
+
+
+def _normalized_with_padding(advantage: Tensor, mask: Tensor | None) -> Tensor:
+    """As the peer does it; ours leaves the padding out (documented difference)."""
+    return normalized(advantage, None)
+
+
+def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = _rig(case)
+    _fill(rig, case)
+    orders = _orders(case, rig.trainer._buffer.sequence_length)
+    monkeypatch.setattr(rig.trainer, "_epoch_order", lambda _: next(orders))
+    monkeypatch.setattr(on_policy, "normalized", _normalized_with_padding)
+    rig.trainer._update()
+    assert next(orders, None) is None
+    found = rig.statistics()
+    for tag, values in case.json["statistics"].items():
+        assert found[tag] == pytest.approx(values, rel=2e-5, abs=1e-5), tag
+    state = rig.trainer.checkpoint_state()
+    expected = from_peer(case.checkpoint("after"), state)
+    for part in ("modules", "rewards"):
+        for module, entries in state[part].items():
+            for name, value in entries.items():
+                message = f"{module}.{name} differs"
+                torch.testing.assert_close(value, expected[part][module][name], rtol=1e-5, atol=1e-5, msg=message)
+    _assert_same_moments(state["optimizers"]["adam"]["state"], expected["optimizers"]["adam"]["state"])
+    assert rig.trainer._buffer.num_rows == 0
+
+
+def _assert_same_moments(found: dict[int, Any], expected: dict[int, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for index, moments in found.items():
+        for name, value in moments.items():
+            torch.testing.assert_close(value, expected[index][name], rtol=1e-4, atol=1e-6)
+
+
+def test_padding_does_not_enter_the_normalised_advantages(shared_data: Path) -> None:
+    case = Case.read(shared_data / "golden" / "loops" / "ppo_lstm")
+    rig = _rig(case)
+    _fill(rig, case)
+    buffer = rig.trainer._buffer
+    mask = buffer.loss_mask
+    assert mask is not None
+    assert 0 < mask.sum() < len(mask)
+    advantage = normalized(buffer.column("advantage"), mask)
+    assert advantage[mask > 0].mean().item() == pytest.approx(0.0, abs=1e-6)
+    assert advantage[mask > 0].std(correction=0).item() == pytest.approx(1.0, abs=1e-5)

@@ -1,0 +1,418 @@
+"""The PPO trainer as a whole: what it takes, counts, publishes, saves and learns."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+
+from tests.trainers.rig import Rig, Trajectory, same, vector_spec, weights
+from trajtrainer.errors import CheckpointError
+from trajtrainer.nn.acting import Policy, PolicyDivergedError
+from trajtrainer.settings.network import MemorySettings, NetworkSettings
+from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
+from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.steps import Aggregation, agent_ids
+
+SMALL = NetworkSettings(hidden_units=8, num_layers=1)
+RECURRENT = evolve(SMALL, memory=MemorySettings(sequence_length=4, memory_size=8))
+
+
+def _settings(**changes: Any) -> TrainerSettings:
+    hyper = PPOHyperparameters(batch_size=8, buffer_size=32, num_epoch=2, learning_rate=1e-2)
+    settings = TrainerSettings(
+        hyperparameters=hyper, network_settings=SMALL, max_steps=10_000, summary_freq=1000, checkpoint_interval=1000
+    )
+    return evolve(settings, **changes)
+
+
+def _two_signals() -> dict[RewardSignalType, RewardSignalSettings]:
+    return {
+        RewardSignalType.EXTRINSIC: RewardSignalSettings(gamma=0.9, strength=0.5),
+        RewardSignalType.RND: RndSettings(strength=0.1, network_settings=SMALL),
+    }
+
+
+def test_summaries_and_checkpoints_of_one_drain_have_the_golden_steps(shared_data: Path) -> None:
+    path = shared_data / "golden" / "schedules" / "summaries_and_checkpoints.json"
+    for flow in json.loads(path.read_text())["flows"]:
+        rig = Rig(_settings(summary_freq=flow["summary_freq"], checkpoint_interval=flow["checkpoint_interval"]))
+        for one in flow["trajectories"]:
+            rig.put(Trajectory(one["length"]))
+        rig.trainer.advance()
+        events = [event for one in flow["trajectories"] for event in one["events"]]
+        assert [step for step, _ in rig.recorder.summaries] == [step for kind, step in events if kind == "summary"]
+        assert rig.checkpoints == [step for kind, step in events if kind == "checkpoint"]
+        assert rig.trainer.step == flow["trajectories"][-1]["step_after"]
+
+
+def test_a_summary_holds_what_came_before_its_boundary() -> None:
+    rig = Rig(_settings(summary_freq=20))
+    rig.put(*(Trajectory(8, ended=True, agent=i, columns={"reward": np.full(8, i, np.float32)}) for i in range(5)))
+    rig.trainer.advance()
+    ((first, early), (second, late)) = rig.recorder.summaries
+    assert (first, second) == (20, 40)
+    assert list(early["Environment/Cumulative Reward"].values) == [0.0, 8.0]
+    assert list(late["Environment/Cumulative Reward"].values) == [16.0, 24.0]
+    assert early["Environment/Cumulative Reward"].aggregation is Aggregation.HISTOGRAM
+    assert early["Is Training"].aggregated == 1.0
+    assert early["Step"].aggregated == 16.0
+    assert rig.trainer.best_reward == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
+def test_one_drain_equals_many(network: NetworkSettings) -> None:
+    hyper = PPOHyperparameters(batch_size=8, buffer_size=500)
+    trajectories = [Trajectory(n, ended=n % 2 == 0, interrupted=n == 4, agent=n % 3) for n in (5, 4, 7, 1, 2, 9, 3)]
+    rigs = []
+    for size in (1, 3, 7):
+        rig = Rig(_settings(network_settings=network, hyperparameters=hyper, reward_signals=_two_signals()))
+        for start in range(0, len(trajectories), size):
+            rig.put(*trajectories[start : start + size])
+            rig.trainer.advance()
+        rigs.append(rig)
+    expected, *others = ({n: rig.trainer._buffer.column(n) for n in rig.trainer._buffer._rows} for rig in rigs)
+    for found in others:
+        for name, column in found.items():
+            torch.testing.assert_close(column, expected[name], rtol=1e-5, atol=1e-5, msg=name)
+    first, *rest = (rig.statistics() for rig in rigs)
+    for statistics in rest:
+        assert statistics == {tag: pytest.approx(values, rel=1e-5, abs=1e-5) for tag, values in first.items()}
+
+
+def test_rows_are_given_back_before_the_update() -> None:
+    rig = Rig(_settings())
+    rig.put(Trajectory(40, ended=True), Trajectory(3))
+    free_in_update = []
+    update = rig.trainer._ppo.update
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        free_in_update.append(rig.pool.num_free == rig.pool.capacity)
+        return update(*args, **kwargs)
+
+    rig.trainer._ppo.update = spy  # type: ignore[method-assign]
+    assert rig.trainer.advance()
+    assert free_in_update
+    assert all(free_in_update)
+
+
+def test_nothing_to_do() -> None:
+    rig = Rig(_settings())
+    assert not rig.trainer.advance()
+    assert rig.policies.latest() is None
+
+
+def test_updates_when_the_buffer_is_more_than_full() -> None:
+    rig = Rig(_settings())
+    rig.put(Trajectory(32))
+    rig.trainer.advance()
+    assert rig.policies.latest() is None
+    rig.put(Trajectory(1))
+    rig.trainer.advance()
+    update = rig.policies.latest()
+    assert update is not None
+    assert update.version == 1
+    assert not update.partial
+    assert rig.trainer._buffer.num_rows == 0
+    statistics = rig.statistics()
+    assert statistics.keys() >= {
+        "Losses/Policy Loss",
+        "Losses/Value Loss",
+        "Policy/Learning Rate",
+        "Policy/Epsilon",
+        "Policy/Beta",
+        "Policy/Approximate KL",
+        "Policy/Clip Fraction",
+        "Policy/Gradient Norm",
+        "Policy/Explained Variance",
+        "Perf/Update Seconds",
+        "Policy/Extrinsic Value Estimate",
+    }
+    assert statistics["Policy/Epsilon"] == [pytest.approx(0.2 - 0.1 * 33 / 10_000)]
+
+
+def test_padding_counts_for_the_buffer() -> None:
+    rig = Rig(_settings(network_settings=RECURRENT))
+    rig.put(*(Trajectory(1, agent=i) for i in range(9)))
+    rig.trainer.advance()
+    assert rig.policies.latest() is not None
+
+
+def test_a_buffer_smaller_than_a_minibatch_is_one_minibatch() -> None:
+    rig = Rig(_settings(hyperparameters=PPOHyperparameters(batch_size=64, buffer_size=16)))
+    before = weights(rig.trainer)
+    rig.put(Trajectory(17))
+    rig.trainer.advance()
+    assert not same(before, weights(rig.trainer))
+
+
+def test_a_published_policy_is_a_copy() -> None:
+    rig = Rig(_settings())
+    update = rig.trainer.policy_update()
+    before = copy.deepcopy(dict(update.weights))
+    rig.put(Trajectory(33))
+    rig.trainer.advance()
+    assert all(torch.equal(before[name], value) for name, value in update.weights.items())
+    assert not same(list(before.values()), list(rig.trainer.policy_update().weights.values()))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_normalisers_are_published_at_once(shared: bool) -> None:
+    hyper = PPOHyperparameters(shared_critic=shared)
+    rig = Rig(_settings(network_settings=evolve(SMALL, normalize=True), hyperparameters=hyper))
+    policy = Policy(rig.trainer.actor, seed=0)
+    rig.put(Trajectory(6, columns={"obs.0": np.full((7, 4), 3.0, np.float32)}))
+    rig.trainer.advance()
+    update = rig.policies.latest()
+    assert update is not None
+    assert update.partial
+    assert update.version == 0
+    assert {name.rsplit(".", 1)[1] for name in update.weights} == {"steps", "mean", "variance"}
+    policy.load(update)
+    normalizer = rig.trainer.actor.body.encoder.normalizers()[0]
+    assert int(normalizer.steps) == (13 if shared else 7)
+    assert torch.equal(policy._entries["body.encoder.sensors.0.mean"], normalizer.mean)
+    again = update.weights["body.encoder.sensors.0.mean"].clone()
+    rig.put(Trajectory(6))
+    rig.trainer.advance()
+    assert torch.equal(update.weights["body.encoder.sensors.0.mean"], again), "a snapshot"
+
+
+def test_nothing_is_learnt_beyond_max_steps() -> None:
+    rig = Rig(_settings(max_steps=50))
+    rig.put(Trajectory(25, ended=True), Trajectory(25, ended=True), Trajectory(25, ended=True))
+    finished = [rig.trainer.is_finished]
+    rig.trainer.advance()
+    assert rig.trainer._buffer.num_rows == 50, "the third trajectory crosses max_steps"
+    assert rig.policies.latest() is None, "no update any more"
+    assert [*finished, rig.trainer.is_finished] == [False, True]
+    assert not rig.trainer.should_still_train
+    assert rig.trainer.progress == 1.0
+    assert len(rig.trainer.reward_buffer) == 3, "episodes are still counted"
+    rig.put(Trajectory(40))
+    rig.trainer.advance()
+    assert rig.trainer._buffer.num_rows == 50
+
+
+def test_a_step_count_of_exactly_max_steps_still_trains() -> None:
+    rig = Rig(_settings(max_steps=40))
+    rig.put(Trajectory(40))
+    rig.trainer.advance()
+    assert not rig.trainer.is_finished
+    assert rig.policies.latest() is not None
+
+
+def test_inference_counts_episodes_and_nothing_else() -> None:
+    rig = Rig(
+        _settings(
+            network_settings=evolve(SMALL, normalize=True),
+            reward_signals=_two_signals(),
+            summary_freq=50,
+            checkpoint_interval=50,
+        ),
+        training=False,
+    )
+    before = weights(rig.trainer)
+    for _ in range(4):
+        rig.put(Trajectory(40, ended=True, columns={"reward": np.ones(40, np.float32)}))
+        assert rig.trainer.advance()
+    assert same(before, weights(rig.trainer))
+    assert list(rig.trainer.reward_buffer) == [40.0] * 4
+    assert not rig.trainer.is_finished
+    assert rig.checkpoints == []
+    assert rig.policies.latest() is None
+    assert rig.pool.num_free == rig.pool.capacity
+    assert [step for step, _ in rig.recorder.summaries] == [50, 100, 150]
+    _, values = rig.recorder.summaries[0]
+    assert values["Is Training"].aggregated == 0.0
+    assert values.keys() == {"Step", "Is Training", "Environment/Cumulative Reward", "Policy/Extrinsic Reward"}
+
+
+def test_checkpoint_reward_is_that_of_episodes_since_the_last_update() -> None:
+    rig = Rig(_settings())
+    found = [rig.trainer.checkpoint_reward]
+    for reward in (1.0, 3.0):
+        rig.put(Trajectory(1, ended=True, columns={"reward": np.array([reward], np.float32)}))
+    rig.trainer.advance()
+    found.append(rig.trainer.checkpoint_reward)
+    rig.put(Trajectory(40))
+    rig.trainer.advance()
+    found.append(rig.trainer.checkpoint_reward)
+    assert found == [None, 2.0, None]
+    assert list(rig.trainer.reward_buffer) == [1.0, 3.0]
+
+
+def test_reward_buffer_size() -> None:
+    rig = Rig(_settings())
+    rig.trainer.set_reward_buffer_size(2)
+    rig.put(*(Trajectory(1, ended=True, columns={"reward": np.array([i], np.float32)}) for i in range(4)))
+    rig.trainer.advance()
+    assert list(rig.trainer.reward_buffer) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
+def test_break_off_forgets_unfinished_episodes_of_a_worker(network: NetworkSettings) -> None:
+    rig = Rig(_settings(network_settings=network))
+    here, there = (int(agent_ids(worker, np.array([1]))[0]) for worker in (0, 1))
+    one = {"reward": np.ones(1, np.float32)}
+    rig.put(Trajectory(1, agent=here, columns=one), Trajectory(1, agent=there, columns=one))
+    rig.trainer.break_off(1)
+    rig.trainer.advance()
+    rig.put(Trajectory(1, True, agent=here, columns=one), Trajectory(1, True, agent=there, columns=one))
+    rig.trainer.advance()
+    assert list(rig.trainer.reward_buffer) == [2.0, 1.0]
+
+
+def test_group_rewards_count_and_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(_settings())
+    for _ in range(2):
+        columns = {"reward": np.ones(2, np.float32), "group_reward": np.full(2, 10.0, np.float32)}
+        rig.put(Trajectory(2, ended=True, columns=columns))
+        rig.trainer.advance()
+    assert rig.statistics()["Policy/Extrinsic Reward"] == [22.0, 22.0]
+    assert list(rig.trainer.reward_buffer) == [2.0, 2.0], "the agents' own"
+    assert caplog.text.count("receives group rewards") == 1
+
+
+def _train(rig: Rig, rounds: int = 3) -> None:
+    for i in range(rounds):
+        rig.put(Trajectory(33, ended=True, agent=i))
+        rig.trainer.advance()
+
+
+def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second = Rig(_settings(reward_signals=_two_signals())), Rig(_settings(reward_signals=_two_signals()))
+    assert same(weights(first.trainer), weights(second.trainer))
+    _train(first)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(99)
+    _train(second)
+    assert same(weights(first.trainer), weights(second.trainer))
+
+
+def test_weights_depend_on_seed_and_behaviour() -> None:
+    rigs = [Rig(_settings()), Rig(_settings(), seed=1), Rig(_settings(), behavior="C")]
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert not same(weights(rigs[i].trainer), weights(rigs[j].trainer))
+    Rig(_settings(), seed=-1)
+
+
+@pytest.mark.parametrize("network", [evolve(SMALL, normalize=True), RECURRENT], ids=["normalised", "lstm"])
+def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_path: Path) -> None:
+    settings = _settings(network_settings=network, reward_signals=_two_signals(), summary_freq=50)
+    first, second = Rig(settings), Rig(settings, seed=3)
+    _train(first)
+    torch.save(first.trainer.checkpoint_state(), tmp_path / "state.pt")
+    second.trainer.restore(torch.load(tmp_path / "state.pt", weights_only=True), reset_step=False)
+    assert second.trainer.step == first.trainer.step == 99
+    restored = second.policies.latest()
+    assert restored is not None
+    assert restored.version == 3
+    assert not restored.partial
+    second.rng = np.random.default_rng(8)
+    first.rng = np.random.default_rng(8)
+    first.recorder.summaries.clear()
+    for rig in (first, second):
+        _train(rig, 4)
+    assert same(weights(first.trainer), weights(second.trainer))
+    assert list(first.trainer.reward_buffer) == list(second.trainer.reward_buffer)
+    assert first.trainer.best_reward == second.trainer.best_reward
+    assert [step for step, _ in first.recorder.summaries] == [step for step, _ in second.recorder.summaries]
+    ours, theirs = (rig.policies.latest() for rig in (first, second))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.version == theirs.version == 7
+
+
+def test_initialising_takes_the_networks_and_starts_anew() -> None:
+    first, second = Rig(_settings()), Rig(_settings(), seed=3)
+    _train(first)
+    second.trainer.restore(first.trainer.checkpoint_state(), reset_step=True)
+    assert same(weights(first.trainer), weights(second.trainer))
+    assert second.trainer.step == 0
+    assert not second.trainer.reward_buffer
+    assert second.trainer.policy_update().version == 0
+
+
+def test_a_checkpoint_without_extras_is_enough() -> None:
+    first, second = Rig(_settings()), Rig(_settings(), seed=3)
+    _train(first)
+    state = {
+        name: value for name, value in first.trainer.checkpoint_state().items() if name not in ("extra", "rewards")
+    }
+    second.trainer.restore(state, reset_step=False)
+    assert second.trainer.step == 99
+
+
+def test_a_checkpoint_of_other_networks_is_an_error() -> None:
+    first, second = Rig(_settings()), Rig(_settings(network_settings=evolve(SMALL, hidden_units=16)))
+    with pytest.raises(CheckpointError, match="'B': the checkpoint is not of these networks"):
+        second.trainer.restore(first.trainer.checkpoint_state(), reset_step=False)
+
+
+def test_divergence_is_an_error_with_a_remedy() -> None:
+    rig = Rig(_settings())
+    rig.put(Trajectory(33, columns={"reward": np.full(33, np.inf, np.float32)}))
+    with pytest.raises(PolicyDivergedError, match=r"weights have diverged\. Lower learning_rate"):
+        rig.trainer.advance()
+
+
+def test_it_learns_in_a_thread_of_its_own() -> None:
+    rig = Rig(_settings())
+    rig.put(Trajectory(33))
+    thread = threading.Thread(target=rig.trainer.advance)
+    thread.start()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+    assert rig.policies.latest() is not None
+    timers = rig.timers.to_dict()
+    assert any("process_trajectory" in json.dumps(child) for child in timers["children"].values())
+
+
+def test_timers_bear_the_peers_names() -> None:
+    rig = Rig(_settings(checkpoint_interval=10))
+    _train(rig)
+    children = rig.timers.to_dict()["children"]
+    assert children["process_trajectory"]["children"].keys() == {"RLTrainer._checkpoint"}
+    assert children["_update_policy"]["children"]["TorchPPOOptimizer.update"]["count"] == 3 * 2 * 4
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("memory", [None, MemorySettings(sequence_length=2, memory_size=8)])
+def test_it_learns_which_action_is_good(memory: MemorySettings | None, shared: bool) -> None:
+    """One step per episode; the reward is the nearness of the first action to 0.5 and of the branch to 1."""
+    hyper = PPOHyperparameters(batch_size=64, buffer_size=256, learning_rate=1e-2, shared_critic=shared, num_epoch=4)
+    network = NetworkSettings(hidden_units=16, num_layers=1, memory=memory)
+    rig = Rig(_settings(hyperparameters=hyper, network_settings=network), vector_spec(1, 1, (3,)))
+    policy = Policy(rig.trainer.actor, seed=0)
+    obs = np.ones((257, 1), np.float32)
+    means = []
+    for _ in range(25):
+        update = rig.policies.latest()
+        if update is not None:
+            policy.load(update)
+        actions = policy.act((obs,), np.zeros((257, 3), np.bool_), np.zeros((257, policy.memory_size), np.float32))
+        reward = (actions.discrete[:, 0] == 1) - np.abs(actions.env_continuous[:, 0] - 0.5)
+        means.append(float(reward.mean()))
+        for i in range(257):
+            columns = {
+                "obs.0": obs[:2],
+                "continuous": actions.continuous[i : i + 1],
+                "discrete": actions.discrete[i : i + 1],
+                "log_prob": actions.log_prob[i : i + 1],
+                "reward": reward[i : i + 1].astype(np.float32),
+                "memory": np.zeros((1, policy.memory_size), np.float32),
+            }
+            rig.put(Trajectory(1, ended=True, agent=i, columns=columns))
+        rig.trainer.advance()
+    assert means[0] < 0.1
+    assert means[-1] > 0.5

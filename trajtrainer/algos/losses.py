@@ -1,0 +1,101 @@
+"""The losses of policy gradients, as pure functions of tensors.
+
+Letters: b rows of a minibatch, C continuous actions, K discrete branches, V reward signals. ``mask`` is f32 [b], 1 for
+a real row and 0 for the padding of a sequence, or None when every row is real (which saves the arithmetic).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the real rows; every column of a row counts.
+
+    Args:
+        values: [b] or [b, columns]. A column-wise ``values`` of no column gives 0.
+        mask: [b] or None.
+
+    Returns:
+        A 0-d tensor, 0 where nothing is real.
+    """
+    if values.numel() == 0:
+        return values.sum()
+    if mask is None:
+        return values.mean()
+    if values.dim() == 1:
+        return (values * mask).sum() / mask.sum().clamp(min=1.0)
+    return (values * mask[:, None]).sum() / (mask.sum() * values.shape[1]).clamp(min=1.0)
+
+
+def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
+    """The clipped surrogate loss of PPO (Schulman et al. 2017), with one ratio **per action dimension and branch**.
+
+    ML-Agents does not sum log-probabilities over dimensions first; this shapes its learning curves (reference 11,
+    quirk 2) and is kept.
+
+    Args:
+        ratio: [b, C + K], new probability over old.
+        advantage: [b].
+        epsilon: half width of the clipping range.
+        mask: [b] or None.
+    """
+    weight = advantage[:, None]
+    surrogate = torch.minimum(ratio * weight, ratio.clamp(1.0 - epsilon, 1.0 + epsilon) * weight)
+    return -masked_mean(surrogate, mask)
+
+
+def value_loss(
+    values: Tensor, returns: Tensor, mask: Tensor | None, *, old_values: Tensor | None = None, epsilon: float = 0.0
+) -> Tensor:
+    """Squared error of the value estimates, mean over reward signals and real rows.
+
+    Args:
+        values: [V, b].
+        returns: [V, b].
+        mask: [b] or None.
+        old_values: [V, b], the estimates at collection time. When given, the loss is the larger one of the plain error
+            and the error of the estimate held within ``epsilon`` of the old one. ML-Agents means to do so but compares
+            with the returns by mistake, which is the plain error (reference 11, quirk 1).
+        epsilon: half width of the clipping range.
+    """
+    error = (values - returns).square()
+    if old_values is not None:
+        held = old_values + (values - old_values).clamp(-epsilon, epsilon)
+        error = torch.maximum(error, (held - returns).square())
+    # Signals have the same rows, so the mean over all entries is the mean over signals of their means.
+    return masked_mean(error.t(), mask)
+
+
+def approximate_kl(log_ratio: Tensor, ratio: Tensor, mask: Tensor | None) -> Tensor:
+    """Estimate of KL(old || new) from the taken actions: mean of ``ratio - 1 - log ratio``, which is never negative and
+    has a low variance (Schulman 2020, "Approximating KL divergence"). Per dimension and branch, like the ratio."""
+    return masked_mean(ratio - 1.0 - log_ratio, mask)
+
+
+def clip_fraction(ratio: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
+    """Share of the ratios outside the clipping range."""
+    return masked_mean(((ratio - 1.0).abs() > epsilon).float(), mask)
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """``1 - Var(returns - values) / Var(returns)`` of all entries: 1 is a perfect critic, 0 as good as a constant.
+
+    NaN when the returns do not vary.
+    """
+    return 1.0 - (returns - values).var(correction=0) / returns.var(correction=0)
+
+
+def normalized(advantage: Tensor, mask: Tensor | None) -> Tensor:
+    """Advantages with mean 0 and population standard deviation 1 over the real rows; 0 in padding rows.
+
+    ML-Agents counts the padding of LSTM sequences as advantages of 0 here, which shifts and shrinks the rest (reference
+    4.2); padding is left out.
+    """
+    if mask is None:
+        std, mean = torch.std_mean(advantage, correction=0)
+        return (advantage - mean) / (std + 1e-10)
+    real = mask > 0
+    std, mean = torch.std_mean(advantage[real], correction=0)
+    return torch.where(real, (advantage - mean) / (std + 1e-10), torch.zeros_like(advantage))

@@ -1,0 +1,43 @@
+"""The rows that one gradient step sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Rows in the order of their sequences: ``b = Q * L`` rows, Q sequences of L steps (L is 1 without a memory).
+
+    Attributes:
+        obs: per sensor f32 or u8 [b, *O].
+        mask: bool [b, D], True = forbidden.
+        continuous: f32 [b, C], raw as sampled.
+        discrete: i64 [b, K].
+        log_prob: f32 [b, C + K], at collection time.
+        returns: f32 [V, b].
+        old_values: f32 [V, b], the value estimates at collection time.
+        advantage: f32 [b], normalised.
+        memory: f32 [Q, H], the actor's memory before each sequence; None without one.
+        critic_memory: f32 [Q, H], the critic's; None without one or where the critic shares the actor's body.
+        loss_mask: f32 [b], 0 in padding; None when no row is padding.
+        sequence_length: L.
+    """
+
+    obs: tuple[Tensor, ...]
+    mask: Tensor
+    continuous: Tensor
+    discrete: Tensor
+    log_prob: Tensor
+    returns: Tensor
+    old_values: Tensor
+    advantage: Tensor
+    memory: Tensor | None = None
+    critic_memory: Tensor | None = None
+    loss_mask: Tensor | None = None
+    sequence_length: int = 1
+
+    def __len__(self) -> int:
+        return len(self.advantage)

@@ -1,0 +1,154 @@
+"""Proximal policy optimisation (Schulman et al. 2017) with the conventions of ML-Agents (reference 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trajtrainer.algos import losses
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, decayed
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.heads import ActionDistribution
+from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """What the schedules give at one trainer step."""
+
+    learning_rate: float
+    epsilon: float
+    beta: float
+
+
+class PPO:
+    """Updates actor and critic together by one Adam.
+
+    The Adam is torch's fused one: the same result as the plain one to rounding, in one call instead of one per tensor.
+
+    Letters: b rows of a minibatch, V reward signals.
+    """
+
+    def __init__(self, actor: Actor, critic: Critic | SharedCritic, settings: TrainerSettings) -> None:
+        """Takes the networks as they are, on their device.
+
+        Args:
+            actor: of PPO's kind (state-independent deviation, no tanh).
+            critic: with one head per reward signal. A ``SharedCritic`` has its heads on the actor's body.
+            settings: with ``PPOHyperparameters``.
+        """
+        assert isinstance(settings.hyperparameters, PPOHyperparameters)
+        self.actor = actor
+        self.critic = critic
+        self._hyper = settings.hyperparameters
+        self._max_steps = settings.max_steps
+        self._parameters = [*actor.parameters(), *critic.parameters()]
+        self._optimizer = torch.optim.Adam(self._parameters, lr=self._hyper.learning_rate, fused=True)
+
+    def coefficients(self, step: int) -> Coefficients:
+        """Learning rate, clipping range and entropy weight at trainer step ``step``."""
+        hyper, last = self._hyper, self._max_steps
+        return Coefficients(
+            learning_rate=decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step),
+            epsilon=decayed(hyper.epsilon_schedule, hyper.epsilon, MIN_EPSILON, last, step),
+            beta=decayed(hyper.beta_schedule, hyper.beta, MIN_BETA, last, step),
+        )
+
+    def update(
+        self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = True
+    ) -> dict[str, Tensor]:
+        """One gradient step.
+
+        Args:
+            minibatch: on the networks' device.
+            coefficients: of the trainer's step.
+            diagnostics: whether to compute the KL divergence, the clip fraction and the gradient norm too; they take
+                about a twentieth of the time of a small update, so a trainer asks for them now and then.
+
+        Returns:
+            Statistics tag -> 0-d tensor without gradient, on the networks' device. Nothing is read back from
+            the device, so that the minibatch loop never waits for it.
+        """
+        loss, statistics = self.loss(minibatch, coefficients, diagnostics=diagnostics)
+        # What zero_grad does, without its profiling hooks.
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        if diagnostics:
+            statistics["Policy/Gradient Norm"] = self._gradient_norm()
+        self._optimizer.param_groups[0]["lr"] = coefficients.learning_rate
+        self._optimizer.step()
+        return statistics
+
+    def loss(
+        self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """``policy loss + value loss / 2 - beta * entropy`` and its statistics (without gradient)."""
+        mask, epsilon = minibatch.loss_mask, coefficients.epsilon
+        distribution, values = self._evaluate(minibatch)
+        log_ratio = distribution.log_prob(minibatch.continuous, minibatch.discrete) - minibatch.log_prob
+        ratio = log_ratio.exp()
+        policy_loss = losses.clipped_policy_loss(ratio, minibatch.advantage, epsilon, mask)
+        old_values = minibatch.old_values if self._hyper.value_clipping else None
+        value_loss = losses.value_loss(values, minibatch.returns, mask, old_values=old_values, epsilon=epsilon)
+        entropy = losses.masked_mean(distribution.entropy(), mask)
+        with torch.no_grad():
+            statistics = {"Losses/Policy Loss": policy_loss.abs(), "Losses/Value Loss": value_loss.detach()}
+            if diagnostics:
+                statistics["Policy/Approximate KL"] = losses.approximate_kl(log_ratio, ratio, mask)
+                statistics["Policy/Clip Fraction"] = losses.clip_fraction(ratio, epsilon, mask)
+        return policy_loss + 0.5 * value_loss - coefficients.beta * entropy, statistics
+
+    def _evaluate(self, minibatch: Minibatch) -> tuple[ActionDistribution, Tensor]:
+        """The policy's distribution and the values [V, b]; one pass through a shared body."""
+        length = minibatch.sequence_length
+        if isinstance(self.critic, SharedCritic):
+            distribution, values, _ = self.critic.actor_and_values(
+                minibatch.obs, minibatch.mask, minibatch.memory, length
+            )
+            return distribution, values
+        distribution, _ = self.actor.distribution(minibatch.obs, minibatch.mask, minibatch.memory, length)
+        values, _ = self.critic(minibatch.obs, minibatch.critic_memory, length)
+        return distribution, values
+
+    def _gradient_norm(self) -> Tensor:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def state(self) -> dict[str, Any]:
+        """The Adam's state as ``torch.optim.Adam.state_dict`` gives it, in the order of ``parameter_names``.
+
+        Its tensors go on changing: copy or save it before the next update.
+        """
+        return self._optimizer.state_dict()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes what ``state`` gave, or moments of some of the parameters; the others start anew.
+
+        Settings of the Adam other than its moments and counts are not taken over.
+
+        Raises:
+            ValueError: the state is of networks of another shape.
+        """
+        moments = state["state"]
+        shapes = [parameter.shape for parameter in self._parameters]
+        for index, entry in moments.items():
+            if index >= len(shapes) or entry["exp_avg"].shape != shapes[index]:
+                raise ValueError(
+                    f"the Adam's moments {index} of shape {tuple(entry['exp_avg'].shape)} fit no parameter"
+                )
+        # load_state_dict would keep the tensors it is given, and the Adam writes into them.
+        own = {index: {name: value.clone() for name, value in entry.items()} for index, entry in moments.items()}
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": own, "param_groups": groups})
+
+    def parameter_names(self) -> list[str]:
+        """``actor.*`` and ``critic.*`` names of the Adam's parameters, in its order."""
+        names = {id(parameter): f"critic.{name}" for name, parameter in self.critic.named_parameters()}
+        names |= {id(parameter): f"actor.{name}" for name, parameter in self.actor.named_parameters()}
+        return [names[id(parameter)] for parameter in self._parameters]

@@ -1,0 +1,114 @@
+"""Sums over the future of packed trajectories: discounted rewards, generalised advantages, lambda-returns.
+
+All of them solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory. Every trajectory of a pack is solved at once by
+doubling: after pass k each x holds the terms of its next 2^k steps, and the pass adds to it, times c^(2^k), the x that
+lies 2^k steps ahead. That is log2(longest trajectory) passes over the whole pack, whatever the number and the lengths
+of its trajectories, against one Python iteration per step (or per step of the longest trajectory of a padded pack).
+
+Letters: V reward signals, B packed steps, S trajectories. Sums are kept in float64 and returned as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.steps import FloatArray, IntArray, LongArray
+
+DoubleArray = NDArray[np.float64]
+Offsets = IntArray | LongArray
+
+
+def _column(values: Sequence[float] | float) -> DoubleArray:
+    """One coefficient per signal, as a column [V, 1]."""
+    return np.atleast_1d(np.asarray(values, np.float64))[:, None]
+
+
+def steps_to_end(offset: Offsets) -> LongArray:
+    """How many steps of its trajectory follow each step.
+
+    Args:
+        offset: whole numbers [S + 1], where each trajectory begins, and B.
+
+    Returns:
+        i64 [B]; 0 for the last step of a trajectory.
+    """
+    ends = np.repeat(offset[1:].astype(np.int64), np.diff(offset))
+    return ends - np.arange(1, len(ends) + 1)
+
+
+def _solve(terms: DoubleArray, coefficient: DoubleArray, following: LongArray) -> DoubleArray:
+    """``x[t] = terms[t] + coefficient * x[t + 1]``, x = 0 after a trajectory's last step. Overwrites ``terms``."""
+    longest = int(following.max(initial=0))
+    shift, factor = 1, coefficient
+    while shift <= longest:
+        inside = following[:-shift] >= shift
+        terms[:, :-shift] += np.where(inside, terms[:, shift:], 0.0) * factor
+        shift, factor = shift * 2, factor * factor
+    return terms
+
+
+def _next_values(values: FloatArray, bootstrap: FloatArray, offset: Offsets) -> DoubleArray:
+    following = np.empty(values.shape, np.float64)
+    following[:, :-1] = values[:, 1:]
+    following[:, offset[1:] - 1] = bootstrap
+    return following
+
+
+def gae(
+    rewards: FloatArray,
+    values: FloatArray,
+    bootstrap: FloatArray,
+    offset: Offsets,
+    gamma: Sequence[float],
+    lambd: float,
+) -> FloatArray:
+    """Generalised advantage estimates (Schulman et al. 2016).
+
+    ``A[t] = sum over i of (gamma * lambd)^i * (r[t+i] + gamma * V[t+i+1] - V[t+i])``.
+
+    Args:
+        rewards: f32 [V, B], times strength.
+        values: f32 [V, B], the value of each step's observation.
+        bootstrap: f32 [V, S], the value of the observation after each trajectory; 0 after a true end.
+        offset: whole numbers [S + 1], no empty trajectory.
+        gamma: [V], discount of each signal.
+        lambd: weight of the longer estimates.
+
+    Returns:
+        f32 [V, B].
+    """
+    discount = _column(gamma)
+    delta = rewards + discount * _next_values(values, bootstrap, offset) - values
+    return _solve(delta, discount * lambd, steps_to_end(offset)).astype(np.float32)
+
+
+def lambda_return(
+    rewards: FloatArray,
+    values: FloatArray,
+    bootstrap: FloatArray,
+    offset: Offsets,
+    gamma: Sequence[float],
+    lambd: float,
+) -> FloatArray:
+    """Lambda-returns: ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, with the bootstrap value
+    in full after the last step. Arguments and result as ``gae``."""
+    discount = _column(gamma)
+    terms = rewards + discount * (1 - lambd) * _next_values(values, bootstrap, offset)
+    last = offset[1:] - 1
+    terms[:, last] = rewards[:, last] + discount * bootstrap
+    return _solve(terms, discount * lambd, steps_to_end(offset)).astype(np.float32)
+
+
+def discounted(rewards: FloatArray, bootstrap: FloatArray, offset: Offsets, gamma: Sequence[float]) -> FloatArray:
+    """Discounted sums ``R[t] = r[t] + gamma * R[t+1]``, R after the last step being the bootstrap value.
+
+    Arguments and result as ``gae``.
+    """
+    discount = _column(gamma)
+    terms = rewards.astype(np.float64)
+    last = offset[1:] - 1
+    terms[:, last] += discount * bootstrap
+    return _solve(terms, discount, steps_to_end(offset)).astype(np.float32)

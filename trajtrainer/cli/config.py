@@ -1,0 +1,27 @@
+"""``trajtrainer config``: the configuration that a run would have, checked, without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+
+from trajtrainer.cli.console import console
+from trajtrainer.settings import flags
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: those of ``learn``."""
+    flags.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the resolved configuration as YAML; warnings go to stderr, so that the output can be a file.
+
+    Raises:
+        SettingsError: anything in it is wrong.
+    """
+    with console(debug=hasattr(arguments, "debug"), to_stderr=True):
+        settings = flags.resolve(arguments)
+    from trajtrainer.settings.convert import dump  # late: YAML would slow down every --help
+
+    print(dump(settings), end="")
+    return 0

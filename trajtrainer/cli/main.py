@@ -1,0 +1,98 @@
+"""The ``trajtrainer`` command: finds the sub-command, and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+from attrs import frozen
+
+from trajtrainer.errors import TrajtrainerError
+from trajtrainer.settings.checks import closest
+from trajtrainer.version import __version__
+
+INTERRUPTED = 130
+
+
+@frozen
+class Command:
+    """A sub-command.
+
+    Attributes:
+        name: as it is typed.
+        module: has ``add_arguments(parser)`` and ``run(arguments) -> exit code``. It is imported when the command is
+            used, and imports nothing slow before ``run``, so that help is quick.
+        help: one sentence.
+    """
+
+    name: str
+    module: str
+    help: str
+
+    def parse(self, argv: Sequence[str]) -> Callable[[], int]:
+        """The command ready to run with these arguments.
+
+        Raises:
+            SystemExit: wrong usage, or help.
+        """
+        module = importlib.import_module(self.module)
+        parser = argparse.ArgumentParser(f"trajtrainer {self.name}", description=self.help)
+        module.add_arguments(parser)
+        arguments = parser.parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = module.run
+        return lambda: run(arguments)
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "learn",
+        "trajtrainer.cli.learn",
+        "Train behaviors, as mlagents-learn does. Options given here go before those of the configuration.",
+    ),
+    Command(
+        "config",
+        "trajtrainer.cli.config",
+        "Check a configuration and print it with all defaults filled in, starting nothing. Takes the options of learn.",
+    ),
+    Command(
+        "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return _choose(arguments[:1]).parse(arguments[1:])()
+    except SystemExit as exit_:  # argparse: help, version or wrong usage
+        return exit_.code if isinstance(exit_.code, int) else 1
+    except TrajtrainerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _choose(first: Sequence[str]) -> Command:
+    """The command that the first argument names; the rest is for the command's own parser."""
+    width = max(len(command.name) for command in COMMANDS)
+    parser = argparse.ArgumentParser(
+        "trajtrainer",
+        usage="%(prog)s [-h] [--version] COMMAND ...",
+        description="Trains Unity ML-Agents behaviors.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands ('trajtrainer COMMAND --help' tells more):\n"
+        + "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS),
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("command", metavar="COMMAND", help="what to do")
+    name = parser.parse_args(first).command
+    by_name = {command.name: command for command in COMMANDS}
+    if name not in by_name:
+        hint = closest(name, by_name) or f"; to train with a configuration: trajtrainer learn {name}"
+        parser.error(f"unknown command {name!r}, expected one of {', '.join(by_name)}{hint}")
+    return by_name[name]

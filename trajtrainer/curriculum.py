@@ -1,0 +1,218 @@
+"""Lessons of the environment parameters: a state machine without files, clocks or an environment (reference 2.6).
+
+The caller tells how far each behaviour is; this tells which samplers are due and whether the environment must be reset
+for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trajtrainer.errors import SettingsError
+from trajtrainer.settings.environment import (
+    CompletionCriteria,
+    ConstantSettings,
+    EnvironmentParameterSettings,
+    GaussianSettings,
+    Lesson,
+    Measure,
+    Sampler,
+    UniformSettings,
+    seeded,
+)
+
+LESSON_NUM = "lesson_num"
+# How much of the smoothed reward is the mean of this check (reference 2.6).
+_NEW_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorProgress:
+    """How far a behaviour is.
+
+    Attributes:
+        step: agent steps trained so far.
+        max_steps: those to train.
+        rewards: returns of its last episodes, as many as ``Curriculum.reward_buffer_length`` asks for, since the last
+            lesson change of any parameter.
+    """
+
+    step: int
+    max_steps: int
+    rewards: Collection[float]
+
+
+@dataclass(frozen=True, slots=True)
+class LessonChange:
+    """What a check led to.
+
+    Attributes:
+        advanced: the parameters that are in a new lesson, in the order of the configuration. If there are any, the
+            reward buffers of all behaviours must be cleared.
+        require_reset: one of the lessons that ended asks for a reset of the environment; otherwise the new samplers
+            are only sent.
+    """
+
+    advanced: tuple[str, ...] = ()
+    require_reset: bool = False
+
+
+@dataclass(slots=True)
+class _Parameter:
+    """One parameter's lessons and where it is in them."""
+
+    lessons: list[Lesson]
+    lesson_num: int = 0
+    smoothed: float = 0.0
+
+    @property
+    def lesson(self) -> Lesson:
+        return self.lessons[self.lesson_num]
+
+    @property
+    def criteria(self) -> CompletionCriteria | None:
+        """What ends the current lesson; None in the last one, whatever its settings say."""
+        return self.lesson.completion_criteria if self.lesson_num + 1 < len(self.lessons) else None
+
+
+class Curriculum:
+    """All environment parameters of a run, each in one of its lessons."""
+
+    def __init__(self, parameters: Mapping[str, EnvironmentParameterSettings] | None, run_seed: int) -> None:
+        """Every parameter begins with its first lesson.
+
+        Args:
+            parameters: by name, from the configuration; None for none.
+            run_seed: samplers without a seed get ``run_seed``, ``run_seed + 1``, ... in the order of the configuration
+                (reference 1.6).
+        """
+        resolved = seeded(dict(parameters or {}), run_seed)
+        self._states = {name: _Parameter(parameter.curriculum) for name, parameter in resolved.items()}
+
+    @property
+    def samplers(self) -> dict[str, Sampler]:
+        """What each parameter's values are drawn from in its current lesson, seeds resolved."""
+        return {name: parameter.lesson.value for name, parameter in self._states.items()}
+
+    @property
+    def lesson_numbers(self) -> dict[str, int]:
+        """Each parameter's current lesson, from 0."""
+        return {name: parameter.lesson_num for name, parameter in self._states.items()}
+
+    @property
+    def lesson_names(self) -> dict[str, str]:
+        """Each parameter's current lesson, of those that have several."""
+        return {name: parameter.lesson.name for name, parameter in self._states.items() if len(parameter.lessons) > 1}
+
+    @property
+    def smoothed_rewards(self) -> dict[str, float]:
+        """Each parameter's smoothed reward. It survives a change of lessons and starts at 0 with every run."""
+        return {name: parameter.smoothed for name, parameter in self._states.items()}
+
+    @property
+    def has_next_lesson(self) -> bool:
+        """Whether any parameter is not in its last lesson yet, so that ``advance`` can lead to anything."""
+        return any(parameter.criteria is not None for parameter in self._states.values())
+
+    def reward_buffer_length(self, behavior: str) -> int:
+        """How many episodes of a behaviour its ``BehaviorProgress`` must look back: the longest lesson, at least 1."""
+        criteria = (lesson.completion_criteria for parameter in self._states.values() for lesson in parameter.lessons)
+        return max((c.min_lesson_length for c in criteria if c is not None and c.behavior == behavior), default=1) or 1
+
+    def advance(self, progress: Mapping[str, BehaviorProgress]) -> LessonChange:
+        """Checks every parameter once and moves on those whose lesson is done, by one lesson each.
+
+        With smoothing, every check counts as one more value, so call it once per environment step as the peer does.
+
+        Args:
+            progress: behaviour name -> how far it is. Criteria of behaviours that are not in it are not met.
+        """
+        advanced = []
+        require_reset = False
+        for name, parameter in self._states.items():
+            criteria = parameter.criteria
+            if criteria is None or criteria.behavior not in progress:
+                continue
+            done, parameter.smoothed = is_lesson_done(criteria, progress[criteria.behavior], parameter.smoothed)
+            if done:
+                parameter.lesson_num += 1
+                advanced.append(name)
+                require_reset |= criteria.require_reset
+        return LessonChange(tuple(advanced), require_reset)
+
+    def descriptions(self, names: Iterable[str] | None = None) -> list[str]:
+        """One console line per parameter (all, or those named): its lesson and its value."""
+        return [
+            f"Parameter '{name}' is in lesson '{self._states[name].lesson.name}' and has value "
+            f"'{describe(self._states[name].lesson.value)}'."
+            for name in (self._states if names is None else names)
+        ]
+
+    def state(self) -> dict[str, dict[str, int]]:
+        """What ``training_status.json`` keeps: ``{parameter: {"lesson_num": n}}``."""
+        return {name: {LESSON_NUM: parameter.lesson_num} for name, parameter in self._states.items()}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Goes to the lessons of ``state``; parameters that are not in it begin with their first lesson.
+
+        Args:
+            state: as from ``state``, or the whole status file: other entries are ignored.
+
+        Raises:
+            SettingsError: a lesson that the configuration does not have.
+        """
+        lessons = {name: _lesson_num(name, parameter, state.get(name)) for name, parameter in self._states.items()}
+        for name, lesson_num in lessons.items():
+            self._states[name].lesson_num = lesson_num
+
+
+def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smoothed: float) -> tuple[bool, float]:
+    """The test of reference 2.6.
+
+    Args:
+        criteria: of the current lesson.
+        progress: of the behaviour that it names.
+        smoothed: the parameter's smoothed reward so far.
+
+    Returns:
+        Whether the lesson is done, and the new smoothed reward.
+    """
+    if len(progress.rewards) < criteria.min_lesson_length:
+        return False, smoothed
+    if criteria.measure is Measure.PROGRESS:
+        return progress.step / progress.max_steps > criteria.threshold, smoothed
+    reward = float(np.mean(list(progress.rewards))) if progress.rewards else math.nan
+    if math.isnan(reward):
+        return False, smoothed
+    if criteria.signal_smoothing:
+        reward = smoothed = (1 - _NEW_SHARE) * smoothed + _NEW_SHARE * reward
+    return reward > criteria.threshold, smoothed
+
+
+def describe(sampler: Sampler) -> str:
+    """A sampler as the console shows it (reference 1.13)."""
+    if isinstance(sampler, ConstantSettings):
+        return f"Float: value={sampler.value}"
+    if isinstance(sampler, UniformSettings):
+        return f"Uniform sampler: min={sampler.min_value}, max={sampler.max_value}"
+    if isinstance(sampler, GaussianSettings):
+        return f"Gaussian sampler: mean={sampler.mean}, stddev={sampler.st_dev}"
+    return f"MultiRangeUniform sampler: intervals={sampler.intervals}"
+
+
+def _lesson_num(name: str, parameter: _Parameter, entry: object) -> int:
+    if not isinstance(entry, Mapping) or LESSON_NUM not in entry:
+        # Nothing of this parameter; or a behaviour of the same name, as both share the file (reference 1.8).
+        return 0
+    lesson_num, count = entry[LESSON_NUM], len(parameter.lessons)
+    if not isinstance(lesson_num, int) or not 0 <= lesson_num < count:
+        raise SettingsError(
+            f"The saved run was in lesson number {lesson_num!r} of environment parameter '{name}', but the "
+            f"configuration has the lessons 0 to {count - 1}. Give '{name}' the lessons with which the run was saved, "
+            "or start a new run."
+        )
+    return lesson_num

@@ -1,0 +1,274 @@
+"""From the messages of an environment to rows and finished trajectories, for all agents of a message at once.
+
+Letters: N agents of a step batch, T terminal rows of it, S trajectories, H memory size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+
+from trajtrainer.data.histories import Histories
+from trajtrainer.data.roster import NO_SLOT, Roster
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.steps import WORKER_SHIFT, ActionBatch, FloatArray, IntArray, LongArray, StepBatch
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What became of one step batch.
+
+    Attributes:
+        rows: i64 [N], the row of each agent. ``rows[num_terminal:]`` wait for their actions; the others are without
+            meaning to the caller.
+        trajectories: those that this message finished, or None.
+        episode_lengths: steps minus one of each episode that this message ended (the peer's count of decisions
+            between the first and the last record).
+    """
+
+    rows: LongArray
+    trajectories: TrajectoryBatch | None
+    episode_lengths: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Finished:
+    """The trajectories that one message finishes, an entry per trajectory, and the ended agents' slots."""
+
+    rows: list[IntArray] = field(default_factory=list)
+    bootstrap: list[int] = field(default_factory=list)
+    terminated: list[bool] = field(default_factory=list)
+    agent: list[int] = field(default_factory=list)
+    ended_slots: list[int] = field(default_factory=list)
+    episode_lengths: list[int] = field(default_factory=list)
+
+    def batch(self) -> TrajectoryBatch | None:
+        """All of them; those of ended episodes came first."""
+        if not self.agent:
+            return None
+        num_ended = len(self.ended_slots)
+        return TrajectoryBatch(
+            rows=np.concatenate(self.rows),
+            offset=np.array([*accumulate(map(len, self.rows), initial=0)], np.int32),
+            bootstrap=np.array(self.bootstrap, np.int32),
+            terminated=np.array(self.terminated, np.bool_),
+            ended=np.array([True] * num_ended + [False] * (len(self.agent) - num_ended)),
+            agent=np.array(self.agent, np.int64),
+        )
+
+
+class AgentProcessor:
+    """Writes step batches into the pool and cuts each agent's steps into trajectories (reference 3.5).
+
+    A step is complete when the agent's next record arrives: its reward, and whether the episode ended, stand in that
+    record. A trajectory is finished by the end of the episode or when it has ``time_horizon`` steps; the recurrent
+    memory goes on over such a cut and is cleared at the end of an episode. Agents may appear, vanish and skip messages
+    at will.
+
+    - Terminal records are taken before decision requests, so an id may end its episode and begin the next in one
+      message. A terminal record of an agent that never decided is ignored. Of several terminal records of one id in a
+      message the last counts.
+    - Finished trajectories are in message order, ended episodes first, then horizon cuts.
+    - Agents are told apart by the whole id, the worker in its upper half included; all of a batch are of one worker.
+    - An agent that is destroyed without a terminal record keeps its rows until ``drop``: nothing tells that it will
+      not come back.
+
+    Several processors may share a pool, as the teams of one behaviour do.
+    """
+
+    def __init__(self, pool: RowPool, time_horizon: int) -> None:
+        """Begins without any agents.
+
+        Raises:
+            ValueError: ``time_horizon`` is less than 1.
+        """
+        if time_horizon < 1:
+            raise ValueError(f"time_horizon is {time_horizon}, expected at least 1")
+        self._pool = pool
+        self._memory_size = pool.memory.shape[1]
+        self._histories = Histories(time_horizon, self._memory_size)
+        self._rosters: dict[int, Roster] = {}
+        self._slot_of_row = np.zeros(0, np.int64)
+
+    def record(self, batch: StepBatch) -> Recorded:
+        """Takes one message: new rows for all its agents, completed steps, finished trajectories.
+
+        The caller becomes the owner of the trajectories (``trajectory.release``). May wait for free rows, see
+        ``RowPool``.
+
+        Raises:
+            InvalidDataError: an agent asks for two decisions in one message. Nothing is recorded then.
+        """
+        if not len(batch):
+            return Recorded(np.zeros(0, np.int64), None)
+        num = batch.num_terminal
+        roster = self._rosters.setdefault(int(batch.agent[0]) >> WORKER_SHIFT, Roster())
+        deciding = batch.agent[num:]
+        same = roster.same(deciding)
+        slots = self._slots_of(roster, deciding) if same is None else same
+        rows = self._write(batch)
+        # Decisions first: what they write into the last step of an agent whose episode ends too is written over.
+        self._complete(slots, batch.reward[num:], batch.group_reward[num:], all_known=same is not None)
+        finished = _Finished()
+        if num:
+            self._end_episodes(roster, batch, rows[:num], finished)
+        self._cut(slots, rows[num:], deciding, finished)
+        trajectories = self._hand_over(finished)
+        self._begin(slots, rows[num:])
+        if same is None:
+            roster.remember(deciding, slots)
+        if num:
+            self._forget_absent(roster, finished)
+        return Recorded(rows, trajectories, finished.episode_lengths)
+
+    def acted(self, rows: LongArray, actions: ActionBatch) -> None:
+        """Writes what the policy decided for rows of ``record``.
+
+        Rows of several workers may be together. Their agents must not have been dropped in between.
+
+        Args:
+            rows: i64 [N], decision rows, each exactly once.
+            actions: of these agents, in the same order.
+        """
+        pool = self._pool
+        if actions.continuous.shape[1]:
+            pool.continuous[rows] = actions.continuous
+        if actions.discrete.shape[1]:
+            pool.discrete[rows] = actions.discrete
+        pool.log_prob[rows] = actions.log_prob
+        pool.version[rows] = actions.version
+        if self._memory_size:
+            self._histories.memory[self._slot_of_row[rows]] = actions.memory
+
+    def drop(self, worker: int | None = None) -> None:
+        """Forgets the unfinished trajectories of one worker, or of all: it was reset or restarted."""
+        workers = list(self._rosters) if worker is None else [worker]
+        for number in workers:
+            roster = self._rosters.pop(number, None)
+            for slot in [] if roster is None else roster.slots:
+                self._discard(self._histories.rows_of(slot))
+                self._histories.clear(slot)
+                self._histories.give_slot(slot)
+
+    def _slots_of(self, roster: Roster, ids: LongArray) -> LongArray:
+        """The slots of the agents that decide; who is not in the roster gets a new one."""
+        agents = ids.tolist()
+        if len(set(agents)) < len(agents):
+            raise InvalidDataError(_twice(agents))
+        slots = roster.find(agents)
+        if NO_SLOT in slots:
+            for i, (agent, slot) in enumerate(zip(agents, slots, strict=True)):
+                if slot == NO_SLOT:
+                    slots[i] = self._histories.take_slot()
+                    roster.add(agent, slots[i])
+        return np.array(slots, np.int64)
+
+    def _write(self, batch: StepBatch) -> LongArray:
+        """A row for each record, with what it tells about the agent's situation."""
+        pool = self._pool
+        rows = pool.allocate(len(batch))
+        for column, values in zip(pool.obs, batch.obs, strict=True):
+            column[rows] = values
+        if batch.mask.shape[1]:
+            pool.mask[rows] = batch.mask
+        pool.group[rows] = batch.group
+        return rows
+
+    def _complete(self, slots: LongArray, reward: FloatArray, group_reward: FloatArray, *, all_known: bool) -> None:
+        """The steps before these decisions; agents that are new have none."""
+        if not all_known:
+            known = self._histories.count[slots] > 0
+            slots, reward, group_reward = slots[known], reward[known], group_reward[known]
+        last = self._histories.last[slots]
+        self._pool.reward[last] = reward
+        self._pool.group_reward[last] = group_reward
+
+    def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray, finished: _Finished) -> None:
+        """Takes the terminal records; releases their rows that end no trajectory.
+
+        A loop, because a message has few of them: calls of numpy would take longer.
+        """
+        pool, histories = self._pool, self._histories
+        agents = batch.agent[: batch.num_terminal].tolist()
+        last_record = {slot: record for record, slot in enumerate(roster.find(agents))}
+        for slot, record in last_record.items():
+            if slot == NO_SLOT or histories.count[slot] == 0:
+                continue
+            row, last, interrupted = int(rows[record]), histories.last[slot], bool(batch.interrupted[record])
+            pool.reward[last] = batch.reward[record]
+            pool.group_reward[last] = batch.group_reward[record]
+            pool.done[last] = True
+            pool.interrupted[last] = interrupted
+            if self._memory_size:
+                pool.memory[row] = histories.memory[slot]
+            finished.rows.append(histories.rows_of(slot))
+            finished.bootstrap.append(row)
+            finished.terminated.append(not interrupted)
+            finished.agent.append(agents[record])
+            finished.ended_slots.append(slot)
+            finished.episode_lengths.append(int(histories.earlier[slot] + histories.count[slot]) - 1)
+            histories.clear(slot)
+        if len(finished.bootstrap) < len(rows):
+            self._discard(np.setdiff1d(rows, finished.bootstrap))
+
+    def _cut(self, slots: LongArray, rows: LongArray, agent: LongArray, finished: _Finished) -> None:
+        """Ends the trajectories that have the horizon's length; the agents' new rows are their bootstraps."""
+        histories = self._histories
+        full = histories.full(slots)
+        if full is None:
+            return
+        slots, rows = slots[full], rows[full]
+        finished.rows += [histories.rows_of(slot) for slot in slots.tolist()]
+        finished.bootstrap += rows.tolist()
+        finished.terminated += [False] * len(rows)
+        finished.agent += agent[full].tolist()
+        histories.cut(slots)
+        self._pool.retain(rows)
+
+    def _hand_over(self, finished: _Finished) -> TrajectoryBatch | None:
+        """One batch of all trajectories of this message. Their rows are the caller's from here on."""
+        trajectories = finished.batch()
+        if trajectories is not None:
+            # The bootstrap of a cut remains with its agent too, as the first row of the next trajectory.
+            self._pool.hand_over(len(trajectories.rows) + len(finished.ended_slots))
+        return trajectories
+
+    def _begin(self, slots: LongArray, rows: LongArray) -> None:
+        """The steps that begin with these decisions."""
+        self._histories.append(slots, rows)
+        self._pool.done[rows] = False
+        self._pool.interrupted[rows] = False
+        if self._memory_size:
+            self._pool.memory[rows] = self._histories.memory[slots]
+            self._remember_slots(rows, slots)
+
+    def _remember_slots(self, rows: LongArray, slots: LongArray) -> None:
+        """For ``acted``, which knows only rows."""
+        missing = self._pool.capacity - len(self._slot_of_row)
+        if missing > 0:
+            self._slot_of_row = np.concatenate([self._slot_of_row, np.zeros(missing, np.int64)])
+        self._slot_of_row[rows] = slots
+
+    def _forget_absent(self, roster: Roster, finished: _Finished) -> None:
+        """Gives back the slots of agents that did not begin another episode in the same message."""
+        ended = finished.agent[: len(finished.ended_slots)]
+        for agent, slot in zip(ended, finished.ended_slots, strict=True):
+            if self._histories.count[slot] == 0:
+                roster.remove(agent)
+                self._histories.give_slot(slot)
+
+    def _discard(self, rows: LongArray | IntArray) -> None:
+        self._pool.hand_over(len(rows))
+        self._pool.release(rows)
+
+
+def _twice(agents: list[int]) -> str:
+    agent = next(agent for agent in agents if agents.count(agent) > 1)
+    return (
+        f"Agent {agent & ((1 << WORKER_SHIFT) - 1)} of environment {agent >> WORKER_SHIFT} asks for two decisions in "
+        "one message; one was expected. The ids of the agents of an environment must be distinct."
+    )

@@ -1,0 +1,50 @@
+"""Which agent of one worker has which slot."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trajtrainer.steps import LongArray
+
+NO_SLOT = -1
+
+
+class Roster:
+    """The living agents of one worker, and the ids of its last message.
+
+    Most messages name the same agents as the one before; then ``same`` spares looking up each of them.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, int] = {}
+        self._last_ids: LongArray | None = None
+        self._last_slots = np.zeros(0, np.int64)
+
+    @property
+    def slots(self) -> list[int]:
+        """Those of all agents."""
+        return list(self._slots.values())
+
+    def same(self, ids: LongArray) -> LongArray | None:
+        """The slots of these ids if they are those of the last ``remember``, in the same order; otherwise None."""
+        last = self._last_ids
+        if last is not None and len(ids) == len(last) and bool((ids == last).all()):
+            return self._last_slots
+        return None
+
+    def remember(self, ids: LongArray, slots: LongArray) -> None:
+        """Keeps the ids of a message (copied) and their slots for ``same``. All must be in the roster."""
+        self._last_ids, self._last_slots = ids.copy(), slots
+
+    def find(self, agents: list[int]) -> list[int]:
+        """The slots of these agents, ``NO_SLOT`` for unknown ones."""
+        get = self._slots.get
+        return [get(agent, NO_SLOT) for agent in agents]
+
+    def add(self, agent: int, slot: int) -> None:
+        """Enters an agent."""
+        self._slots[agent] = slot
+
+    def remove(self, agent: int) -> None:
+        """Strikes out an agent that is in the roster and not among the ids of the last message."""
+        del self._slots[agent]

@@ -1,0 +1,60 @@
+"""What the collector knows of environments: a number of workers that answer whenever they are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from trajtrainer.settings.environment import Sampler
+from trajtrainer.steps import ActionBatch, EnvironmentEvent
+
+Parameters = Mapping[str, Sampler]
+"""Environment parameter -> where the environment gets its value from."""
+
+
+class Environment(Protocol):
+    """One or many environments, numbered from 0 to ``num_workers - 1``.
+
+    Each worker takes turns with the collector: it sends an event, waits until ``send`` answers it, and sends the next.
+    Workers do not wait for each other. The collector asks for all of them to be reset before anything else.
+    """
+
+    @property
+    def num_workers(self) -> int: ...
+
+    def reset(self, parameters: Parameters) -> None:
+        """Asks every worker to begin all episodes anew, with ``parameters`` (all of them, or those that changed).
+
+        Returns at once. What was not answered yet need not be any more; each worker's next event has ``is_reset``.
+
+        Raises:
+            EnvironmentFaultError: a worker is gone.
+        """
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """Changes parameters without a reset. They go out with the next message to each worker."""
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        """Waits until at least one worker has sent an event; returns all that are there.
+
+        Returns:
+            Nothing if ``timeout_s`` seconds passed without any.
+
+        Raises:
+            EnvironmentFaultError: a worker died, quit, hangs or sent what cannot be used, and is not replaced.
+        """
+
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
+        """Answers the last event of one worker, rows in the order of its decisions, and lets it go on. Returns at once.
+
+        Behaviours of which no agent asked for a decision may be absent.
+
+        Raises:
+            EnvironmentFaultError: the worker is gone.
+        """
+
+    def close(self) -> None:
+        """Ends all workers and waits for their end. May be called again."""
+
+    def kill(self) -> None:
+        """Ends all workers at once and does not wait. For signal handlers: quick, and takes no lock."""

@@ -1,0 +1,144 @@
+"""One Unity player, connected to this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.unity.session import PlayerSession
+from trajtrainer.unity.side_channels import (
+    EngineConfigurationChannel,
+    EnvironmentParametersChannel,
+    SideChannel,
+    StatisticsChannel,
+    queue_engine,
+    queue_parameter,
+)
+
+
+class PlayerLogs(Protocol):
+    """Knows where players write their logs."""
+
+    def player_log(self, worker: int) -> Path | None:
+        """``Player-<worker>.log`` in some folder; None if nothing may be written."""
+
+
+def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> UnityEnvironment:
+    """The environment that a run's settings ask for. Raises what ``UnityEnvironment`` raises."""
+    log_file = logs.player_log(0)
+    return UnityEnvironment(
+        settings.env_settings,
+        settings.engine_settings,
+        seed=settings.env_settings.seed,
+        log_folder=log_file.parent if log_file is not None else None,
+    )
+
+
+class UnityEnvironment:
+    """An ``Environment`` of one worker. The constructor returns when the player has connected.
+
+    Args:
+        settings: which player; without ``env_path`` the Editor, at its own port.
+        engine: sent with the first reset.
+        seed: of the run; the player gets ``seed + worker``.
+        worker: its number; what it sends carries it.
+        log_folder: of the player's log.
+        side_channels: more channels, of the user's own.
+
+    Raises:
+        EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
+    """
+
+    num_workers = 1
+
+    def __init__(
+        self,
+        settings: EnvironmentSettings,
+        engine: EngineSettings,
+        *,
+        seed: int,
+        worker: int = 0,
+        log_folder: Path | None = None,
+        side_channels: tuple[SideChannel, ...] = (),
+    ) -> None:
+        engine_channel = EngineConfigurationChannel()
+        queue_engine(engine_channel, engine)
+        self._parameters = EnvironmentParametersChannel()
+        self._statistics = StatisticsChannel()
+        self._worker = worker
+        self._reset_is_due = False
+        # Of messages that were answered with a reset before anybody else saw them.
+        self._unseen_specs: dict[str, BehaviorSpec] = {}
+        self._session = PlayerSession(
+            file_name=settings.env_path,
+            worker_id=worker,
+            base_port=settings.base_port if settings.env_path is not None else None,
+            seed=seed + worker,
+            no_graphics=engine.no_graphics,
+            no_graphics_monitor=engine.no_graphics_monitor,
+            timeout_wait=settings.timeout_wait,
+            additional_args=settings.env_args,
+            side_channels=(engine_channel, self._parameters, self._statistics, *side_channels),
+            log_folder=str(log_folder) if log_folder is not None else None,
+            num_areas=settings.num_areas,
+            listen_address=settings.listen_address,
+        )
+
+    def reset(self, parameters: Parameters) -> None:
+        """See ``Environment``. A player that is at work resets as soon as it sends its next message."""
+        self.set_parameters(parameters)
+        if self._session.owes_answer:
+            self._session.start_reset()
+        else:
+            self._reset_is_due = True
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``.
+
+        Raises:
+            SettingsError: a name or number that cannot be sent.
+        """
+        for key, sampler in parameters.items():
+            queue_parameter(self._parameters, key, sampler)
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        """See ``Environment``."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            event = self._session.poll(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if event is None:
+                return []
+            if not self._reset_is_due:
+                break
+            self._reset_is_due = False
+            self._unseen_specs |= event.new_specs
+            self._session.start_reset()
+        event.new_specs = self._unseen_specs | event.new_specs
+        event.statistics = self._statistics.take()
+        self._unseen_specs = {}
+        return [event]
+
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
+        """See ``Environment``.
+
+        Raises:
+            ActionError: actions that do not fit the agents or the action space.
+        """
+        if worker != self._worker:
+            raise ValueError(f"There is no worker {worker}, only {self._worker}.")
+        self._session.send_actions(actions)
+
+    def close(self) -> None:
+        """See ``Environment``."""
+        self._session.close()
+
+    def kill(self) -> None:
+        """See ``Environment``."""
+        self._session.kill()

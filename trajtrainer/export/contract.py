@@ -1,0 +1,114 @@
+"""What Unity expects of an ``.onnx`` policy: names, versions, operators. Facts only, no code.
+
+Sources: the names that ML-Agents exports, the checks its C# package makes when a model is assigned, and the operator
+tables of the inference packages below it (Barracuda, Sentis, Inference Engine).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Inputs. Sensors are numbered in the order of the behaviour's observation specs.
+OBSERVATION_PREFIX: Final = "obs_"
+ACTION_MASKS: Final = "action_masks"
+RECURRENT_IN: Final = "recurrent_in"
+
+# Outputs, in the order in which ML-Agents lists them.
+VERSION_NUMBER: Final = "version_number"
+MEMORY_SIZE: Final = "memory_size"
+CONTINUOUS_ACTIONS: Final = "continuous_actions"
+CONTINUOUS_SHAPE: Final = "continuous_action_output_shape"
+DETERMINISTIC_CONTINUOUS: Final = "deterministic_continuous_actions"
+DISCRETE_ACTIONS: Final = "discrete_actions"
+DISCRETE_SHAPE: Final = "discrete_action_output_shape"
+DETERMINISTIC_DISCRETE: Final = "deterministic_discrete_actions"
+RECURRENT_OUT: Final = "recurrent_out"
+
+# Names of models of ML-Agents 1.x (version 2).
+LEGACY_VECTOR: Final = "vector_observation"
+LEGACY_VISUAL_PREFIX: Final = "visual_observation_"
+LEGACY_ACTION: Final = "action"
+LEGACY_ACTION_SHAPE: Final = "action_output_shape"
+LEGACY_IS_CONTINUOUS: Final = "is_continuous_control"
+
+PER_AGENT_OUTPUTS: Final = (
+    CONTINUOUS_ACTIONS,
+    DETERMINISTIC_CONTINUOUS,
+    DISCRETE_ACTIONS,
+    DETERMINISTIC_DISCRETE,
+    RECURRENT_OUT,
+)
+
+# Inputs that Unity can also fill; no trainer exports them any more.
+ALSO_ACCEPTED_INPUTS: Final = {
+    "prev_action": "previous discrete actions",
+    "epsilon": "normal noise drawn by Unity",
+    "sequence_length": "always 1 in Unity",
+    "batch_size": "number of agents",
+}
+
+LEGACY_MODEL_VERSION: Final = 2
+MODEL_VERSION: Final = 3
+
+# Dimensions of a tensor that the importer takes at most.
+MAX_RANK: Final = 8
+
+MIN_OPSET: Final = 7
+MAX_OPSET: Final = 15
+# Sentis 2.6 announces opsets up to this one; the versions that ML-Agents 3 and 4 are released with do not.
+MAX_OPSET_OF_NEWEST: Final = 25
+BARRACUDA_OPSET: Final = 9
+
+# What the exporter writes by default: the only opset that Barracuda (ML-Agents 1.x and 2.x) covers well and that
+# every later package imports too; ML-Agents itself writes it.
+DEFAULT_OPSET: Final = 9
+# The lowest opset the exporter writes: the first whose operators cover all networks.
+MIN_EXPORT_OPSET: Final = 9
+
+# Operators of the ONNX standard that Sentis and Inference Engine cannot import. Names ending in * are prefixes.
+_UNSUPPORTED = """
+    AffineGrid BitShift CenterCropPad Col2Im ConcatFromSequence ConvInteger DeformConv DequantizeLinear Det
+    DynamicQuantizeLinear EyeLike GlobalLpPool GroupNormalization GRU If ImageDecoder Loop LpNormalization LpPool
+    MatMulInteger MaxRoiPool MaxUnpool MeanVarianceNormalization NegativeLogLikelihoodLoss Optional* QLinearConv
+    QLinearMatMul QuantizeLinear RegexFullMatch ReverseSequence RNN Scan Sequence* SoftmaxCrossEntropyLoss
+    SplitToSequence String* TfIdfVectorizer Unique
+"""
+UNSUPPORTED_OPERATORS: Final = frozenset(_UNSUPPORTED.split())
+
+# Operators that Barracuda 2 and 3 import (its manual, "Supported ONNX operators").
+_BARRACUDA = """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast Ceil Clip Concat
+    Constant ConstantOfShape Conv ConvTranspose Cos Cosh DepthToSpace Div Dropout Elu Equal Exp Expand Flatten Floor
+    Gather Gemm GlobalAveragePool GlobalMaxPool Greater Identity ImageScaler InstanceNormalization LRN LSTM LeakyRelu
+    Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Mean Min Mul Multinomial Neg NonMaxSuppression NonZero Not
+    OneHot Or PRelu Pad Pow RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Resize Round Selu Shape Sigmoid Sin Sinh Slice Softmax
+    SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose Unsqueeze Upsample Where Xor
+"""
+BARRACUDA_OPERATORS: Final = frozenset(_BARRACUDA.split())
+
+CPU: Final = "CPU"
+GPU_COMPUTE: Final = "GPU compute"
+GPU_PIXEL: Final = "GPU pixel"
+BACK_ENDS: Final = (CPU, GPU_COMPUTE, GPU_PIXEL)
+
+# Operators that Sentis 2.1 and Inference Engine 2.2 do not run on every back end; all others they import run on all.
+BACK_ENDS_OF_OPERATOR: Final = {
+    "LSTM": (CPU, GPU_COMPUTE),
+    "Multinomial": (CPU,),
+    "NonMaxSuppression": (CPU, GPU_COMPUTE),
+    "NonZero": (CPU,),
+    "TopK": (CPU, GPU_COMPUTE),
+}
+
+
+def observation_name(sensor: int) -> str:
+    """The input of one sensor, by its index among the behaviour's observation specs."""
+    return f"{OBSERVATION_PREFIX}{sensor}"
+
+
+def is_unsupported(operator: str) -> bool:
+    """Whether Unity's importer refuses a standard operator, by :data:`UNSUPPORTED_OPERATORS`."""
+    return any(
+        operator.startswith(name[:-1]) if name.endswith("*") else operator == name for name in UNSUPPORTED_OPERATORS
+    )

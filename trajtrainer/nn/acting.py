@@ -1,0 +1,156 @@
+"""The policy as the collector uses it: numpy in, numpy out, its own weights, its own random numbers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trajtrainer.errors import TrajtrainerError
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.distribution import ActionDistribution, Actions
+from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
+
+
+class PolicyDivergedError(TrajtrainerError, RuntimeError):
+    """The policy's actions are not numbers any more."""
+
+
+class WeightsUpdate(Protocol):
+    """Weights and their version: ``queues.PolicyUpdate``."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def weights(self) -> Mapping[str, Any]: ...
+
+
+class Policy:
+    """Decides for agents with a copy of an actor, so that training never changes weights while it acts.
+
+    Args:
+        actor: copied, never kept.
+        seed: of the policy's own random generator.
+        deterministic: take the mean and the likeliest branch instead of sampling.
+        device: where to compute.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        *,
+        seed: int,
+        deterministic: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._device = torch.device(device)
+        self._on_cpu = self._device.type == "cpu"
+        self._actor = copy.deepcopy(actor).to(self._device).requires_grad_(False)
+        self._entries: dict[str, Tensor] = self._actor.state_dict()  # shares memory with the weights
+        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._scale = self._actor.head.constant_scale()
+        self.deterministic = deterministic
+        self.version = 0
+
+    @property
+    def memory_size(self) -> int:
+        """H; 0 without a memory."""
+        return self._actor.memory_size
+
+    @torch.no_grad()
+    def load(self, update: WeightsUpdate) -> None:
+        """Take over the weights of an update, all or some entries of the actor's ``state_dict``.
+
+        Raises:
+            KeyError: an entry that this actor does not have.
+            ValueError: an entry of another shape.
+        """
+        for name, value in update.weights.items():
+            entry = self._entries[name]
+            weights = torch.as_tensor(value)
+            if weights.shape != entry.shape:
+                raise ValueError(f"{name}: shape {tuple(weights.shape)}, expected {tuple(entry.shape)}")
+            entry.copy_(weights)
+        self._scale = self._actor.head.constant_scale()
+        self.version = update.version
+
+    def rng_state(self) -> Tensor:
+        """The state of the random generator, u8."""
+        return self._generator.get_state()
+
+    def set_rng_state(self, state: Tensor) -> None:
+        """Go on with random numbers where :meth:`rng_state` was taken."""
+        self._generator.set_state(state)
+
+    @torch.inference_mode()
+    def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
+        """Decide for N agents in one forward pass.
+
+        Args:
+            obs: per sensor f32 or u8 [N, *O]; not copied on the CPU.
+            mask: bool [N, D], True = forbidden.
+            memory: f32 [N, H].
+
+        Raises:
+            PolicyDivergedError: an action, or its probability, is NaN.
+        """
+        sensors = [self._tensor(sensor) for sensor in obs]
+        encoding, memory_out = self._actor.body(sensors, None, self._tensor(memory))
+        distribution = self._actor.head(encoding, self._tensor(mask), self._scale)
+        actions = self._choose(distribution)
+        log_prob = distribution.log_prob(*actions).cpu().numpy()
+        # A NaN anywhere in the network's outputs makes the sum NaN.
+        if math.isnan(log_prob.sum()):
+            raise self._diverged(log_prob, obs)
+        return ActionBatch(
+            continuous=actions.continuous.cpu().numpy(),
+            discrete=actions.discrete.cpu().numpy().astype(np.int32),
+            env_continuous=distribution.to_env(actions.continuous).cpu().numpy(),
+            log_prob=log_prob,
+            entropy=distribution.entropy().cpu().numpy(),
+            memory=memory_out.cpu().numpy(),
+            version=self.version,
+        )
+
+    def _choose(self, distribution: ActionDistribution) -> Actions:
+        return distribution.deterministic() if self.deterministic else distribution.sample(self._generator)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array if array.flags.writeable else _writable_view(array))
+        return tensor if self._on_cpu else tensor.to(self._device, non_blocking=True)
+
+    def _diverged(self, log_prob: FloatArray, obs: Sequence[ObservationArray]) -> PolicyDivergedError:
+        rows = np.flatnonzero(np.isnan(log_prob).any(axis=1))
+        finite = all(bool(np.isfinite(sensor).all()) for sensor in obs)
+        cause = (
+            "The observations are finite, so the weights have diverged: lower learning_rate, or look for extreme "
+            "rewards or observations (normalize: true limits the latter)."
+            if finite
+            else "The observations contain NaN or infinity: fix the sensor in the environment."
+        )
+        return PolicyDivergedError(
+            f"The policy (version {self.version}) gave NaN as action for {len(rows)} of {len(log_prob)} agents, the "
+            f"first in row {rows[0]}. {cause}"
+        )
+
+
+class _Exposed:
+    """The same memory as a read-only array, without the flag. torch warns about read-only arrays; nothing here
+    writes to observations, and copying pictures for the sake of a flag would be slow."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self.owner = array
+
+
+def _writable_view(array: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(_Exposed(array)) if array.size else array.copy()

@@ -1,0 +1,73 @@
+"""The policy's network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from trajtrainer.nn.body import NetworkBody
+from trajtrainer.nn.heads import ActionDistribution, ActionHead
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.spec import BehaviorSpec
+
+
+class Actor(nn.Module):
+    """Body and action head.
+
+    Args:
+        spec: what the agents see and do.
+        settings: ``network_settings``.
+        conditional_sigma: SAC's state-dependent sigma.
+        tanh_squash: SAC's squashed actions.
+
+    Raises:
+        UnsupportedError: a sensor that no encoder takes.
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        *,
+        conditional_sigma: bool = False,
+        tanh_squash: bool = False,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.body = NetworkBody(spec.observation_specs, settings)
+        self.head = ActionHead(
+            self.body.encoding_size, spec.action_spec, conditional_sigma=conditional_sigma, tanh_squash=tanh_squash
+        )
+
+    @property
+    def memory_size(self) -> int:
+        """H; 0 without a memory."""
+        return self.body.memory_size
+
+    def forward(
+        self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
+    ) -> tuple[ActionDistribution, Tensor]:
+        """See :meth:`distribution`."""
+        return self.distribution(obs, mask, memory, sequence_length)
+
+    def distribution(
+        self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
+    ) -> tuple[ActionDistribution, Tensor]:
+        """What to do in B steps that are S sequences.
+
+        Args:
+            obs: per sensor [B, *O], f32 or (pictures) u8.
+            mask: bool [B, D], True = forbidden.
+            memory: before each sequence [S, H]; None for empty ones.
+            sequence_length: B / S.
+
+        Returns:
+            The distribution, and the memories after each sequence [S, H].
+        """
+        encoding, memory_out = self.body(obs, None, memory, sequence_length)
+        return self.head(encoding, mask), memory_out
+
+    def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
+        """See :meth:`NetworkBody.update_normalization`."""
+        self.body.update_normalization(obs, repeats=repeats)

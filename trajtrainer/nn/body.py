@@ -1,0 +1,180 @@
+"""From observations to an encoding: one encoder per sensor, attention, layers, memory (reference 4.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.errors import UnsupportedError
+from trajtrainer.nn.attention import EMBEDDING, Embedding, EntityEmbedding, ResidualSelfAttention, padding_mask
+from trajtrainer.nn.conditioning import HyperBody, Mlp
+from trajtrainer.nn.encoders import visual_encoder
+from trajtrainer.nn.memory import Memory, Unrolled
+from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.settings.network import ConditioningType, NetworkSettings
+from trajtrainer.spec import ObservationKind, ObservationSpec, ObservationType, observation_kind
+
+
+class ObservationEncoder(nn.Module):
+    """All sensors of an agent to one vector.
+
+    Vectors (normalised if asked) and encoded pictures stand side by side in the order of the sensors; the attention
+    over all variable-length sensors comes last.
+
+    Attributes:
+        size: of the encoding.
+        goal_size: of the goal's encoding; 0 if no sensor is a goal signal.
+        kinds: kind of each sensor.
+    """
+
+    def __init__(self, specs: Sequence[ObservationSpec], settings: NetworkSettings) -> None:
+        super().__init__()
+        if not specs:
+            raise UnsupportedError("The behaviour has no observations. Add a sensor or vector observations in Unity.")
+        self.kinds = tuple(observation_kind(spec) for spec in specs)
+        self.lists = tuple(i for i, kind in enumerate(self.kinds) if kind is ObservationKind.VARIABLE_LENGTH)
+        self.fixed = tuple(i for i in range(len(specs)) if i not in self.lists)
+        self.goals = tuple(i for i, spec in enumerate(specs) if spec.observation_type == ObservationType.GOAL_SIGNAL)
+        sizes = [
+            settings.hidden_units if kind is ObservationKind.VISUAL else int(spec.shape[0])
+            for spec, kind in zip(specs, self.kinds, strict=True)
+        ]
+        fixed_size = sum(sizes[i] for i in self.fixed)
+        own_size = EMBEDDING if fixed_size else 0
+        self.sensors = nn.ModuleList(_sensor(spec, settings, own_size) for spec in specs)
+        # Registered in the peer's order, so that the parameters of an optimizer come in the same order.
+        self.attention = ResidualSelfAttention() if self.lists else None
+        self.own = Embedding(fixed_size) if self.lists and fixed_size else None
+        self.size = fixed_size + (EMBEDDING if self.lists else 0)
+        self.goal_size = sum(sizes[i] for i in self.goals)
+        self._names = tuple(str(spec.name) for spec in specs)
+
+    def check_goals(self) -> None:
+        """Raise if a goal signal cannot condition a network.
+
+        Raises:
+            UnsupportedError: a goal signal is variable-length.
+        """
+        for i in self.goals:
+            if i in self.lists:
+                raise UnsupportedError(
+                    f"Sensor {self._names[i]!r} is a goal signal of variable length, which cannot condition a "
+                    "network. Make it an ordinary observation in Unity, or set goal_conditioning_type: none."
+                )
+
+    def forward(self, obs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The encoding [B, size], and what each sensor of fixed size became, in the order of ``fixed``."""
+        parts = [self.sensors[i](obs[i]) for i in self.fixed]
+        if self.attention is None:
+            return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)), parts
+        own = None
+        encoding = parts
+        if self.own is not None:
+            fixed = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            own, encoding = self.own(fixed), [fixed]
+        entities = torch.cat([self.sensors[i](obs[i], own) for i in self.lists], 1)
+        padding = torch.cat([padding_mask(obs[i]) for i in self.lists], 1)
+        attended = self.attention(entities, padding)
+        return torch.cat([*encoding, attended], 1), parts
+
+    def goal(self, parts: Sequence[Tensor]) -> Tensor:
+        """The goal's encoding [B, goal_size] out of what :meth:`forward` returned beside the encoding."""
+        return torch.cat([parts[self.fixed.index(i)] for i in self.goals], 1)
+
+    def normalizers(self) -> dict[int, Normalizer]:
+        """Sensor number -> its normaliser."""
+        return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
+
+
+def _sensor(spec: ObservationSpec, settings: NetworkSettings, own_size: int) -> nn.Module:
+    kind = observation_kind(spec)
+    if kind is ObservationKind.VISUAL:
+        return visual_encoder(str(spec.name), spec.shape, settings.vis_encode_type, settings.hidden_units)
+    if kind is ObservationKind.VARIABLE_LENGTH:
+        return EntityEmbedding(int(spec.shape[1]), own_size)
+    return Normalizer(int(spec.shape[0])) if settings.normalize else nn.Identity()
+
+
+class NetworkBody(nn.Module):
+    """The part that actor, critics and reward networks have in common: sensors, layers, and memory if asked.
+
+    Args:
+        observation_specs: the behaviour's sensors.
+        settings: ``network_settings``.
+        action_size: numbers that are appended to the encoded observations (Q networks, GAIL); 0 for none.
+
+    Attributes:
+        encoding_size: E, of the output: hidden_units, or half the memory size with a memory.
+        memory_size: H; 0 without a memory.
+
+    Raises:
+        UnsupportedError: a sensor that no encoder takes.
+    """
+
+    def __init__(
+        self, observation_specs: Sequence[ObservationSpec], settings: NetworkSettings, *, action_size: int = 0
+    ) -> None:
+        super().__init__()
+        self.encoder = ObservationEncoder(observation_specs, settings)
+        size = self.encoder.size + action_size
+        hidden = settings.hidden_units
+        self.conditioned = settings.goal_conditioning_type is ConditioningType.HYPER and bool(self.encoder.goals)
+        if self.conditioned:
+            self.encoder.check_goals()
+            self.layers: nn.Module = HyperBody(size, self.encoder.goal_size, hidden, settings.num_layers)
+        else:
+            self.layers = Mlp(size, hidden, settings.num_layers)
+        self.memory = Memory(hidden, settings.memory.memory_size) if settings.memory is not None else None
+        self.action_size = action_size
+        self.memory_size = 0 if self.memory is None else self.memory.memory_size
+        self.encoding_size = hidden if self.memory is None else self.memory.hidden_size
+
+    def forward(
+        self,
+        obs: Sequence[Tensor],
+        actions: Tensor | None = None,
+        memory: Tensor | None = None,
+        sequence_length: int = 1,
+    ) -> tuple[Tensor, Tensor]:
+        """Encode B steps, which are S sequences of length L = B / S.
+
+        Args:
+            obs: per sensor [B, *O], f32 or (pictures) u8.
+            actions: [B, action_size], where the body takes actions.
+            memory: before each sequence [S, H]; None for empty ones. Handed through without a memory.
+            sequence_length: L.
+
+        Returns:
+            The encoding [B, E], and the memories after each sequence [S, H] (H is 0 without a memory).
+        """
+        x = self.features(obs, actions)
+        if self.memory is None:
+            return x, memory if memory is not None else x.new_empty((x.shape[0], 0))
+        return self.memory(x, memory, sequence_length)  # type: ignore[no-any-return]
+
+    def unroll(self, obs: Sequence[Tensor], offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
+        """Encode whole trajectories with a memory: see :meth:`Memory.unroll`. ``obs`` per sensor [B, *O]."""
+        assert self.memory is not None
+        return self.memory.unroll(self.features(obs), offset, memory, sequence_length)
+
+    def features(self, obs: Sequence[Tensor], actions: Tensor | None = None) -> Tensor:
+        """What the layers make of each step [B, hidden_units], ahead of the memory."""
+        x, parts = self.encoder(obs)
+        if actions is not None:
+            x = torch.cat((x, actions), 1)
+        if self.conditioned:
+            return self.layers(x, self.encoder.goal(parts))  # type: ignore[no-any-return]
+        return self.layers(x)  # type: ignore[no-any-return]
+
+    def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
+        """Take observations, per sensor [B, *O], into the normalisers; see :meth:`Normalizer.update`."""
+        for i, normalizer in self.encoder.normalizers().items():
+            normalizer.update(obs[i], repeats)
+
+    def copy_normalization(self, other: NetworkBody) -> None:
+        """Take over the normalisers of another body for the same sensors."""
+        theirs = other.encoder.normalizers()
+        for i, normalizer in self.encoder.normalizers().items():
+            normalizer.copy_from(theirs[i])

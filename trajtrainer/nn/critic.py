@@ -1,0 +1,145 @@
+"""Value networks: of its own body, or heads on the actor's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.body import NetworkBody
+from trajtrainer.nn.heads import ActionDistribution, ValueHeads
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.spec import BehaviorSpec
+
+
+class Critic(nn.Module):
+    """A body and one value head per reward signal. With actions going in, it is a Q network.
+
+    Args:
+        spec: what the agents see and do.
+        settings: ``network_settings``.
+        signals: names of the reward signals, in order.
+        action_size: numbers of the action that go in beside the observations; 0 for a state's value.
+        outputs: numbers per signal; a Q network with discrete actions gives one for each of them.
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        signals: Sequence[str],
+        *,
+        action_size: int = 0,
+        outputs: int = 1,
+    ) -> None:
+        super().__init__()
+        self.body = NetworkBody(spec.observation_specs, settings, action_size=action_size)
+        self.heads = ValueHeads(self.body.encoding_size, signals, outputs)
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        return self.heads.signals
+
+    @property
+    def memory_size(self) -> int:
+        """H; 0 without a memory."""
+        return self.body.memory_size
+
+    def forward(
+        self,
+        obs: Sequence[Tensor],
+        memory: Tensor | None = None,
+        sequence_length: int = 1,
+        actions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Values [V, B] (or [V, B, outputs]) of B steps in S sequences, and the memories after each sequence [S, H]."""
+        encoding, memory_out = self.body(obs, actions, memory, sequence_length)
+        return self.heads(encoding), memory_out
+
+    def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
+        """See :meth:`NetworkBody.update_normalization`."""
+        self.body.update_normalization(obs, repeats=repeats)
+
+
+class SharedCritic(nn.Module):
+    """Value heads on the actor's body (``shared_critic: true``).
+
+    The actor is not a submodule: ``parameters()`` and ``state_dict()`` hold the heads alone, so that actor and critic
+    together have every parameter once, in both kinds of critic.
+    """
+
+    def __init__(self, actor: Actor, signals: Sequence[str]) -> None:
+        super().__init__()
+        self._actor = (actor,)  # in a tuple, where Module does not see it
+        self.heads = ValueHeads(actor.body.encoding_size, signals)
+
+    @property
+    def body(self) -> NetworkBody:
+        """The actor's."""
+        return self._actor[0].body
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        return self.heads.signals
+
+    @property
+    def memory_size(self) -> int:
+        """H; 0 without a memory."""
+        return self.body.memory_size
+
+    def forward(
+        self, obs: Sequence[Tensor], memory: Tensor | None = None, sequence_length: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`Critic.forward`. The peer carries a memory of the critic's own beside the actor's, even here."""
+        encoding, memory_out = self.body(obs, None, memory, sequence_length)
+        return self.heads(encoding), memory_out
+
+    def actor_and_values(
+        self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
+    ) -> tuple[ActionDistribution, Tensor, Tensor]:
+        """Distribution, values [V, B] and memories [S, H] from one pass through the body.
+
+        With a memory the values are then those of the *actor's* memory. The peer evaluates them with the critic's:
+        call :meth:`forward` for the same numbers.
+        """
+        encoding, memory_out = self.body(obs, None, memory, sequence_length)
+        return self._actor[0].head(encoding, mask), self.heads(encoding), memory_out
+
+    def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
+        """Takes the rows into the *actor's* normalisers; see :func:`update_normalizations`."""
+        self.body.update_normalization(obs, repeats=repeats)
+
+
+AnyCritic = Critic | SharedCritic
+
+
+def unroll_values(
+    critic: AnyCritic, obs: Sequence[Tensor], offset: Tensor, memory: Tensor | None, sequence_length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values of whole trajectories by a critic with a memory.
+
+    Args:
+        critic: which has a memory.
+        obs: per sensor [B, *O], S trajectories one after the other.
+        offset: where each starts, and B at the end: whole numbers [S + 1].
+        memory: before each trajectory [S, H]; None for empty ones.
+        sequence_length: L, at which trajectories are cut for training.
+
+    Returns:
+        Values [V, B], memories before each sequence [Q, H] (what training starts from; all sequences of a trajectory
+        one after the other), and after each trajectory [S, H] (to value the observation that follows, and to carry
+        on where a trajectory was only cut).
+    """
+    out, starts, final = critic.body.unroll(obs, offset, memory, sequence_length)
+    return critic.heads(out), starts, final
+
+
+def update_normalizations(actor: Actor, critic: AnyCritic, obs: Sequence[Tensor]) -> None:
+    """Take trajectories into the normalisers of actor and critic. With a shared critic both are the same, which
+    therefore, as the peer's, count every row twice."""
+    if critic.body is actor.body:
+        actor.update_normalization(obs, repeats=2)
+        return
+    actor.update_normalization(obs)
+    critic.update_normalization(obs)

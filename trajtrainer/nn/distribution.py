@@ -1,0 +1,229 @@
+"""Distributions over actions, with the peer's formulas (reference 4.2, 4.3).
+
+Written out instead of using ``torch.distributions``: acting costs a few small tensor operations, not objects per call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EPSILON = 1e-7  # the peer adds it inside every logarithm and to variances
+_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_ENV_CLIP = 3.0
+_BELOW_ONE = 1.0 - 2.0**-24
+
+
+class Actions(NamedTuple):
+    """Actions of B agents: continuous [B, C] raw (as the distribution gives them), discrete int64 [B, K]."""
+
+    continuous: Tensor
+    discrete: Tensor
+
+
+class GaussianScale:
+    """The deviation of Gaussians and what follows from it alone, each computed when first asked for.
+
+    A policy whose deviation does not depend on the state keeps one for all its steps.
+
+    Attributes:
+        log_sigma: [1, C], or [B, C] if it depends on the state.
+    """
+
+    __slots__ = ("_double_variance", "_entropy", "_log_normalizer", "_sigma", "log_sigma")
+
+    def __init__(self, log_sigma: Tensor) -> None:
+        self.log_sigma = log_sigma
+        self._sigma: Tensor | None = None
+        self._log_normalizer: Tensor | None = None
+        self._double_variance: Tensor | None = None
+        self._entropy: Tensor | None = None
+
+    @property
+    def sigma(self) -> Tensor:
+        """[1 or B, C]"""
+        if self._sigma is None:
+            self._sigma = self.log_sigma.exp()
+        return self._sigma
+
+    def entropy(self) -> Tensor:
+        """Mean over the dimensions of ``ln(2 pi e sigma^2 + 1e-7) / 2``: [1 or B]."""
+        if self._entropy is None:
+            self._entropy = 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
+        return self._entropy
+
+    def log_prob(self, deviation: Tensor) -> Tensor:
+        """Of values that lie ``deviation`` [B, C] off the mean: [B, C]."""
+        if self._log_normalizer is None:
+            self._log_normalizer = -(self.sigma + EPSILON).log() - _LOG_ROOT_TWO_PI
+        if self._double_variance is None:
+            self._double_variance = 2.0 * self.sigma.square() + EPSILON
+        return torch.addcdiv(self._log_normalizer, deviation.square(), self._double_variance, value=-1.0)
+
+
+class ActionDistribution:
+    """What a policy may do in B states: a Gaussian per continuous action, a categorical per branch.
+
+    Attributes:
+        mu: [B, C]; C may be 0.
+        scale: of the Gaussians.
+        masked_logits: all branches side by side [B, D], forbidden actions at -1e8; D may be 0.
+        branches: sizes of the K branches.
+        branch_starts: where each branch starts among the D columns: int64 [K].
+        tanh_squash: continuous actions are the tanh of the Gaussians' values (SAC).
+    """
+
+    __slots__ = (
+        "_log_probs",
+        "_probs",
+        "_squashed",
+        "branch_starts",
+        "branches",
+        "masked_logits",
+        "mu",
+        "scale",
+        "tanh_squash",
+    )
+
+    def __init__(
+        self,
+        mu: Tensor,
+        scale: GaussianScale,
+        masked_logits: Tensor,
+        branches: tuple[int, ...],
+        branch_starts: Tensor,
+        tanh_squash: bool = False,
+    ) -> None:
+        self.mu = mu
+        self.scale = scale
+        self.masked_logits = masked_logits
+        self.branches = branches
+        self.branch_starts = branch_starts
+        self.tanh_squash = tanh_squash
+        self._probs: Tensor | None = None
+        self._log_probs: Tensor | None = None
+        self._squashed: tuple[Tensor, Tensor] | None = None  # the last squashed draw, and before the squashing
+
+    @property
+    def log_sigma(self) -> Tensor:
+        """[1 or B, C]"""
+        return self.scale.log_sigma
+
+    @property
+    def sigma(self) -> Tensor:
+        """[1 or B, C]"""
+        return self.scale.sigma
+
+    @property
+    def logits(self) -> tuple[Tensor, ...]:
+        """Per branch [B, size], masked."""
+        return self.masked_logits.split_with_sizes(self.branches, 1) if self.branches else ()
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities within each branch, side by side [B, D]."""
+        if self._probs is None:
+            if len(self.branches) == 1:
+                self._probs = self.masked_logits.softmax(1)
+            elif self.branches:
+                self._probs = torch.cat([logits.softmax(1) for logits in self.logits], 1)
+            else:
+                self._probs = self.masked_logits
+        return self._probs
+
+    @property
+    def all_log_probs(self) -> Tensor:
+        """ln(p + 1e-7) of every discrete action [B, D]."""
+        if self._log_probs is None:
+            self._log_probs = (self.probs + EPSILON).log()
+        return self._log_probs
+
+    def sample(self, generator: torch.Generator | None = None) -> Actions:
+        """Draw actions: first the continuous ones, then the branches. Continuous ones are differentiable."""
+        continuous = self.mu
+        if self.mu.shape[1]:
+            noise = torch.empty_like(self.mu, requires_grad=False).normal_(generator=generator)
+            continuous = self.continuous_from_noise(noise)
+        return Actions(continuous, self._sample_discrete(generator))
+
+    def _sample_discrete(self, generator: torch.Generator | None) -> Tensor:
+        """argmax(p / e) with e ~ Exp(1) picks i with probability p_i; a forbidden action, p = 0, never wins."""
+        if not self.branches:
+            return self._no_discrete()
+        probs = self.probs.detach()
+        return self._best(probs / torch.empty_like(probs).exponential_(generator=generator))
+
+    def _no_discrete(self) -> Tensor:
+        return self.branch_starts.expand(self.mu.shape[0], 0)
+
+    def _best(self, values: Tensor) -> Tensor:
+        """Number of the largest value in each branch [B, K]."""
+        if len(self.branches) == 1:
+            return values.argmax(1, keepdim=True)
+        return torch.stack([part.argmax(1) for part in values.split_with_sizes(self.branches, 1)], 1)
+
+    def continuous_from_noise(self, normal: Tensor) -> Tensor:
+        """The continuous actions that standard normal noise [B, C] leads to; differentiable in mu and sigma."""
+        raw = torch.addcmul(self.mu, self.sigma, normal)
+        if not self.tanh_squash:
+            return raw
+        squashed = raw.tanh()
+        self._squashed = (squashed, raw)
+        return squashed
+
+    def deterministic(self) -> Actions:
+        """The mean (squashed for SAC; the peer forgets to: reference 11, quirk 7) and the likeliest of each branch."""
+        continuous = self.mu.tanh() if self.tanh_squash else self.mu
+        return Actions(continuous, self._best(self.probs) if self.branches else self._no_discrete())
+
+    def log_prob(self, continuous: Tensor, discrete: Tensor) -> Tensor:
+        """Log-probability of given actions, one per continuous action and per branch [B, C + K].
+
+        Args:
+            continuous: raw [B, C].
+            discrete: whole numbers [B, K].
+        """
+        if not self.branches:
+            return self.continuous_log_prob(continuous)
+        if not self.mu.shape[1]:
+            return self.discrete_log_prob(discrete)
+        return torch.cat((self.continuous_log_prob(continuous), self.discrete_log_prob(discrete)), 1)
+
+    def continuous_log_prob(self, continuous: Tensor) -> Tensor:
+        """[B, C]. Of the very tensor that was drawn here last it is exact even where tanh saturates."""
+        if not self.tanh_squash:
+            return self.scale.log_prob(continuous - self.mu)
+        if self._squashed is not None and self._squashed[0] is continuous:
+            raw = self._squashed[1]
+        else:
+            raw = continuous.clamp(-_BELOW_ONE, _BELOW_ONE).atanh()
+        return self.scale.log_prob(raw - self.mu) - _log_det_tanh(raw)
+
+    def discrete_log_prob(self, discrete: Tensor) -> Tensor:
+        """[B, K]"""
+        index = discrete.to(torch.int64)
+        return self.all_log_probs.gather(1, index if len(self.branches) == 1 else index + self.branch_starts)
+
+    def entropy(self) -> Tensor:
+        """Of each state [B]: the mean over the continuous actions plus the sum over the branches."""
+        if not self.branches:
+            return self.continuous_entropy().expand(self.mu.shape[0])
+        discrete = -(self.probs * self.all_log_probs).sum(1)
+        return discrete + self.continuous_entropy() if self.mu.shape[1] else discrete
+
+    def continuous_entropy(self) -> Tensor:
+        """Mean over the continuous actions [1 or B]."""
+        return self.scale.entropy()
+
+    def to_env(self, continuous_raw: Tensor) -> Tensor:
+        """What the environment receives [B, C], within [-1, 1]."""
+        return continuous_raw if self.tanh_squash else continuous_raw.clamp(-_ENV_CLIP, _ENV_CLIP) / _ENV_CLIP
+
+
+def _log_det_tanh(raw: Tensor) -> Tensor:
+    """ln |d tanh(x) / dx| without losing the tails."""
+    return 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))

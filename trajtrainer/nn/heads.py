@@ -1,0 +1,122 @@
+"""Heads of actors and critics (reference 4.2, 4.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.nn.distribution import ActionDistribution, Actions, GaussianScale
+from trajtrainer.nn.init import kaiming_linear, xavier_linear
+from trajtrainer.spec import ActionSpec
+
+__all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
+
+_FORBIDDEN_LOGIT = -1e8
+_MU_GAIN, _SIGMA_GAIN, _BRANCH_GAIN = 0.2, 0.2, 0.1
+_LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
+
+
+class ActionHead(nn.Module):
+    """From an encoding to an :class:`ActionDistribution`.
+
+    The branches are one linear layer, ``discrete``, side by side; the peer keeps one layer per branch.
+
+    Args:
+        encoding_size: E.
+        action_spec: what there is to decide.
+        conditional_sigma: sigma depends on the state (SAC); otherwise it is one learned vector.
+        tanh_squash: continuous actions are squashed by tanh (SAC).
+
+    Attributes:
+        branch_sizes: the same as ``branches``, in the ``state_dict``, so that a checkpoint tells the branches within
+            the layer apart.
+    """
+
+    branch_sizes: Tensor
+    branch_starts: Tensor
+
+    def __init__(
+        self,
+        encoding_size: int,
+        action_spec: ActionSpec,
+        *,
+        conditional_sigma: bool = False,
+        tanh_squash: bool = False,
+    ) -> None:
+        super().__init__()
+        size = self.continuous_size = int(action_spec.continuous_size)
+        self.branches = tuple(int(size) for size in action_spec.discrete_branches)
+        self.conditional_sigma = conditional_sigma
+        self.tanh_squash = tanh_squash
+        # In the peer's order of parameters: a learned vector stands ahead of mu, a layer behind it.
+        self.log_sigma = nn.Parameter(torch.zeros(1, size)) if size and not conditional_sigma else None
+        self.mu = kaiming_linear(encoding_size, size, _MU_GAIN) if size else None
+        self.log_sigma_layer = kaiming_linear(encoding_size, size, _SIGMA_GAIN) if size and conditional_sigma else None
+        self.discrete = kaiming_linear(encoding_size, sum(self.branches), _BRANCH_GAIN) if self.branches else None
+        sizes = torch.tensor(self.branches, dtype=torch.int64)
+        self.register_buffer("branch_sizes", sizes)
+        self.register_buffer("branch_starts", sizes.cumsum(0) - sizes, persistent=False)
+
+    def forward(self, encoding: Tensor, mask: Tensor, scale: GaussianScale | None = None) -> ActionDistribution:
+        """The distribution for encodings [B, E] under masks, bool [B, D], True = forbidden.
+
+        Args:
+            encoding: [B, E].
+            mask: bool [B, D].
+            scale: what :meth:`constant_scale` gave for the present weights, to save its computation.
+        """
+        if self.mu is None:
+            mu = log_sigma = encoding[:, :0]
+        else:
+            mu = self.mu(encoding)
+            log_sigma = self._log_sigma(encoding)
+        return ActionDistribution(
+            mu,
+            GaussianScale(log_sigma) if scale is None else scale,
+            self.masked_logits(encoding, mask),
+            self.branches,
+            self.branch_starts,
+            self.tanh_squash,
+        )
+
+    def constant_scale(self) -> GaussianScale | None:
+        """The Gaussians' scale where it does not depend on the state, else None. Void when the weights change."""
+        return None if self.log_sigma is None else GaussianScale(self.log_sigma)
+
+    def _log_sigma(self, encoding: Tensor) -> Tensor:
+        """[1, C], or [B, C] where it depends on the state."""
+        if self.log_sigma is not None:
+            return self.log_sigma
+        assert self.log_sigma_layer is not None
+        return self.log_sigma_layer(encoding).clamp(*_LOG_SIGMA_RANGE)  # type: ignore[no-any-return]
+
+    def masked_logits(self, encoding: Tensor, mask: Tensor) -> Tensor:
+        """[B, D], -1e8 where forbidden."""
+        if self.discrete is None:
+            return encoding[:, :0]
+        return self.discrete(encoding).masked_fill(mask, _FORBIDDEN_LOGIT)  # type: ignore[no-any-return]
+
+
+class ValueHeads(nn.Module):
+    """One linear head per reward signal.
+
+    Args:
+        encoding_size: E.
+        signals: names of the reward signals, in order.
+        outputs: numbers per signal; 1 for values, the sum of branches for Q networks with discrete actions.
+    """
+
+    def __init__(self, encoding_size: int, signals: Sequence[str], outputs: int = 1) -> None:
+        super().__init__()
+        self.signals = tuple(signals)
+        self.outputs = outputs
+        self.linears = nn.ModuleDict({signal: xavier_linear(encoding_size, outputs) for signal in self.signals})
+
+    def forward(self, encoding: Tensor) -> Tensor:
+        """[V, B], or [V, B, outputs] where there are several."""
+        values = [head(encoding) for head in self.linears.values()]
+        if self.outputs == 1:
+            return (values[0] if len(values) == 1 else torch.cat(values, 1)).t()
+        return torch.stack(values)

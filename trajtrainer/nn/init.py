@@ -1,0 +1,76 @@
+"""Layers with the peer's initial weights (reference 4.8).
+
+The random numbers come from torch's global generator, as everywhere in torch. :func:`seeded` gives one network its
+own stream and leaves the global generator where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Networks built inside start from ``seed``. Not for several threads at once: torch's CPU generator is global."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _empty_linear(in_features: int, out_features: int) -> nn.Linear:
+    """Without torch's own initial weights, which would cost time and random numbers."""
+    return nn.Linear(in_features, out_features, device="meta").to_empty(device="cpu")
+
+
+def kaiming_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:
+    """Weights Normal(0, gain / sqrt(in_features)), biases 0."""
+    layer = _empty_linear(in_features, out_features)
+    nn.init.normal_(layer.weight, std=gain / math.sqrt(in_features))
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
+    """Xavier-uniform weights, biases 0."""
+    layer = _empty_linear(in_features, out_features)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def embedding_linear(in_features: int, embedding: int) -> nn.Linear:
+    """Attention's layers: weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
+    layer = _empty_linear(in_features, embedding)
+    nn.init.normal_(layer.weight, std=math.sqrt(0.125 / embedding))
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Linear:
+    """Weights uniform in ±bound, biases 0."""
+    layer = _empty_linear(in_features, out_features)
+    nn.init.uniform_(layer.weight, -bound, bound)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def init_lstm(lstm: nn.LSTM) -> None:
+    """Xavier-uniform per gate block, biases 0 with +1 for the forget gate (i f g o) in both bias vectors."""
+    hidden = lstm.hidden_size
+    with torch.no_grad():
+        for name, parameter in lstm.named_parameters():
+            if name.startswith("weight"):
+                for gate in range(4):
+                    nn.init.xavier_uniform_(_block(parameter, gate, hidden))
+            else:
+                nn.init.zeros_(parameter)
+                _block(parameter, 1, hidden).fill_(1.0)
+
+
+def _block(parameter: Tensor, gate: int, hidden: int) -> Tensor:
+    return parameter[gate * hidden : (gate + 1) * hidden]

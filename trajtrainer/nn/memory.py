@@ -1,0 +1,108 @@
+"""Recurrent memory: one LSTM layer whose state is one vector [h | c] per agent (reference 4.8, 4.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from trajtrainer.nn.init import init_lstm
+
+
+class Unrolled(NamedTuple):
+    """What a memory made of S whole trajectories, which are B steps and Q sequences of at most L steps.
+
+    Attributes:
+        out: after each step [B, H / 2].
+        starts: memory before each sequence [Q, H], all sequences of a trajectory one after the other.
+        final: memory after each trajectory [S, H].
+    """
+
+    out: Tensor
+    starts: Tensor
+    final: Tensor
+
+
+class Memory(nn.Module):
+    """An LSTM of ``memory_size / 2`` units, over sequences of equal length or whole trajectories.
+
+    Args:
+        size: features per step.
+        memory_size: H, even; half of it is the hidden state (and the output), half the cell state.
+    """
+
+    def __init__(self, size: int, memory_size: int) -> None:
+        super().__init__()
+        self.memory_size = memory_size
+        self.hidden_size = memory_size // 2
+        self.lstm = nn.LSTM(size, self.hidden_size, batch_first=True)
+        init_lstm(self.lstm)
+
+    def forward(self, x: Tensor, memory: Tensor | None, sequence_length: int) -> tuple[Tensor, Tensor]:
+        """Run S sequences.
+
+        Args:
+            x: [S * L, size], sequence after sequence.
+            memory: before the first step of each sequence [S, H]; None for empty ones.
+            sequence_length: L. Padding stands at the end of a sequence and does not reach the steps before it.
+
+        Returns:
+            [S * L, H / 2], and the memories after the last step [S, H].
+        """
+        sequences = x.reshape(-1, sequence_length, x.shape[1])
+        if memory is None:
+            memory = x.new_zeros(sequences.shape[0], self.memory_size)
+        hidden, cell = memory.unsqueeze(0).chunk(2, 2)
+        out, (hidden, cell) = self.lstm(sequences, (hidden.contiguous(), cell.contiguous()))
+        return out.reshape(-1, self.hidden_size), torch.cat((hidden, cell), 2).squeeze(0)
+
+    def unroll(self, x: Tensor, offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
+        """Run S trajectories of any lengths from their first to their last step.
+
+        Takes one call of the LSTM for the n-th sequences of all trajectories together, because it gives its whole
+        state only at the end of what it runs.
+
+        Args:
+            x: [B, size], trajectory after trajectory.
+            offset: where each starts, and B at the end: whole numbers [S + 1], on the CPU for speed.
+            memory: before each trajectory [S, H]; None for empty ones.
+            sequence_length: L; the last sequence of a trajectory may be shorter.
+        """
+        offset = offset.to("cpu", torch.int64)
+        lengths = offset.diff()
+        if memory is None:
+            memory = x.new_zeros(len(lengths), self.memory_size)
+        counts = (lengths + sequence_length - 1) // sequence_length
+        first = counts.cumsum(0) - counts
+        out = x.new_empty(x.shape[0], self.hidden_size)
+        starts = x.new_empty(int(counts.sum()), self.memory_size)
+        final = memory.clone()
+        for n, (trajectories, rows, sizes) in enumerate(_nth_sequences(offset, lengths, sequence_length)):
+            before = final[trajectories]
+            starts[first[trajectories] + n] = before
+            hidden, cell = before.unsqueeze(0).chunk(2, 2)
+            packed = PackedSequence(x[rows], sizes)
+            after, (hidden, cell) = self.lstm(packed, (hidden.contiguous(), cell.contiguous()))
+            out[rows] = after.data
+            final[trajectories] = torch.cat((hidden, cell), 2).squeeze(0)
+        return Unrolled(out, starts, final)
+
+
+def _nth_sequences(offset: Tensor, lengths: Tensor, sequence_length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For n = 0, 1, ...: the trajectories that have an n-th sequence, longest first, the rows of these sequences in
+    the order of time (first steps of all, second steps, ...), and how many sequences have each step."""
+    by_length = lengths.argsort(descending=True, stable=True)
+    steps = torch.arange(sequence_length).unsqueeze(1)
+    start = 0
+    while True:
+        trajectories = by_length[lengths[by_length] > start]
+        if len(trajectories) == 0:
+            return
+        present = steps < (lengths[trajectories] - start)
+        rows = (offset[trajectories] + start + steps)[present]
+        sizes = present.sum(1)
+        yield trajectories, rows, sizes[sizes > 0]
+        start += sequence_length

@@ -1,0 +1,103 @@
+"""The two queues between acting and learning: finished trajectories one way, policies the other.
+
+Generic in what they carry, so that neither side is imported here. Both are safe to use from several threads; nothing
+polls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+
+class TrajectoryQueue(Generic[T]):
+    """Batches of finished trajectories on their way to a trainer, in order.
+
+    Unbounded: rows are what is scarce, and the pool holds the collector back.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def put(self, item: T) -> None:
+        """Appends a batch and wakes who waits. Allowed after ``close`` too: its rows can still be given back."""
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def drain(self) -> list[T]:
+        """Takes all there are, oldest first; an empty list if there are none. Does not wait."""
+        with self._changed:
+            items, self._items = self._items, []
+            return items
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until there is something to drain.
+
+        Args:
+            timeout_s: at most so long; None for as long as it takes.
+
+        Returns:
+            True if there is something. False after the timeout, or if the queue is closed and empty.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._closed, timeout_s)
+            return bool(self._items)
+
+    def close(self) -> None:
+        """Ends all waiting, now and later: nothing more will come."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class PolicyUpdate(Generic[W]):
+    """Weights for the acting side.
+
+    Attributes:
+        version: grows with every update of a behaviour.
+        weights: name -> value, a snapshot: never the arrays that are being trained.
+        partial: only some weights (say, the normaliser's); the others stay as they were.
+    """
+
+    version: int
+    weights: Mapping[str, W]
+    partial: bool = False
+
+
+class PolicyQueue(Generic[W]):
+    """The newest policy on its way to the acting side. Older ones are of no use, so there is at most one."""
+
+    def __init__(self) -> None:
+        self._pending: PolicyUpdate[W] | None = None
+        self._lock = threading.Lock()
+
+    def put(self, update: PolicyUpdate[W]) -> None:
+        """Replaces what waits; a partial update is merged into it."""
+        with self._lock:
+            pending = self._pending
+            if update.partial and pending is not None:
+                weights = {**pending.weights, **update.weights}
+                update = PolicyUpdate(update.version, weights, partial=pending.partial)
+            self._pending = update
+
+    def latest(self) -> PolicyUpdate[W] | None:
+        """Takes the newest policy, or None if there is none since the last call. Does not wait."""
+        with self._lock:
+            update, self._pending = self._pending, None
+            return update

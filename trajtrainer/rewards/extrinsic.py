@@ -1,0 +1,18 @@
+"""The environment's own reward."""
+
+from __future__ import annotations
+
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.steps import FloatArray
+
+
+class ExtrinsicReward(RewardSignal):
+    """The agent's reward plus its group's, which every trainer counts (reference 4.6)."""
+
+    def __init__(self, settings: RewardSignalSettings) -> None:
+        super().__init__("extrinsic", gamma=settings.gamma, strength=settings.strength)
+
+    def evaluate(self, packed: PackedSteps) -> FloatArray:
+        return packed.reward + packed.group_reward

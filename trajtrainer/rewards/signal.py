@@ -1,0 +1,59 @@
+"""The interface of reward signals."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.steps import FloatArray
+
+
+class RewardSignal(ABC):
+    """One source of reward with its own discount and value head. Users may subclass this.
+
+    Attributes:
+        name: as in the YAML file, ``extrinsic``.
+        gamma: discount.
+        strength: what the trainer multiplies the reward with.
+        ignore_done: whether the future counts beyond the end of an episode. True for signals that reward novelty,
+            which goes on after it.
+    """
+
+    ignore_done = False
+
+    def __init__(self, name: str, *, gamma: float, strength: float) -> None:
+        self.name = name
+        self.gamma = gamma
+        self.strength = strength
+
+    @property
+    def title(self) -> str:
+        """The name in statistics tags: ``Extrinsic``."""
+        return self.name.capitalize()
+
+    @abstractmethod
+    def evaluate(self, packed: PackedSteps) -> FloatArray:
+        """The reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
+
+    def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
+        """One gradient step on the rows that the policy was just updated with.
+
+        Returns:
+            Statistics tag -> 0-d tensor without gradient.
+        """
+        return {}
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Networks by the names of a checkpoint's ``Module:<name>`` (reference 1.11)."""
+        return {}
+
+    def optimizer_state(self) -> dict[str, Any] | None:
+        """The state of the signal's optimizer; None without one."""
+        return None
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Takes what ``optimizer_state`` gave."""

@@ -1,0 +1,109 @@
+"""Files that are there whole or not at all, whatever happens while they are written.
+
+A temporary file in the same folder is written and brought to the disk (fsync), then renamed over the target, and
+the folder is brought to the disk, too. A reader and a killed process therefore see the old content or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+_MARK = ".partial"
+
+
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
+    """Replaces the content of ``path``.
+
+    Raises:
+        OSError: it could not be written (full disk, missing rights). The old content is untouched.
+    """
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.write(data)
+
+    write_with(path, write)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Like ``write_bytes`` for text, as UTF-8 with the line ends as given."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_with(path: Path, writer: Callable[[Path], object]) -> None:
+    """Replaces ``path`` with the file that ``writer`` makes at the path it is given (same folder, same suffix).
+
+    Raises:
+        OSError: the file could not be brought to the disk. The old content is untouched.
+        Exception: whatever ``writer`` raises. The old content is untouched.
+    """
+    temporary = _temporary(path)
+    try:
+        writer(temporary)
+        _sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
+    """Removes the temporary files of processes that were killed while writing.
+
+    Args:
+        folders: searched without their subfolders. Missing ones are passed over.
+
+    Returns:
+        What was removed.
+    """
+    removed = []
+    for folder in folders:
+        for path in sorted(folder.glob(f".*{_MARK}*")):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed.append(path)
+    return removed
+
+
+def try_writing(folder: Path, size: int) -> None:
+    """Writes ``size`` bytes to the disk and removes them.
+
+    Raises:
+        OSError: there is no room for them, or no right to write.
+    """
+    temporary = _temporary(folder / "probe")
+    try:
+        temporary.write_bytes(bytes(size))
+        _sync(temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{_MARK}{path.suffix}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the rename last. Windows has no such call; some network file systems refuse it, which is no failure."""
+    if os.name == "nt":
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,180 @@
+"""Everything that a run has once per behaviour: columns, queues, trainer, acting policy, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trajtrainer.curriculum import Curriculum
+from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.errors import CheckpointError
+from trajtrainer.export.onnx import export_policy
+from trajtrainer.nn.acting import Policy
+from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.runtime.checkpoint_state import from_checkpoint, to_checkpoint
+from trajtrainer.runtime.checkpoints import CheckpointManager, load_checkpoint
+from trajtrainer.runtime.collector import ActingBehavior
+from trajtrainer.runtime.rundir import RunFolder
+from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.runtime.throughput import Throughput
+from trajtrainer.runtime.writers import hyperparameters_text
+from trajtrainer.settings.convert import trainer_mapping
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.stats import StatsReporter, StatsWriter
+from trajtrainer.steps import StepBatch
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.factory import create_trainer
+from trajtrainer.trainers.rl_trainer import RLTrainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Behavior:
+    """One behaviour's learning side."""
+
+    trainer: RLTrainer
+    policy: Policy
+    checkpoints: CheckpointManager
+
+
+@dataclass(slots=True)
+class Behaviors:
+    """Makes the parts of each behaviour when it first appears, and saves them.
+
+    Attributes:
+        settings: of the run, its seed settled.
+        folder: of the run.
+        status: the run's status file.
+        writers: of statistics.
+        timers: of the run.
+        curriculum: tells how many episodes each behaviour's reward buffer needs.
+        device: of the networks.
+        on_checkpoint: called after every checkpoint, from the thread of the trainer that wrote it.
+        known: name -> behaviour, in order of appearance.
+        trainers: their trainers.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    status: TrainingStatus
+    writers: Sequence[StatsWriter]
+    timers: Timers
+    curriculum: Curriculum
+    device: torch.device
+    on_checkpoint: Callable[[], None]
+    known: dict[str, Behavior] = field(default_factory=dict)
+    trainers: dict[str, RLTrainer] = field(default_factory=dict)
+
+    def make(self, behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch) -> ActingBehavior:
+        """All parts of a behaviour that appears, restored from a checkpoint where the settings ask for it.
+
+        Raises:
+            SettingsError: the configuration does not cover it.
+            UnsupportedError: its sensors or actions fit no network.
+            CheckpointError: its checkpoint cannot be used.
+        """
+        name = behavior_id.name
+        settings = self.settings.for_behavior(name)
+        training = not self.settings.checkpoint_settings.inference
+        files = self.folder.behavior(name)
+        reporter = StatsReporter(name, self.writers)
+        memory = settings.network_settings.memory
+        pool = RowPool(
+            spec,
+            [obs.dtype for obs in first.obs],
+            memory_size=0 if memory is None else memory.memory_size,
+            limit=settings.hyperparameters.buffer_size if settings.threaded else None,
+        )
+        trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+        policies: PolicyQueue[Tensor] = PolicyQueue()
+        seed = self.settings.env_settings.seed
+        trainer = create_trainer(
+            name,
+            spec,
+            settings,
+            pool=pool,
+            trajectories=trajectories,
+            policies=policies,
+            reporter=reporter,
+            timers=self.timers,
+            seed=seed,
+            device=self.device,
+            training=training,
+            checkpoint=self._checkpoint,
+        )
+        trainer.set_reward_buffer_size(self.curriculum.reward_buffer_length(name))
+        policy = Policy(
+            trainer.actor,
+            seed=seed + len(self.known),
+            deterministic=settings.network_settings.deterministic,
+            device=self.device,
+        )
+        manager = CheckpointManager(files, self.status, settings.keep_checkpoints, writes=self.folder.writes)
+        self.known[name] = Behavior(trainer, policy, manager)
+        self._restore(self.known[name])
+        self.trainers[name] = trainer
+        reporter.add_hyperparameters(hyperparameters_text(trainer_mapping(settings)))
+        reporter.add_source(Throughput({"Perf/Agent Steps per Second": lambda: trainer.step}))
+        return ActingBehavior(
+            spec=spec,
+            pool=pool,
+            processor=AgentProcessor(pool, settings.time_horizon),
+            policy=policy,
+            trajectories=trajectories,
+            policies=policies,
+            reporter=reporter,
+            break_off=trainer.break_off,
+        )
+
+    def save_all(self) -> None:
+        """The last checkpoint of every behaviour.
+
+        Raises:
+            CheckpointError: one or more could not be written; all others were.
+        """
+        failures = []
+        for behavior in self.known.values():
+            trainer = behavior.trainer
+            try:
+                state = to_checkpoint(trainer, behavior.policy)
+                behavior.checkpoints.save_final(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
+            except CheckpointError as failure:
+                failures.append(str(failure))
+        if failures:
+            raise CheckpointError("\n".join(failures))
+
+    def _checkpoint(self, trainer: RLTrainer) -> None:
+        behavior = self.known[trainer.behavior]
+        state = to_checkpoint(trainer, behavior.policy)
+        behavior.checkpoints.save(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
+        self.on_checkpoint()
+
+    def _restore(self, behavior: Behavior) -> None:
+        """Resumes, or takes another run's weights, or begins from scratch."""
+        trainer = behavior.trainer
+        name = trainer.behavior
+        if self.folder.resume:
+            loaded = behavior.checkpoints.resume()
+            if loaded is not None:
+                from_checkpoint(loaded.state, trainer, behavior.policy, str(loaded.path), reset_step=False)
+                logger.info("Resuming training from step %d.", trainer.step)
+            return
+        listed = name in self.settings.behaviors
+        path = self.folder.initial_weights(name, trainer.settings.init_path, listed=listed)
+        if path is not None:
+            logger.info("Initializing from %s.", path)
+            from_checkpoint(load_checkpoint(path), trainer, behavior.policy, str(path), reset_step=True)
+            logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
+
+
+def _exporter(trainer: RLTrainer) -> Callable[[Path], None]:
+    return lambda path: export_policy(trainer.actor, trainer.spec, path)

@@ -1,0 +1,43 @@
+"""What a checkpoint holds of a behaviour: ML-Agents' layout, and beside it what ML-Agents forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from trajtrainer.export.checkpoint_interop import from_peer, to_peer
+from trajtrainer.nn.acting import Policy
+from trajtrainer.trainers.rl_trainer import RLTrainer
+
+_ACTING_RNG = "acting_rng"
+
+
+def to_checkpoint(trainer: RLTrainer, policy: Policy) -> dict[str, Any]:
+    """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step."""
+    state = trainer.checkpoint_state()
+    state["extra"][_ACTING_RNG] = policy.rng_state()
+    return to_peer(state)
+
+
+def from_checkpoint(
+    content: Mapping[str, Any], trainer: RLTrainer, policy: Policy, source: str, *, reset_step: bool
+) -> None:
+    """Restores a trainer and the acting policy from a checkpoint of ours or of ML-Agents.
+
+    Args:
+        content: of the file.
+        trainer: freshly made.
+        policy: of the acting side, freshly made.
+        source: the file's name, for warnings.
+        reset_step: begin a new run with these weights (``--initialize-from``).
+
+    Raises:
+        CheckpointError: the checkpoint is of other networks.
+    """
+    state = from_peer(content, trainer.checkpoint_state(), source=source)
+    trainer.restore(state, reset_step=reset_step)
+    rng = state["extra"].get(_ACTING_RNG)
+    if isinstance(rng, Tensor) and not reset_step:
+        policy.set_rng_state(rng)

@@ -1,0 +1,274 @@
+"""Saving and loading a behaviour's checkpoints so that a kill at any moment leaves a run that can be resumed.
+
+A save writes, each whole or not at all (``atomic``) and in this order: ``checkpoint.pt`` (so that it is always the
+newest state), ``<B>-<step>.pt``, ``<B>-<step>.onnx``; then the checkpoints beyond ``keep_checkpoints`` are removed, and
+``training_status.json`` is written. After a kill in between, the status lists files that are gone and lacks one that
+is there: the next ``--resume`` puts that right.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trajtrainer.errors import CheckpointError, RunFolderError
+from trajtrainer.runtime import atomic
+from trajtrainer.runtime.rundir import BehaviorFolder
+from trajtrainer.runtime.status import CheckpointRecord, TrainingStatus, finite_or_none
+
+logger = logging.getLogger(__name__)
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    """A checkpoint's content (module name -> state dict and the like) and the file it came from."""
+
+    path: Path
+    state: State
+
+
+def load_checkpoint(path: Path) -> State:
+    """Reads a checkpoint without running anything that it may contain; tensors come to the CPU.
+
+    Raises:
+        CheckpointError: it is missing, truncated, no checkpoint, or holds other things than tensors and plain data.
+    """
+    try:
+        return _read(path)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"The checkpoint {path} does not exist.") from error
+    except Exception as error:  # damaged files make the unpickler and the zip reader raise anything
+        raise CheckpointError(
+            f"The checkpoint {path} cannot be loaded: it is damaged, not a checkpoint, or holds code, which is never "
+            f"run ({_first_line(error)}). Take another checkpoint, or start anew without --resume."
+        ) from error
+
+
+class CheckpointManager:
+    """The checkpoints of one behaviour: saves, keeps the newest few, finds the one to resume."""
+
+    def __init__(self, folder: BehaviorFolder, status: TrainingStatus, keep: int, *, writes: bool = True) -> None:
+        """
+        Args:
+            folder: where the files are.
+            status: the run's status file, shared by all behaviours.
+            keep: ``keep_checkpoints``; 0 keeps all.
+            writes: False never writes (``--inference``): ``save`` and ``save_final`` do nothing.
+        """
+        self.folder = folder
+        self._status = status
+        self._keep = keep
+        self._writes = writes
+        self._records: list[CheckpointRecord] = []
+        self._verified = False
+
+    @property
+    def records(self) -> list[CheckpointRecord]:
+        """The kept checkpoints, oldest first."""
+        return list(self._records)
+
+    def save(self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]) -> bool:
+        """Saves a checkpoint and removes the oldest beyond ``keep``.
+
+        Args:
+            step: the trainer's step.
+            reward: mean return of the episodes since the last policy update; None or NaN without any.
+            state: tensors and plain data only, so that ``load_checkpoint`` takes it.
+            export: writes the policy as ONNX to the path it is given. Its failure is logged and the ``.pt`` stays.
+
+        Returns:
+            False if it could not be written (full disk). That is logged; older checkpoints are untouched and
+            training can go on.
+        """
+        if not self._writes:
+            return True
+        try:
+            self._save(step, reward, state, export)
+        except CheckpointError as error:
+            logger.error("%s Training goes on; the next checkpoint is tried when it is due.", error)
+            return False
+        return True
+
+    def save_final(
+        self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]
+    ) -> None:
+        """Saves the last checkpoint of a run and copies its policy to ``<Behavior>.onnx``. Arguments as ``save``.
+
+        Raises:
+            CheckpointError: it could not be written. Older checkpoints are untouched.
+        """
+        if not self._writes:
+            return
+        try:
+            record, exported = self._save(step, reward, state, export)
+            if exported is not None:
+                with _writing(self.folder.exported):
+                    atomic.write_with(self.folder.exported, lambda temporary: shutil.copyfile(exported, temporary))
+                logger.info("Copied %s to %s.", exported, self.folder.exported)
+            self._update_status(record)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"The final checkpoint of behaviour {self.folder.behavior!r} at step {step} could not be saved. "
+                f"{error} The checkpoints saved before are untouched; make room and continue with --resume."
+            ) from error
+
+    def resume(self) -> LoadedCheckpoint | None:
+        """Finds the newest checkpoint that loads, and takes over the list of the kept ones.
+
+        ``checkpoint.pt`` counts as the newest. If it is missing or damaged, the numbered ones follow, newest first,
+        with a warning each.
+
+        Returns:
+            None when the run was ended before its first checkpoint, so that training starts from step 0.
+
+        Raises:
+            CheckpointError: there are checkpoints, but none can be loaded.
+        """
+        self._records = self._listed_and_found()
+        self._status.set_checkpoints(self.folder, self._records)
+        logger.info("Resuming from %s.", self.folder.path)
+        refused = []
+        for path in self._candidates():
+            try:
+                loaded = LoadedCheckpoint(path, load_checkpoint(path))
+            except CheckpointError as error:
+                logger.warning("%s", error)
+                refused.append(path.name)
+                continue
+            if path != self.folder.checkpoint:
+                logger.warning("Falling back to the checkpoint %s.", path)
+            return loaded
+        if refused:
+            raise CheckpointError(
+                f"No checkpoint of behaviour {self.folder.behavior!r} in {self.folder.path} can be loaded "
+                f"({', '.join(refused)}). Use --force to start this run anew, or --initialize-from another run."
+            )
+        logger.warning(
+            "There is no checkpoint of behaviour %r in %s yet. Its training starts from step 0.",
+            self.folder.behavior,
+            self.folder.path,
+        )
+        return None
+
+    def _save(
+        self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]
+    ) -> tuple[CheckpointRecord, Path | None]:
+        """Returns the new record and the exported policy, if there is one."""
+        data = self._serialized(state)
+        for path in (self.folder.checkpoint, self.folder.numbered(step, ".pt")):
+            with _writing(path):
+                atomic.write_bytes(path, data)
+        exported = self._export(self.folder.numbered(step, ".onnx"), export)
+        record = CheckpointRecord(step, finite_or_none(reward), time.time())
+        self._add(record)
+        return record, exported
+
+    def _serialized(self, state: Mapping[str, Any]) -> memoryview:
+        buffer = io.BytesIO()
+        try:
+            torch.save(dict(state), buffer)
+            if not self._verified:  # once per run is enough: the kinds of things in it do not change
+                buffer.seek(0)
+                _read(buffer)
+                self._verified = True
+        except Exception as error:
+            raise CheckpointError(
+                f"The state of behaviour {self.folder.behavior!r} cannot be saved so that it loads again: it may only "
+                f"hold tensors, numbers, text, lists and dicts ({_first_line(error)})."
+            ) from error
+        return buffer.getbuffer()
+
+    def _export(self, path: Path, export: Callable[[Path], object]) -> Path | None:
+        try:
+            atomic.write_with(path, export)
+        except Exception as error:
+            logger.error(
+                "The policy of behaviour %r could not be exported to %s (%s). The .pt checkpoint is kept.",
+                self.folder.behavior,
+                path,
+                _first_line(error),
+            )
+            logger.debug("Failed export:", exc_info=error)
+            return None
+        logger.info("Exported %s", path)
+        return path
+
+    def _add(self, record: CheckpointRecord) -> None:
+        """Lists the record. The oldest ones beyond ``keep`` are removed before the status forgets them, so that a
+        kill in between leaves no file that nobody knows."""
+        records = [known for known in self._records if known.steps != record.steps] + [record]
+        surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
+        self._records = records[surplus:]
+        for gone in records[:surplus]:
+            for suffix in (".pt", ".onnx"):
+                path = self.folder.numbered(gone.steps, suffix)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    logger.warning("The old checkpoint %s could not be removed: %s.", path, error.strerror or error)
+        self._update_status(None)
+
+    def _update_status(self, final: CheckpointRecord | None) -> None:
+        self._status.set_checkpoints(self.folder, self._records, final)
+        try:
+            self._status.save()
+        except RunFolderError as error:
+            raise CheckpointError(str(error)) from error
+
+    def _listed_and_found(self) -> list[CheckpointRecord]:
+        """What the status lists, without what is gone, with what a killed run saved without listing it."""
+        found = self.folder.steps_on_disk()
+        listed = self._status.checkpoints(self.folder.behavior)
+        if listed is None:
+            return [self._found(step) for step in found]
+        records = list({record.steps: record for record in listed}.values())
+        if records:
+            newest = records[-1]
+            # Older ones are those of an earlier run, which --force leaves alone.
+            unlisted = (record for record in map(self._found, found) if record.steps > newest.steps)
+            records += [record for record in unlisted if record.creation_time >= newest.creation_time]
+        return [record for record in records if self._is_there(record)]
+
+    def _candidates(self) -> list[Path]:
+        """Where the newest state may be, best first."""
+        listed = [record.steps for record in reversed(self._records)]
+        others = [step for step in reversed(self.folder.steps_on_disk()) if step not in listed]
+        paths = [self.folder.checkpoint, *(self.folder.numbered(step, ".pt") for step in listed + others)]
+        return [path for path in paths if path.exists()]
+
+    def _found(self, step: int) -> CheckpointRecord:
+        return CheckpointRecord(step, None, self.folder.numbered(step, ".pt").stat().st_mtime)
+
+    def _is_there(self, record: CheckpointRecord) -> bool:
+        return any(self.folder.numbered(record.steps, suffix).exists() for suffix in (".pt", ".onnx"))
+
+
+def _read(source: Path | io.BytesIO) -> State:
+    content = torch.load(source, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ValueError(f"it holds a {type(content).__name__}, not a dict of names")
+    return content
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -1,0 +1,95 @@
+"""The loop of a run: collect, advance the trainers, advance the lessons, until everyone is done.
+
+Unthreaded (the default) everything happens in the calling thread, in this order, so that a seed repeats a run bit
+for bit. With ``threaded: true`` a trainer advances in its own thread (``TrainerThread``) and only the two queues
+and the pool's rows connect it to this loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from trajtrainer.runtime.collector import Collector
+from trajtrainer.runtime.lessons import LessonKeeper
+from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.runtime.trainer_thread import TrainerThread
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.rl_trainer import RLTrainer
+
+logger = logging.getLogger(__name__)
+
+# Upper bound of one wait for messages, so that progress is shown and a stop is seen while an environment is silent.
+WAIT_S = 0.25
+THREAD_JOIN_S = 30.0
+
+
+class Controller:
+    """Runs the loop. ``trainers`` is filled by the collector's behaviour factory as behaviours appear."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        trainers: dict[str, RLTrainer],
+        lessons: LessonKeeper,
+        stop: StopRequest,
+        timers: Timers,
+        *,
+        training: bool,
+        on_step: Callable[[], None],
+    ) -> None:
+        self.trainers = trainers
+        self._collector = collector
+        self._lessons = lessons
+        self._stop = stop
+        self._timers = timers
+        self._training = training
+        self._on_step = on_step
+        self._threads: dict[str, TrainerThread] = {}
+
+    def run(self) -> None:
+        """Returns when every trainer is past its max_steps or a stop was requested.
+
+        Raises:
+            TrajtrainerError: the environment or a trainer failed. The trainers' state is intact.
+        """
+        self._lessons.log_lessons()
+        self._lessons.reset_environment()
+        try:
+            while not (self._stop.requested or self._done()):
+                with self._timers("TrainerController.advance"):
+                    self._advance()
+                self._on_step()
+        finally:
+            self._end_threads()
+
+    def _advance(self) -> None:
+        with self._timers("env_step"):
+            self._collector.collect(WAIT_S)
+        with self._timers("trainer_advance"):
+            for name, trainer in self.trainers.items():
+                if trainer.settings.threaded:
+                    self._watch_thread(name, trainer)
+                else:
+                    trainer.advance()
+        if self._training:
+            self._lessons.update(self.trainers)
+
+    def _done(self) -> bool:
+        return self._training and bool(self.trainers) and all(t.is_finished for t in self.trainers.values())
+
+    def _watch_thread(self, name: str, trainer: RLTrainer) -> None:
+        thread = self._threads.get(name)
+        if thread is None:
+            thread = self._threads[name] = TrainerThread(trainer)
+            thread.start()
+        if thread.failure is not None:
+            raise thread.failure
+
+    def _end_threads(self) -> None:
+        for thread in self._threads.values():
+            thread.trainer.trajectories.close()
+        for thread in self._threads.values():
+            thread.join(THREAD_JOIN_S)
+            if thread.is_alive():
+                logger.warning("The %s did not end within %.0f seconds.", thread.name, THREAD_JOIN_S)

@@ -1,0 +1,172 @@
+"""TensorBoard event files: the record format and the messages in it, without TensorFlow, torch or a thread.
+
+``simple_value`` and ``histo`` are what ML-Agents (through ``torch.utils.tensorboard``) writes; scripts that read its
+event files find these series and not those of the newer tensor-based summaries. Own code instead of TensorBoard's
+writer because that one imports TensorFlow where it is installed, and starts a thread per file whose write errors
+(a full disk) surface at some later call.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.histogram_pb2 import HistogramProto
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+
+# What is kept in memory while the disk is full; about 10,000 summaries of 20 values.
+_MAX_PENDING_BYTES = 16 * 2**20
+
+
+class EventFile:
+    """One event file, appended to. A summary is one record, so that a kill never leaves half of one to be shown."""
+
+    def __init__(self, folder: Path) -> None:
+        """Only remembers the folder; the file is made by the first ``flush``."""
+        self._folder = folder
+        self._file: Any = None
+        self._end = 0  # of the last complete record
+        self._pending = bytearray(_record(Event(wall_time=time.time(), file_version="brain.Event:2")))
+
+    def add(self, values: Iterable[Any], step: int) -> None:
+        """Appends one summary of ``Summary.Value`` messages. It is in the file after ``flush``."""
+        event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
+        if len(self._pending) < _MAX_PENDING_BYTES:
+            self._pending += _record(event)
+
+    def flush(self) -> None:
+        """Writes what is pending.
+
+        Raises:
+            OSError: it could not be written (full disk). It stays pending and the file ends with a whole record.
+        """
+        if self._file is None:
+            self._file = _new_file(self._folder)
+        if not self._pending:
+            return
+        data = bytes(self._pending)
+        try:
+            self._file.seek(self._end)
+            written = 0
+            while written < len(data):  # a disk that is nearly full takes a part, and refuses at the next try
+                written += self._file.write(data[written:])
+        except OSError:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(data)
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Flushes and closes.
+
+        Raises:
+            OSError: what was pending could not be written.
+        """
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+
+def scalar(tag: str, value: float) -> Any:
+    """A ``Summary.Value`` of one number (kept as float32)."""
+    return Summary.Value(tag=tag, simple_value=value)
+
+
+def text(tag: str, content: str) -> Any:
+    """A ``Summary.Value`` for the text tab, under ``<tag>/text_summary``."""
+    return Summary.Value(
+        tag=f"{tag}/text_summary",
+        metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text", content=b"")),
+        tensor=TensorProto(
+            dtype=DT_STRING,
+            string_val=[content.encode("utf-8", "backslashreplace")],
+            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
+        ),
+    )
+
+
+def histogram(tag: str, values: NDArray[np.float64]) -> Any:
+    """A ``Summary.Value`` of the distribution of ``values`` (at least one, all finite).
+
+    The buckets are TensorFlow's: borders grow by a tenth, from 1e-12 to 1e20 on both sides of 0.
+    """
+    counts, _ = np.histogram(values, bins=_BORDERS)
+    filled = np.flatnonzero(counts)
+    first, last = (int(filled[0]), int(filled[-1])) if len(filled) else (0, 0)
+    # A bucket is given by its right border, so an empty one before the first tells where that begins.
+    return Summary.Value(
+        tag=tag,
+        histo=HistogramProto(
+            min=values.min(),
+            max=values.max(),
+            num=len(values),
+            sum=values.sum(),
+            sum_squares=values.dot(values),
+            bucket_limit=_BORDERS[first : last + 2].tolist(),
+            bucket=[0.0, *counts[first : last + 1].tolist()],
+        ),
+    )
+
+
+def _borders() -> NDArray[np.float64]:
+    border, positive = 1e-12, []
+    while border < 1e20:
+        positive.append(border)
+        border *= 1.1
+    return np.array([*(-b for b in reversed(positive)), 0.0, *positive])
+
+
+_BORDERS = _borders()
+
+
+def _new_file(folder: Path) -> Any:
+    """Named as TensorBoard expects; unbuffered, so that a failed write cannot be repeated behind our back."""
+    start = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+    number = 0
+    while True:
+        try:
+            return (folder / f"{start}.{number}").open("xb", buffering=0)
+        except FileExistsError:
+            number += 1
+
+
+def _record(event: Any) -> bytes:
+    data: bytes = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", _masked_crc(length)) + data + struct.pack("<I", _masked_crc(data))
+
+
+def _crc_table() -> tuple[int, ...]:
+    """Of CRC-32C (Castagnoli), which the standard library does not have."""
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return tuple(table)
+
+
+_CRC_TABLE = _crc_table()
+
+
+def _masked_crc(data: bytes) -> int:
+    """The checksum of a record: CRC-32C, rotated and shifted, as TensorFlow's record format asks."""
+    crc = 0xFFFFFFFF
+    table = _CRC_TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,89 @@
+"""Names from the wire, the command line or a file as names of files that stay where they belong."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote
+
+from trajtrainer.errors import RunFolderError
+
+# Room for "-<step>.onnx" and for the mark of temporary files within the 255 bytes that file systems allow.
+_MAX_BYTES = 180
+_FORBIDDEN = frozenset('<>:"/\\|?*')
+_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+# What a results folder holds besides the behaviours' folders.
+_TAKEN = frozenset({"run_logs", "configuration.yaml"})
+
+
+def behavior_file_name(behavior: str) -> str:
+    """A behaviour's name as the name of its folder and the stem of its files.
+
+    Names that are safe on every system stay as they are. Others are written with ``%XX`` in place of what is not
+    (``Team/Red`` becomes ``Team%2FRed``), so that two behaviours never share a folder.
+
+    Raises:
+        RunFolderError: the name is empty or too long for a file name.
+    """
+    if not behavior:
+        raise RunFolderError("The environment has a behaviour without a name. Give it a name in Unity.")
+    name = behavior
+    if _ESCAPE.search(name) or any(not _plain(character) for character in name):
+        name = "".join(
+            character if _plain(character) and character != "%" else _escaped(character) for character in name
+        )
+    if name[0] in ". " or name.lower() in _TAKEN or _WINDOWS_DEVICE.fullmatch(name):
+        name = _escaped(name[0]) + name[1:]
+    if name[-1] in ". ":  # Windows drops these
+        name = name[:-1] + _escaped(name[-1])
+    if name.lower().endswith(".onnx"):  # the exported copy of another behaviour may be called so
+        name = name[:-5] + "%2E" + name[-4:]
+    if len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
+        raise RunFolderError(
+            f"The behaviour name {behavior[:60]!r}... is too long for a file name ({len(name)} characters, at most "
+            f"{_MAX_BYTES} bytes). Give the behaviour a shorter name in Unity."
+        )
+    return name
+
+
+def behavior_of(file_name: str) -> str:
+    """The behaviour whose files are called ``file_name``: the inverse of ``behavior_file_name``."""
+    return unquote(file_name, errors="surrogatepass") if _ESCAPE.search(file_name) else file_name
+
+
+def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.name == "nt") -> str:
+    """A run id as it is, if it stays inside the results folder. ``/`` makes nested folders.
+
+    Raises:
+        RunFolderError: it is empty or absolute, leaves the folder, or cannot be a folder's name.
+    """
+    for part in run_id.split("/"):
+        problem = _problem(part, _FORBIDDEN if windows else frozenset("\\"))
+        if problem:
+            raise RunFolderError(
+                f"{option} {run_id!r} cannot be the name of a run: it contains {problem}. Use a plain name, such as "
+                "'ppo-1' or 'tests/ppo-1' (letters, digits, '-', '_', '.'); --results-dir chooses another folder."
+            )
+    return run_id
+
+
+def _problem(part: str, forbidden: frozenset[str]) -> str | None:
+    if part in ("", ".", ".."):
+        return f"{part!r} as the name of a folder"
+    for character in part:
+        if character in forbidden or not character.isprintable():
+            return repr(character)
+    if _WINDOWS_DEVICE.fullmatch(part) or part[-1] in ". ":
+        return f"{part!r}, which Windows does not allow"
+    if len(part.encode()) > _MAX_BYTES:
+        return f"a name of more than {_MAX_BYTES} bytes"
+    return None
+
+
+def _plain(character: str) -> bool:
+    return character.isprintable() and character not in _FORBIDDEN
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))

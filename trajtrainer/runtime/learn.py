@@ -1,0 +1,200 @@
+"""One run from settings to exit code: puts the parts together, runs the loop, saves everything at the end."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+
+from trajtrainer.curriculum import Curriculum
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity_environment import make_unity_environment
+from trajtrainer.runtime.behaviors import Behaviors
+from trajtrainer.runtime.collector import ActingBehavior, Collector
+from trajtrainer.runtime.controller import Controller
+from trajtrainer.runtime.device import choose_device, set_threads
+from trajtrainer.runtime.lessons import LessonKeeper
+from trajtrainer.runtime.logs import ConsoleHandler, banner
+from trajtrainer.runtime.progress import BehaviorSnapshot, ProgressView, RewardHistory, RunSnapshot, make_view
+from trajtrainer.runtime.rundir import RunFolder
+from trajtrainer.runtime.signals import StopRequest, stop_on_signals
+from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.runtime.throughput import Throughput
+from trajtrainer.runtime.timers_file import timers_json
+from trajtrainer.runtime.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
+from trajtrainer.settings.convert import dump
+from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.stats import StatsWriter
+from trajtrainer.steps import StepBatch
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.factory import check_supported
+from trajtrainer.unity.versions import API_VERSION
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_DRAWN_SEED = 10_000
+
+EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
+
+
+def run(
+    settings: RunSettings, handler: ConsoleHandler, make_environment: EnvironmentFactory = make_unity_environment
+) -> int:
+    """Trains, or with ``--inference`` acts, until done or stopped.
+
+    Args:
+        settings: of the run.
+        handler: of the console's log, above which the live view is drawn.
+        make_environment: starts what the collector steps.
+
+    Returns:
+        The exit code: 0 when done or after SIGINT, 143 after SIGTERM.
+
+    Raises:
+        TrajtrainerError: whatever ended the run early. Everything was saved before.
+    """
+    sys.stdout.write(banner(API_VERSION))
+    settings = settings.with_seed(_seed(settings))
+    check_supported(_all_behaviors(settings))
+    device = choose_device(settings.torch_settings.device)
+    set_threads()
+    folder = RunFolder(settings.checkpoint_settings)
+    folder.check({name: each.init_path for name, each in settings.behaviors.items()})
+    folder.create()
+    return _Run(settings, folder, handler, make_environment, device).run()
+
+
+class _Run:
+    """The parts of one run and how they end."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        folder: RunFolder,
+        handler: ConsoleHandler,
+        make_environment: EnvironmentFactory,
+        device: torch.device,
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._handler = handler
+        self._make_environment = make_environment
+        self._training = not settings.checkpoint_settings.inference
+        self._timers = Timers()
+        self._gauges = GaugeWriter()
+        self._rewards = RewardHistory()
+        self._writers = self._make_writers()
+        self._status = (
+            TrainingStatus.load(folder.status, writes=folder.writes)
+            if folder.resume
+            else TrainingStatus(folder.status if folder.writes else None)
+        )
+        self._curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
+        self._curriculum.restore(self._status.lessons())
+        self._behaviors = Behaviors(
+            settings,
+            folder,
+            self._status,
+            self._writers,
+            self._timers,
+            self._curriculum,
+            device,
+            on_checkpoint=self._write_files,
+        )
+
+    def _make_writers(self) -> list[StatsWriter]:
+        writers: list[StatsWriter] = [ConsoleWriter(), self._gauges, self._rewards]
+        if self._folder.writes:
+            writers.append(TensorboardWriter(lambda behavior: self._folder.behavior(behavior).path))
+        return writers + plugin_writers(self._settings)
+
+    def run(self) -> int:
+        with ExitStack() as stack:
+            stop = stack.enter_context(stop_on_signals(StopRequest()))
+            stack.callback(self._close_writers)
+            view = make_view(self._handler, debug=self._settings.debug)
+            stack.callback(view.close)
+            self._write_files()
+            self._status.save()
+            environment = self._make_environment(self._settings, self._folder)
+            stack.callback(environment.close)
+            stop.on_abort(environment.kill)
+            try:
+                self._make_controller(environment, stop, view).run()
+            finally:
+                self._save()
+        return stop.exit_code
+
+    def _make_controller(self, environment: Environment, stop: StopRequest, view: ProgressView) -> Controller:
+        lessons = LessonKeeper(self._curriculum, environment, self._status)
+
+        def make_behavior(behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch) -> ActingBehavior:
+            behavior = self._behaviors.make(behavior_id, spec, first)
+            behavior.reporter.add_source(lessons.statistics)
+            messages = {"Perf/Environment Steps per Second": lambda: collector.num_messages}
+            behavior.reporter.add_source(Throughput(messages))
+            return behavior
+
+        collector = Collector(environment, make_behavior, self._timers)
+        return Controller(
+            collector,
+            self._behaviors.trainers,
+            lessons,
+            stop,
+            self._timers,
+            training=self._training,
+            on_step=lambda: self._show(view),
+        )
+
+    def _save(self) -> None:
+        """Everything to disk, whatever ended the run."""
+        if not self._folder.writes:
+            return None
+        if not self._behaviors.known:
+            return self._write_files()
+        with self._timers("TrainerController._save_models"):
+            try:
+                self._behaviors.save_all()
+            finally:
+                self._write_files()
+
+    def _write_files(self) -> None:
+        self._folder.write_configuration(dump(self._settings))
+        self._folder.write_timers(timers_json(self._timers, self._gauges.gauges, sys.argv, API_VERSION))
+
+    def _close_writers(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def _show(self, view: ProgressView) -> None:
+        if view.due():
+            view.update(RunSnapshot(self._snapshots(), self._curriculum.lesson_names))
+
+    def _snapshots(self) -> list[BehaviorSnapshot]:
+        return [
+            BehaviorSnapshot(
+                name,
+                behavior.trainer.step,
+                behavior.trainer.settings.max_steps,
+                self._rewards.of(name),
+                behavior.trainer.should_still_train,
+            )
+            for name, behavior in self._behaviors.known.items()
+        ]
+
+
+def _seed(settings: RunSettings) -> int:
+    seed = settings.env_settings.seed
+    return int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
+
+
+def _all_behaviors(settings: RunSettings) -> dict[str, TrainerSettings]:
+    defaults = settings.default_settings
+    return {**({} if defaults is None else {"default_settings": defaults}), **settings.behaviors}

@@ -1,0 +1,64 @@
+"""Keeps the environment's parameters in step with the lessons that the trainers' progress has reached."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from trajtrainer.curriculum import BehaviorProgress, Curriculum
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.trainers.rl_trainer import RLTrainer
+
+logger = logging.getLogger(__name__)
+
+
+class LessonKeeper:
+    """Pushes the current samplers at every reset and after every lesson change."""
+
+    def __init__(self, curriculum: Curriculum, environment: Environment, status: TrainingStatus) -> None:
+        self.curriculum = curriculum
+        self._environment = environment
+        self._status = status
+        self._note_lessons()
+
+    def reset_environment(self) -> None:
+        """Resets every worker with the current samplers."""
+        self._environment.reset(self.curriculum.samplers)
+
+    def log_lessons(self) -> None:
+        for line in self.curriculum.descriptions():
+            logger.info(line)
+
+    def update(self, trainers: Mapping[str, RLTrainer]) -> bool:
+        """Checks all completion criteria once.
+
+        Returns:
+            Whether any lesson changed.
+        """
+        if not self.curriculum.has_next_lesson:
+            return False
+        progress = {
+            name: BehaviorProgress(trainer.step, trainer.settings.max_steps, trainer.reward_buffer)
+            for name, trainer in trainers.items()
+        }
+        change = self.curriculum.advance(progress)
+        if not change.advanced:
+            return False
+        self._note_lessons()
+        for trainer in trainers.values():
+            trainer.reward_buffer.clear()
+        for line in self.curriculum.descriptions(change.advanced):
+            logger.info(line)
+        if change.require_reset:
+            self.reset_environment()
+        else:
+            self._environment.set_parameters(self.curriculum.samplers)
+        return True
+
+    def _note_lessons(self) -> None:
+        for name, number in self.curriculum.lesson_numbers.items():
+            self._status.set_lesson(name, number)
+
+    def statistics(self) -> dict[str, float]:
+        return {f"Environment/Lesson Number/{name}": float(n) for name, n in self.curriculum.lesson_numbers.items()}

@@ -1,0 +1,286 @@
+"""The live view of a run on a terminal: one line per behaviour, redrawn a few times per second by the main loop.
+
+There is no thread. The loop asks ``due()`` (one clock reading) and then hands over plain data. Without a terminal
+nothing is drawn and the summary lines of the log tell how the run gets on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trajtrainer.runtime.logs import ConsoleHandler, printable
+from trajtrainer.runtime.writers import CUMULATIVE_REWARD
+from trajtrainer.stats import StatsSummary, StatsWriter
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions
+
+_INTERVAL_S = 0.5
+# A redraw costs 1.5 ms (one behaviour) to 6 ms (ten): the pause grows with it, so that the view takes at most 1/150.
+_PAUSE_PER_COST = 150
+_RATE_WINDOW = 40  # redraws that the steps per second are taken over
+_SPARK = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTHS = (8, 12)  # on a usual and on a wide terminal
+_HISTORY = 512
+_SHOW_CURSOR = b"\x1b[?25h"
+# Below these widths of the terminal the columns that matter least shrink or are left out.
+_FULL = 96
+_WIDE = 78
+_MEDIUM = 64
+_TITLES = ("", "", "", "step", "left", "reward", "", "steps/s")
+_NAME, _BAR, _COURSE = 0, 1, 6
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorSnapshot:
+    """How far one behaviour is.
+
+    Attributes:
+        name: of the behaviour.
+        step: the trainer's.
+        max_steps: where its training ends.
+        rewards: mean reward of each summary so far, oldest first (``RewardHistory.of``).
+        training: False when it only acts.
+    """
+
+    name: str
+    step: int
+    max_steps: int
+    rewards: Sequence[float] = ()
+    training: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """What the view shows. ``lessons`` is parameter -> current lesson's name."""
+
+    behaviors: Sequence[BehaviorSnapshot]
+    lessons: Mapping[str, str] = field(default_factory=dict)
+
+
+class ProgressView(Protocol):
+    """Where the main loop shows how far it is."""
+
+    def due(self) -> bool:
+        """Whether it is time for ``update``; False most of the time, so that no snapshot is made in vain."""
+
+    def update(self, snapshot: RunSnapshot) -> None:
+        """Shows ``snapshot``."""
+
+    def close(self) -> None:
+        """Leaves the last state on the screen and gives the terminal back. May be called again."""
+
+    def abandon(self) -> None:
+        """Gives the terminal back without drawing or taking a lock: for ``StopRequest.on_abort``."""
+
+
+class NoView:
+    """For pipes, files, CI and ``--debug``: the log lines are all there is."""
+
+    def due(self) -> bool:
+        return False
+
+    def update(self, snapshot: RunSnapshot) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+class LiveView:
+    """Draws on a terminal with rich. Log lines and stray prints scroll above."""
+
+    def __init__(self, console: Console, handler: ConsoleHandler | None = None) -> None:
+        """
+        Args:
+            console: of the terminal.
+            handler: of the log, whose lines are printed above the view until ``close``.
+        """
+        self._console = console
+        self._handler = handler
+        self._live = Live(console=console, auto_refresh=False)
+        self._started = time.monotonic()
+        self._next = 0.0
+        self._rates: dict[str, _Rate] = {}
+        self._live.start()
+        if handler is not None:
+            handler.sink = self._print
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def update(self, snapshot: RunSnapshot) -> None:
+        now = time.monotonic()
+        rates = {}
+        for behavior in snapshot.behaviors:
+            rate = self._rates.setdefault(behavior.name, _Rate())
+            rates[behavior.name] = rate.update(now, behavior.step)
+        view = render(snapshot, rates, now - self._started, self._console.options)
+        self._live.update(view, refresh=True)
+        self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
+
+    def close(self) -> None:
+        if self._handler is not None:
+            self._handler.sink = None
+        self._live.stop()
+
+    def abandon(self) -> None:
+        os.write(self._console.file.fileno(), _SHOW_CURSOR)
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+
+def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
+    """A live view if stdout is a terminal that can show it, and nothing says that a machine reads along."""
+    if debug or environ.get("CI") or environ.get("TERM", "") in ("dumb", "unknown"):
+        return NoView()
+    console = Console(highlight=False)
+    return LiveView(console, handler) if console.is_terminal and not console.is_dumb_terminal else NoView()
+
+
+class RewardHistory(StatsWriter):
+    """Remembers the mean reward of each summary for the view."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, deque[float]] = {}
+        self._lock = threading.Lock()
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:  # noqa: ARG002
+        reward = values.get(CUMULATIVE_REWARD)
+        if reward is not None:
+            with self._lock:
+                self._means.setdefault(category, deque(maxlen=_HISTORY)).append(reward.mean)
+
+    def of(self, behavior: str) -> list[float]:
+        """Mean rewards, oldest first; the newest few hundred."""
+        with self._lock:
+            return list(self._means.get(behavior, ()))
+
+
+class _Rate:
+    """Steps per second over the last redraws."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque(maxlen=_RATE_WINDOW)
+
+    def update(self, now: float, step: int) -> float | None:
+        self._points.append((now, step))
+        then, before = self._points[0]
+        seconds = now - then
+        return (step - before) / seconds if seconds > 0 else None
+
+
+def render(
+    snapshot: RunSnapshot, rates: Mapping[str, float | None], elapsed_s: float, options: ConsoleOptions
+) -> RenderableType:
+    """The view as rich draws it.
+
+    Args:
+        snapshot: what to show.
+        rates: steps per second of each behaviour; None when not known yet.
+        elapsed_s: since the start of the run.
+        options: of the console: width and whether it can show more than ASCII.
+    """
+    if not snapshot.behaviors:
+        return Group(
+            Text(), Text("Waiting for the environment's first agents", style="dim"), _footer(snapshot, elapsed_s)
+        )
+    width = options.max_width
+    left_out = {_COURSE} if width < _WIDE else set()
+    if width < _MEDIUM:
+        left_out.add(_BAR)  # the percentage stays
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    course = 0 if options.ascii_only else _SPARK_WIDTHS[width >= _FULL]
+    rows = [_cells(behavior, rates.get(behavior.name), course) for behavior in snapshot.behaviors]
+    for number in range(len(_TITLES)):
+        if number in left_out:
+            continue
+        if number == _BAR:
+            table.add_column(ratio=1, min_width=6)
+        elif number == _NAME:
+            table.add_column(no_wrap=True, max_width=max(12, width // 5), ratio=1 if _BAR in left_out else None)
+        else:
+            table.add_column(no_wrap=True, justify="left" if number == _COURSE else "right")
+    headings: list[RenderableType] = [Text(title, style="dim") for title in _TITLES]
+    for row in [headings, *rows]:
+        table.add_row(*(cell for number, cell in enumerate(row) if number not in left_out))
+    return Group(Text(), table, _footer(snapshot, elapsed_s))
+
+
+def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int) -> list[RenderableType]:
+    total = max(behavior.max_steps, 1)
+    share = min(behavior.step / total, 1.0)
+    done = behavior.step >= behavior.max_steps
+    if not behavior.training:
+        left = "acting"
+    elif done:
+        left = "done"
+    else:
+        left = duration((behavior.max_steps - behavior.step) / rate) if rate else "-"
+    return [
+        Text(printable(behavior.name), style="bold", overflow="ellipsis"),
+        ProgressBar(total=total, completed=min(behavior.step, total)),
+        Text(f"{int(100 * share)}%"),
+        Text(f"{count(behavior.step)}/{count(behavior.max_steps)}"),
+        Text(left),
+        Text(f"{behavior.rewards[-1]:.3f}" if behavior.rewards else "-", style="bold"),
+        Text(sparkline(behavior.rewards, course), style="cyan"),
+        Text("-" if rate is None else f"{rate:,.0f}"),
+    ]
+
+
+def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
+    lessons = ", ".join(f"{name}: {lesson}" for name, lesson in snapshot.lessons.items())
+    line = f"{duration(elapsed_s)} elapsed" + (f"   lessons  {lessons}" if lessons else "")
+    return Text(printable(line), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The course of ``values`` in at most ``width`` characters; longer ones are averaged in groups."""
+    finite = [value for value in values if value - value == 0]
+    if len(finite) < 2 or width < 1:
+        return ""
+    width = min(width, len(finite))
+    borders = [i * len(finite) // width for i in range(width + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(borders)]
+    low, high = min(means), max(means)
+    if high == low:
+        return _SPARK[3] * width
+    return "".join(_SPARK[int((value - low) / (high - low) * (len(_SPARK) - 1) + 0.5)] for value in means)
+
+
+def count(steps: int) -> str:
+    """Steps in four significant figures or fewer: 950, 12.5k, 1.23M."""
+    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if steps >= size:
+            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # cut, not rounded: the end is not shown early
+    return str(steps)
+
+
+def duration(seconds: float) -> str:
+    """The two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"

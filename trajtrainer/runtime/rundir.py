@@ -1,0 +1,269 @@
+"""The folder of a run: where every file is, and the checks before anything is written (reference 1.5, 1.7).
+
+::
+
+    results/<run-id>/
+      configuration.yaml
+      <Behavior>.onnx
+      <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  events.out.tfevents.*
+      run_logs/timers.json  training_status.json  Player-<worker>.log
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trajtrainer.errors import RunFolderError
+from trajtrainer.runtime import atomic
+from trajtrainer.runtime.filenames import behavior_file_name, check_run_id
+from trajtrainer.settings.run import CheckpointSettings
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_NAME = "checkpoint.pt"
+# Enough to notice a full disk or quota, too little to wait for.
+_PROBE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorFolder:
+    """The files of one behaviour.
+
+    Attributes:
+        behavior: the name as Unity knows it.
+        name: the same as a file name (``behavior_file_name``).
+        path: the folder.
+        exported: ``<Behavior>.onnx`` beside the folder, the policy of the last save.
+    """
+
+    behavior: str
+    name: str
+    path: Path
+    exported: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest state, used by ``--resume`` and ``--initialize-from``."""
+        return self.path / CHECKPOINT_NAME
+
+    def numbered(self, step: int, suffix: str) -> Path:
+        """``<Behavior>-<step><suffix>``, with the suffix ``.pt`` or ``.onnx``."""
+        return self.path / f"{self.name}-{step}{suffix}"
+
+    def steps_on_disk(self) -> list[int]:
+        """The steps of the numbered ``.pt`` files that are there, ascending."""
+        pattern = re.compile(re.escape(self.name) + r"-(\d{1,18})\.pt")
+        if not self.path.is_dir():
+            return []
+        return sorted(int(match[1]) for path in self.path.iterdir() if (match := pattern.fullmatch(path.name)))
+
+
+class RunFolder:
+    """``results/<run-id>``. Making the object touches no file; ``check`` only looks, ``create`` writes.
+
+    Attributes:
+        path: the folder, as given by ``results_dir`` (so relative where that is).
+        resume: the run goes on from its checkpoint.
+        writes: False for ``--inference``, which leaves no trace.
+    """
+
+    def __init__(self, settings: CheckpointSettings) -> None:
+        self._results = Path(settings.results_dir)
+        self.path = self._results / check_run_id(settings.run_id)
+        self.resume = settings.resume or settings.load_model
+        self.writes = not settings.inference
+        self._force = settings.force
+        # Resuming wins over starting from another run's weights.
+        initialize_from = None if self.resume else settings.initialize_from
+        self.initialize_from: Path | None = None
+        if initialize_from is not None:
+            self.initialize_from = self._results / check_run_id(initialize_from, "--initialize-from")
+        self._behaviors: dict[str, BehaviorFolder] = {}
+
+    @property
+    def configuration(self) -> Path:
+        return self.path / "configuration.yaml"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "run_logs"
+
+    @property
+    def status(self) -> Path:
+        return self.logs / "training_status.json"
+
+    @property
+    def timers(self) -> Path:
+        return self.logs / "timers.json"
+
+    def player_log(self, worker: int) -> Path | None:
+        """Where a player writes its log; None when nothing may be written."""
+        return self.logs / f"Player-{worker}.log" if self.writes else None
+
+    def check(self, init_paths: Mapping[str, str | None]) -> None:
+        """Looks whether the run may start.
+
+        Args:
+            init_paths: ``init_path`` of every behaviour that the settings list.
+
+        Raises:
+            RunFolderError: the run id is taken or missing, or there is nothing to start from (reference 1.5).
+        """
+        try:
+            self._check_folders()
+            if not self.resume:
+                for behavior, init_path in init_paths.items():
+                    self.initial_weights(behavior, init_path)
+        except OSError as error:
+            raise RunFolderError(f"The results folder cannot be read: {error}.") from error
+
+    def initial_weights(self, behavior: str, init_path: str | None, *, listed: bool = True) -> Path | None:
+        """The file whose weights a new behaviour starts with.
+
+        Args:
+            behavior: its name.
+            init_path: of its settings; a bare file name is looked for in the run of ``--initialize-from``.
+            listed: whether the settings list the behaviour. One that does not stand there may be new since the
+                other run, so that it starts afresh with a warning.
+
+        Returns:
+            None when it starts from scratch (always when resuming).
+
+        Raises:
+            RunFolderError: the file is missing or no ``.pt`` file.
+        """
+        if self.resume or (init_path is None and self.initialize_from is None):
+            return None
+        source = self.initialize_from
+        if init_path is None or (source is not None and "/" not in init_path and "\\" not in init_path):
+            assert source is not None
+            path = source / behavior_file_name(behavior) / (init_path or CHECKPOINT_NAME)
+        else:
+            path = Path(init_path)
+        if path.is_file() and path.suffix == ".pt":
+            return path
+        message = f"Could not initialize from {path}: the file does not exist or is not a `.pt` file."
+        if listed:
+            raise RunFolderError(
+                f"{message} Behaviour {behavior!r} was to start from it; correct --initialize-from or its init_path."
+            )
+        logger.warning("%s Behaviour %r starts from scratch.", message, behavior)
+        return None
+
+    def create(self) -> None:
+        """Makes the folders, removes what a killed run left half-written, and tries whether there is room to write.
+
+        Does nothing for ``--inference``.
+
+        Raises:
+            RunFolderError: the folder cannot be made or written.
+        """
+        if not self.writes:
+            return
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            leftovers = atomic.remove_leftovers([self.path, *(p for p in self.path.iterdir() if p.is_dir())])
+            atomic.try_writing(self.logs, _PROBE_BYTES)
+        except OSError as error:
+            raise RunFolderError(
+                f"The results folder {self.path} cannot be written: {error.strerror or error}. Make room or correct "
+                "the rights there, or choose another place with --results-dir."
+            ) from error
+        if leftovers:
+            logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
+
+    def behavior(self, behavior: str) -> BehaviorFolder:
+        """The behaviour's folder, made at its first mention.
+
+        A run that is not resumed removes the TensorBoard files that an earlier run left there.
+
+        Raises:
+            RunFolderError: the name is unfit for a file, another behaviour's folder is the same for this file
+                system (names that differ only in case), or the folder cannot be made.
+        """
+        known = self._behaviors.get(behavior)
+        if known is not None:
+            return known
+        name = behavior_file_name(behavior)
+        folder = BehaviorFolder(behavior, name, self.path / name, self.path / f"{name}.onnx")
+        if self.writes:
+            try:
+                folder.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RunFolderError(
+                    f"The folder {folder.path} of behaviour {behavior!r} cannot be made: {error.strerror or error}."
+                ) from error
+            self._refuse_shared_folder(folder)
+            if not self.resume:
+                _remove_events(folder.path)
+        self._behaviors[behavior] = folder
+        return folder
+
+    def write_configuration(self, text: str) -> None:
+        """Writes ``configuration.yaml``; a failure is logged and does not end the run."""
+        self._write("configuration", self.configuration, text)
+
+    def write_timers(self, text: str) -> None:
+        """Writes ``timers.json``; a failure is logged and does not end the run."""
+        self._write("timers", self.timers, text)
+
+    def _check_folders(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path} is a file, not the folder of a run. Choose another --run-id.")
+        if self.resume and not self.path.is_dir():
+            raise RunFolderError(
+                f"Previous data from this run ID was not found: there is no folder {self.path}. "
+                "Train a new run by removing the --resume flag."
+            )
+        if not self.resume and not self._force and _has_training_data(self.path):
+            raise RunFolderError(
+                f"Previous data from this run ID was found in {self.path}. Either specify a new run ID, use --resume "
+                "to resume this run, or use the --force parameter to overwrite existing data."
+            )
+        if self.initialize_from is not None and not self.initialize_from.is_dir():
+            raise RunFolderError(
+                f"Could not initialize from {self.initialize_from}. "
+                "Make sure models have already been saved with that run ID."
+            )
+
+    def _write(self, what: str, path: Path, text: str) -> None:
+        if not self.writes:
+            return
+        try:
+            atomic.write_text(path, text)
+        except OSError as error:
+            logger.error("The %s could not be written to %s: %s.", what, path, error.strerror or error)
+
+    def _refuse_shared_folder(self, folder: BehaviorFolder) -> None:
+        for other in self._behaviors.values():
+            if other.path.samefile(folder.path):
+                raise RunFolderError(
+                    f"The behaviours {other.behavior!r} and {folder.behavior!r} have the same folder {folder.path} on "
+                    "this file system. Rename one of them in Unity."
+                )
+
+
+def _has_training_data(folder: Path) -> bool:
+    """Whether a run has got further there than its start: what a failed start leaves is in nobody's way."""
+    if not folder.is_dir():
+        return False
+    return any(
+        path.name != "configuration.yaml" and path.name != "run_logs" and _is_data(path) for path in folder.iterdir()
+    )
+
+
+def _is_data(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else True
+
+
+def _remove_events(folder: Path) -> None:
+    for path in sorted(folder.glob("events.out*")):
+        logger.warning("Deleting TensorBoard data %s that was left over from a previous run.", path)
+        try:
+            path.unlink()
+        except OSError as error:
+            logger.warning("%s could not be deleted: %s.", path, error.strerror or error)

@@ -1,0 +1,222 @@
+"""``run_logs/training_status.json``: lessons, ratings and the checkpoints that are kept (reference 1.8).
+
+The file is ML-Agents' own format, so that either side goes on where the other stopped::
+
+    {"<parameter>": {"lesson_num": 1},
+     "<behavior>": {"checkpoints": [...], "final_checkpoint": {...}, "elo": 1200.0},
+     "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
+
+A parameter and a behaviour of one name share their object, as there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from trajtrainer.errors import RunFolderError
+from trajtrainer.runtime import atomic
+from trajtrainer.runtime.rundir import BehaviorFolder
+
+logger = logging.getLogger(__name__)
+
+STATUS_FORMAT_VERSION = "0.3.0"
+# The release whose files and formats these are. ML-Agents compares it with its own when it resumes a run, and its
+# reader takes exactly the three keys of the metadata, so that this package's own version cannot stand there.
+COMPATIBLE_MLAGENTS_VERSION = "1.1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """One numbered checkpoint.
+
+    Attributes:
+        steps: the trainer's step when it was saved.
+        reward: mean return of the episodes since the last policy update; None without any.
+        creation_time: seconds since 1970.
+    """
+
+    steps: int
+    reward: float | None
+    creation_time: float
+
+    def to_json(self, folder: BehaviorFolder, *, final: bool = False) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "file_path": str(folder.exported if final else folder.numbered(self.steps, ".onnx")),
+            "reward": self.reward,
+            "creation_time": self.creation_time,
+            "auxillary_file_paths": [str(folder.numbered(self.steps, ".pt"))],
+        }
+
+    @classmethod
+    def from_json(cls, entry: object) -> CheckpointRecord | None:
+        """The record of an entry, or None if it is none.
+
+        The paths of the entry are not read: the files are where this run's folder says, also when the run was
+        moved here from elsewhere, and a file cannot make the rotation delete something outside of it.
+        """
+        if not isinstance(entry, dict):
+            return None
+        steps, reward, created = (entry.get(key) for key in ("steps", "reward", "creation_time"))
+        if not _is_count(steps):
+            return None
+        return cls(steps, finite_or_none(reward), finite_or_none(created) or 0.0)
+
+
+class TrainingStatus:
+    """The content of the file, in memory. Several trainers' threads may use it."""
+
+    def __init__(self, path: Path | None, sections: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """
+        Args:
+            path: of the file; None never writes (``--inference``).
+            sections: what an earlier run left. Unknown entries are kept.
+        """
+        self.path = path
+        self._sections: dict[str, dict[str, Any]] = {name: dict(entry) for name, entry in (sections or {}).items()}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, path: Path, *, writes: bool = True) -> TrainingStatus:
+        """Reads the file of a run that is resumed. A missing or damaged one is a warning, never an error: the
+        checkpoint managers find the checkpoints by the files that are there."""
+        target = path if writes else None
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            logger.warning(
+                "Training status file %s not found. Lessons start anew; checkpoints are taken from the folder.", path
+            )
+            return cls(target)
+        except (OSError, ValueError, RecursionError) as error:
+            logger.warning(
+                "Training status file %s is damaged (%s). Lessons start anew; checkpoints are taken from the folder.",
+                path,
+                error,
+            )
+            return cls(target)
+        if not isinstance(content, dict):
+            logger.warning("Training status file %s holds no JSON object and is ignored.", path)
+            return cls(target)
+        status = cls(target, {name: entry for name, entry in content.items() if isinstance(entry, dict)})
+        _compare_versions(path, content.get("metadata"))
+        return status
+
+    def lesson(self, parameter: str) -> int | None:
+        """The lesson that an environment parameter has reached; None when nothing is known."""
+        number = self._get(parameter, "lesson_num")
+        return number if _is_count(number) else None
+
+    def lessons(self) -> dict[str, dict[str, int]]:
+        """Those of all parameters, as ``Curriculum.restore`` takes them."""
+        with self._lock:
+            names = list(self._sections)
+        found = {name: self.lesson(name) for name in names}
+        return {name: {"lesson_num": number} for name, number in found.items() if number is not None}
+
+    def set_lesson(self, parameter: str, number: int) -> None:
+        self._set(parameter, "lesson_num", number)
+
+    def elo(self, behavior: str) -> float | None:
+        """The rating of a behaviour that trains by self-play; None when nothing is known."""
+        return finite_or_none(self._get(behavior, "elo"))
+
+    def set_elo(self, behavior: str, elo: float) -> None:
+        self._set(behavior, "elo", elo)
+
+    def checkpoints(self, behavior: str) -> list[CheckpointRecord] | None:
+        """The kept checkpoints, oldest first; None when the file does not tell."""
+        entries = self._get(behavior, "checkpoints")
+        if not isinstance(entries, list):
+            return None
+        records = [CheckpointRecord.from_json(entry) for entry in entries]
+        return [record for record in records if record is not None]
+
+    def set_checkpoints(
+        self, folder: BehaviorFolder, records: Sequence[CheckpointRecord], final: CheckpointRecord | None = None
+    ) -> None:
+        """Replaces the list of a behaviour, and with ``final`` its final checkpoint."""
+        self._set(folder.behavior, "checkpoints", [record.to_json(folder) for record in records])
+        if final is not None:
+            self._set(folder.behavior, "final_checkpoint", final.to_json(folder, final=True))
+
+    def save(self) -> None:
+        """Writes the file, whole or not at all.
+
+        Raises:
+            RunFolderError: it could not be written; the old file is untouched.
+        """
+        if self.path is None:
+            return
+        with self._lock:
+            content = {name: dict(entry) for name, entry in self._sections.items() if name != "metadata"}
+            # Last, as ML-Agents has it. A behaviour of this name keeps its entries.
+            content["metadata"] = {**self._sections.get("metadata", {}), **_metadata()}
+            try:
+                atomic.write_text(self.path, json.dumps(content, indent=4))
+            except OSError as error:
+                raise RunFolderError(f"{self.path} could not be written: {error.strerror or error}.") from error
+
+    def _get(self, section: str, key: str) -> Any:
+        with self._lock:
+            return self._sections.get(section, {}).get(key)
+
+    def _set(self, section: str, key: str, value: Any) -> None:
+        with self._lock:
+            self._sections.setdefault(section, {})[key] = value
+
+
+def _metadata() -> dict[str, str]:
+    return {
+        "stats_format_version": STATUS_FORMAT_VERSION,
+        "mlagents_version": COMPATIBLE_MLAGENTS_VERSION,
+        "torch_version": installed_version("torch"),
+    }
+
+
+def _compare_versions(path: Path, metadata: object) -> None:
+    """The peer's warnings: other versions may differ in formats, and need not."""
+    if not isinstance(metadata, dict):
+        logger.warning("Training status file %s does not tell its version. It is read as far as it goes.", path)
+        return
+    names = {"stats_format_version": "format", "mlagents_version": "ML-Agents", "torch_version": "PyTorch"}
+    for key, now in _metadata().items():
+        if metadata.get(key) != now:
+            logger.warning(
+                "The run was saved with %s version %s, which differs from the current version %s. "
+                "Model may not behave properly.",
+                names[key],
+                metadata.get(key),
+                now,
+            )
+
+
+def installed_version(package: str) -> str:
+    """The version of an installed package, found without importing it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**18
+
+
+def finite_or_none(value: object) -> float | None:
+    """The number as JSON can hold it: None for anything else than a finite number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

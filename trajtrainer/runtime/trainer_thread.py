@@ -1,0 +1,28 @@
+"""A trainer in a thread of its own (``threaded: true``)."""
+
+from __future__ import annotations
+
+import threading
+
+from trajtrainer.trainers.rl_trainer import RLTrainer
+
+
+class TrainerThread(threading.Thread):
+    """Advances one trainer whenever its trajectory queue has something.
+
+    Waits on the queue's condition; ``close`` of the queue ends the thread. What ``advance`` raises is kept in
+    ``failure`` for the controller to raise.
+    """
+
+    def __init__(self, trainer: RLTrainer) -> None:
+        super().__init__(name=f"trainer {trainer.behavior}", daemon=True)
+        self.trainer = trainer
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while self.trainer.trajectories.wait():
+                self.trainer.advance()
+        except BaseException as failure:  # handed to the main thread, which ends the run with it
+            self.failure = failure
+            self.trainer.pool.close()

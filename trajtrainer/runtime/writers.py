@@ -1,0 +1,221 @@
+"""Who gets every summary: TensorBoard, the console, the gauges of ``timers.json``, and plugins.
+
+All may be called from several trainers' threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trajtrainer.plugins import STATS_WRITER_GROUP, load_entry_points
+from trajtrainer.runtime import event_file
+from trajtrainer.runtime.event_file import EventFile
+from trajtrainer.stats import StatsSummary, StatsWriter
+from trajtrainer.steps import Aggregation
+
+logger = logging.getLogger(__name__)
+
+CUMULATIVE_REWARD = "Environment/Cumulative Reward"
+GROUP_REWARD = "Environment/Group Cumulative Reward"
+ELO = "Self-play/ELO"
+# What the console line needs and TensorBoard does not show.
+IS_TRAINING = "Is Training"
+STEP = "Step"
+HIDDEN_TAGS = frozenset({IS_TRAINING, STEP})
+
+
+class TensorboardWriter(StatsWriter):
+    """Writes one event file per behaviour (tags of reference 7), complete on disk after every summary."""
+
+    def __init__(self, folder_of: Callable[[str], Path]) -> None:
+        """
+        Args:
+            folder_of: behaviour name -> its folder, which exists.
+        """
+        self._folder_of = folder_of
+        self._files: dict[str, EventFile] = {}
+        self._lock = threading.Lock()
+        self._failing = False
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        messages = []
+        for tag, summary in values.items():
+            if tag in HIDDEN_TAGS or not len(summary.values):
+                continue
+            messages.append(event_file.scalar(tag, summary.aggregated))
+            if summary.aggregation is Aggregation.HISTOGRAM:
+                numbers = np.asarray(summary.values, np.float64)
+                numbers = numbers[np.isfinite(numbers)]
+                if len(numbers):
+                    messages.append(event_file.histogram(f"{tag}_hist", numbers))
+        self._write(category, messages, step)
+
+    def add_hyperparameters(self, category: str, text: str) -> None:
+        self._write(category, [event_file.text("Hyperparameters", text)], 0)
+
+    def close(self) -> None:
+        with self._lock:
+            for file in self._files.values():
+                self._guarded(file.close)
+            self._files.clear()
+
+    def _write(self, category: str, messages: list[Any], step: int) -> None:
+        with self._lock:
+            file = self._files.get(category)
+            if file is None:
+                file = self._files[category] = EventFile(self._folder_of(category))
+            file.add(messages, step)
+            self._guarded(file.flush)
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        """A full disk costs no training run: what is pending is written once there is room again."""
+        try:
+            write()
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                logger.error("TensorBoard data could not be written and is kept until there is room: %s.", error)
+            self._failing = True
+
+
+class ConsoleWriter(StatsWriter):
+    """Logs one line per summary, in the peer's words (reference 1.13)."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
+
+    def add_hyperparameters(self, category: str, text: str) -> None:
+        logger.info("Hyperparameters for behavior name %s: \n%s", category, text)
+
+
+def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, elapsed_s: float) -> str:
+    """The line that scrapers of logs know, such as
+    ``3DBall. Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. Training.``"""
+    training = IS_TRAINING in values and values[IS_TRAINING].aggregated > 0
+    pieces = [category, f"Step: {step}", f"Time Elapsed: {elapsed_s:0.3f} s"]
+    reward = values.get(CUMULATIVE_REWARD)
+    if reward is None:
+        pieces.append("No episode was completed since last summary")
+    else:
+        pieces.append(f"Mean Reward: {reward.mean:0.3f}")
+        if GROUP_REWARD in values:
+            pieces.append(f"Mean Group Reward: {values[GROUP_REWARD].mean:0.3f}")
+        else:
+            pieces.append(f"Std of Reward: {reward.std:0.3f}")
+    pieces.append("Training" if training else "Not Training")
+    if reward is not None and ELO in values:
+        pieces.append(f"ELO: {values[ELO].mean:0.3f}")
+    return ". ".join(pieces) + "."
+
+
+@dataclass(slots=True)
+class Gauge:
+    """One number over the summaries so far: the newest, its extremes and how often it was set."""
+
+    value: float
+    min: float
+    max: float
+    count: int = 1
+
+    def update(self, value: float) -> None:
+        self.value = value
+        self.min = min(self.min, value)
+        self.max = max(self.max, value)
+        self.count += 1
+
+
+class GaugeWriter(StatsWriter):
+    """Collects the gauges of ``timers.json``: ``<behaviour>.<tag>.mean`` and ``.sum`` of every summary."""
+
+    def __init__(self) -> None:
+        self.gauges: dict[str, Gauge] = {}
+        self._lock = threading.Lock()
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:  # noqa: ARG002
+        with self._lock:
+            for tag, summary in values.items():
+                name = f"{category}.{tag}".replace("/", ".").replace(" ", "")
+                for kind, value in (("mean", summary.mean), ("sum", summary.sum)):
+                    if math.isfinite(value):  # JSON has no word for the others
+                        self._set(f"{name}.{kind}", value)
+
+    def _set(self, name: str, value: float) -> None:
+        gauge = self.gauges.get(name)
+        if gauge is None:
+            self.gauges[name] = Gauge(value, value, value)
+        else:
+            gauge.update(value)
+
+
+class GuardedWriter(StatsWriter):
+    """Somebody else's writer. Its first exception is logged, and from then on it is left out."""
+
+    def __init__(self, name: str, writer: StatsWriter) -> None:
+        self._name = name
+        self._writer: StatsWriter | None = writer
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        self._call(lambda writer: writer.write_stats(category, values, step))
+
+    def add_hyperparameters(self, category: str, text: str) -> None:
+        self._call(lambda writer: writer.add_hyperparameters(category, text))
+
+    def close(self) -> None:
+        self._call(lambda writer: writer.close())
+
+    def _call(self, method: Callable[[StatsWriter], None]) -> None:
+        if self._writer is None:
+            return
+        try:
+            method(self._writer)
+        except Exception:
+            self._writer = None
+            logger.exception("The statistics writer %r failed and is left out from here on.", self._name)
+
+
+def plugin_writers(settings: object) -> list[StatsWriter]:
+    """The writers of installed plugins (entry point group ``trajtrainer.stats_writer``).
+
+    Args:
+        settings: the run's settings, handed to each entry point. It returns a writer or a list of them.
+
+    Returns:
+        The writers, each behind a ``GuardedWriter``. A plugin that fails is reported and left out.
+    """
+    writers: list[StatsWriter] = []
+    for name, make in load_entry_points(STATS_WRITER_GROUP):
+        try:
+            made = make(settings)
+            found = list(made) if isinstance(made, (list, tuple)) else [made]
+            wrong = [item for item in found if not isinstance(item, StatsWriter)]
+            if wrong:
+                raise TypeError(f"it returned {wrong[0]!r}, which is no StatsWriter")
+        except Exception:
+            logger.exception("The statistics writer plugin %r could not be made and is left out.", name)
+            continue
+        writers += [GuardedWriter(name, writer) for writer in found]
+    return writers
+
+
+def hyperparameters_text(settings: Mapping[str, Any]) -> str:
+    """A behaviour's settings (as dumped to YAML) as the indented tree that console and TensorBoard show."""
+    return _tree(settings, 0)
+
+
+def _tree(value: object, depth: int) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    lines = (f"\t{'  ' * depth}{key}:\t{_tree(entry, depth + 1)}" for key, entry in value.items())
+    return ("\n" if depth else "") + "\n".join(lines)

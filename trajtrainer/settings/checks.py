@@ -1,0 +1,106 @@
+"""Range checks that the settings classes carry, so that no settings object with a senseless value can exist.
+
+A check raises ``InvalidValueError``, which knows the field; the YAML reader adds file, line and path to it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from attrs import Attribute, frozen
+
+from trajtrainer.errors import SettingsError
+
+Check = Callable[[Any, "Attribute[Any]", Any], None]
+
+
+@frozen
+class Fault:
+    """One value that does not fit.
+
+    Attributes:
+        path: the field, relative to the object that was being built (``("network_settings", "memory")``).
+        message: what is there and what would have fitted.
+    """
+
+    path: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: {self.message}" if self.path else self.message
+
+
+def misfit(path: tuple[str, ...], found: object, expected: str) -> Fault:
+    """The fault of a value; ``expected`` completes the sentence "expected ..."."""
+    return Fault(path, f"found {shown(found)}, expected {expected}")
+
+
+def shown(value: object) -> str:
+    """A value as it would stand in YAML, short enough for a message."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping" if value else "{}"
+    if isinstance(value, list) and not all(isinstance(item, int | float) for item in value):
+        return "a list"
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean X?" if a known word is close to this one, else nothing."""
+    by_lower = {each.lower(): each for each in known}
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[matches[0]]}?" if matches else ""
+
+
+class InvalidValueError(SettingsError):
+    """Values of one settings object that do not fit."""
+
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__("; ".join(str(fault) for fault in faults))
+        self.faults = faults
+
+
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raise all faults at once; do nothing if there are none.
+
+    Raises:
+        InvalidValueError: there is at least one.
+    """
+    found = tuple(faults)
+    if found:
+        raise InvalidValueError(*found)
+
+
+def satisfies(condition: Callable[[Any], bool], expected: str) -> Check:
+    """A check that ``condition(value)`` holds; ``expected`` says in words what it asks for."""
+
+    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not condition(value):
+            raise InvalidValueError(misfit((attribute.name,), value, expected))
+
+    return check
+
+
+def at_least(minimum: float, unit: str = "a number") -> Check:
+    """``value >= minimum``."""
+    return satisfies(lambda value: value >= minimum, f"{unit} of at least {minimum}")
+
+
+def between(minimum: float, maximum: float) -> Check:
+    """``minimum <= value <= maximum``."""
+    return satisfies(lambda value: minimum <= value <= maximum, f"a number from {minimum} to {maximum}")
+
+
+positive: Check = satisfies(lambda value: value > 0, "a number above 0")
+not_negative: Check = at_least(0)
+count: Check = at_least(1, "a whole number")
+"""For sizes, intervals and numbers of things: at least 1."""
+unlimited_count: Check = at_least(-1, "a whole number")
+"""For limits where -1 means that there is none."""
+fraction: Check = between(0, 1)

@@ -1,0 +1,167 @@
+"""YAML <-> settings. Everything that is wrong with a file is said at once, with line and path."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from attrs import evolve
+from cattrs import ClassValidationError
+
+from trajtrainer.errors import SettingsError
+from trajtrainer.settings.checks import InvalidValueError
+from trajtrainer.settings.converter import CONVERTER
+from trajtrainer.settings.document import Entry, from_mapping, read
+from trajtrainer.settings.prepare import prepare, prepare_behavior
+from trajtrainer.settings.problems import ConfigurationError, Place, Problem
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.structuring import faults
+from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+
+logger = logging.getLogger(__name__)
+
+
+def load(text: str, filename: str) -> RunSettings:
+    """The settings that a YAML text describes; ``filename`` is for the messages.
+
+    Raises:
+        ConfigurationError: anything in it is wrong; the message lists everything.
+    """
+    root, problems = read_document(text, filename)
+    return settle(root, problems)
+
+
+def read_file(path: Path) -> tuple[Entry, list[Problem]]:
+    """The tree of a YAML file, and the problems that do not stop its reading.
+
+    Raises:
+        SettingsError: the file is not there or cannot be read.
+        ConfigurationError: it is no UTF-8 text, no YAML, empty, or no mapping.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise SettingsError(f"Config file could not be found at {path.absolute()}.") from None
+    except OSError as error:
+        raise SettingsError(f"The config file {path.absolute()} cannot be read: {error.strerror}.") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = Place(str(path), data.count(b"\n", 0, error.start) + 1)
+        message = f"is not UTF-8 text (byte 0x{data[error.start]:02x}); save the file with the encoding UTF-8"
+        raise ConfigurationError([Problem(place, message)]) from None
+    return read_document(text, str(path))
+
+
+def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
+    """The tree of a configuration, and the problems that do not stop its reading.
+
+    Raises:
+        ConfigurationError: the text is no YAML, empty, or no mapping.
+    """
+    root, problems = read(text, filename)
+    expected = "expected a mapping with sections such as 'behaviors:'"
+    if root is None or root.content is None:
+        raise ConfigurationError([Problem(Place(filename), f"is empty, {expected}")])
+    if not isinstance(root.content, dict):
+        kind = "list" if isinstance(root.content, list) else "value"
+        raise ConfigurationError([Problem(Place(filename, 1), f"there is a {kind} at the top, {expected}")])
+    return root, problems
+
+
+def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required: bool = True) -> RunSettings:
+    """The settings of a configuration's tree, which is used up; ``problems`` are those known already.
+
+    Raises:
+        ConfigurationError: there are problems, new or known.
+    """
+    prepare(root)
+    settings: RunSettings = _structure(root, RunSettings, problems)
+    _advise(settings)
+    return evolve(settings, behaviors_required=behaviors_required)
+
+
+def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:
+    """The settings of one behaviour from what would stand below its name.
+
+    Raises:
+        ConfigurationError: anything in it is wrong.
+    """
+    root = from_mapping(mapping, Place(name))
+    prepare_behavior(root)
+    settings: TrainerSettings = _structure(root, TrainerSettings, ())
+    return settings
+
+
+def _structure(root: Entry, cls: type[Any], problems: Iterable[Problem]) -> Any:
+    found = list(problems)
+    try:
+        settings = CONVERTER.structure(root.plain(), cls)
+    except (InvalidValueError, ClassValidationError) as error:
+        found += [Problem(root.locate(fault.path), fault.message) for fault in faults(error)]
+    if found:
+        raise ConfigurationError(found)
+    return settings
+
+
+def _advise(settings: RunSettings) -> None:
+    """Warn of what is allowed but hardly meant."""
+    for name, behavior in settings.behaviors.items():
+        if "?team=" in name:
+            logger.warning("Behavior %r never matches: behaviors are listed without '?team='.", name)
+        self_play = behavior.self_play
+        if self_play is None:
+            continue
+        if not 0 <= self_play.play_against_latest_model_ratio <= 1:
+            logger.warning("Behavior %r: play_against_latest_model_ratio should be from 0 to 1.", name)
+        if behavior.max_steps < self_play.team_change:
+            logger.warning("Behavior %r: team_change is above max_steps, so only one team will learn.", name)
+    for parameter, lessons in (settings.environment_parameters or {}).items():
+        _advise_on_lessons(parameter, lessons.curriculum, settings)
+
+
+def _advise_on_lessons(parameter: str, lessons: list[Any], settings: RunSettings) -> None:
+    if lessons[-1].completion_criteria is not None:
+        logger.warning("Parameter %r: the completion_criteria of the last lesson are never used.", parameter)
+    if settings.default_settings is not None:
+        return
+    for lesson in lessons[:-1]:
+        behavior = lesson.completion_criteria.behavior
+        if behavior not in settings.behaviors:
+            logger.warning(
+                "Parameter %r: lesson %r waits for behavior %r, which is not listed under 'behaviors'.",
+                parameter,
+                lesson.name,
+                behavior,
+            )
+
+
+def to_mapping(settings: RunSettings) -> dict[str, Any]:
+    """The settings as plain values in the order of ML-Agents' configuration.yaml, which can read them.
+
+    Options that only we have are there where they are not at their defaults, or where leaving them out would let
+    ``default_settings`` change them.
+    """
+    mapping: dict[str, Any] = CONVERTER.unstructure(settings)
+    if mapping["default_settings"] is not None:
+        default = mapping["default_settings"]["hyperparameters"]
+        for name, behavior in settings.behaviors.items():
+            if "value_clipping" in default and isinstance(behavior.hyperparameters, PPOHyperparameters):
+                clipping = behavior.hyperparameters.value_clipping
+                mapping["behaviors"][name]["hyperparameters"]["value_clipping"] = clipping
+    return mapping
+
+
+def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
+    """The settings of one behaviour as plain values, in the same order."""
+    mapping: dict[str, Any] = CONVERTER.unstructure(settings)
+    return mapping
+
+
+def dump(settings: RunSettings) -> str:
+    """The settings as YAML that ``load`` and ML-Agents read, in ASCII."""
+    text: str = yaml.safe_dump(to_mapping(settings), sort_keys=False)
+    return text

@@ -1,0 +1,122 @@
+"""The command line of a run: the parser, generated from the table of options, and what beats what.
+
+An option that was given beats the YAML file, which beats the defaults (reference 1.2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from trajtrainer.settings.flag_table import FLAGS, Flag, Group, Kind
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
+
+if TYPE_CHECKING:
+    from trajtrainer.settings.document import Entry
+
+logger = logging.getLogger(__name__)
+
+COMMAND_LINE = "command line"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of a run.
+
+    Options that are not given leave no attribute behind, which is how they are told from those that are.
+    """
+    parser.add_argument(
+        "trainer_config_path", nargs="?", default=None, metavar="CONFIG", help="YAML file with the configuration"
+    )
+    groups: dict[Group, argparse._ActionsContainer] = {Group.RUN: parser}  # argparse heads these "options" itself
+    groups |= {group: parser.add_argument_group(group.value) for group in Group if group is not Group.RUN}
+    for flag in FLAGS:
+        groups[flag.group].add_argument(flag.option, dest=flag.name, default=argparse.SUPPRESS, **_keywords(flag))
+
+
+def _keywords(flag: Flag) -> dict[str, Any]:
+    shown = f"{flag.help} (default: {flag.default})" if flag.path else flag.help
+    keywords: dict[str, Any] = {"help": shown if flag.help else argparse.SUPPRESS}
+    if flag.kind in (Kind.SWITCH, Kind.REMOVED):
+        return {**keywords, "action": "store_true"}
+    if flag.kind is Kind.REST:
+        return {**keywords, "nargs": argparse.REMAINDER, "metavar": "ARG"}
+    if flag.kind in (Kind.WHOLE, Kind.REAL):
+        keywords["type"] = partial(_number, flag.kind)
+    return {**keywords, "metavar": flag.metavar}
+
+
+def _number(kind: Kind, text: str) -> int | float:
+    from trajtrainer.settings.checks import InvalidValueError
+    from trajtrainer.settings.scalars import real_number, whole_number
+
+    read: Callable[[object], int | float] = whole_number if kind is Kind.WHOLE else real_number
+    try:
+        return read(text)
+    except InvalidValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def parse_command_line(argv: Sequence[str]) -> RunSettings:
+    """The settings of a run from its command line and the YAML file that it names.
+
+    Raises:
+        SystemExit: the options are used wrongly (code 2), or help was asked for (code 0).
+        SettingsError: the file is missing or anything in it, or in the options, is wrong.
+    """
+    parser = argparse.ArgumentParser("trajtrainer learn")
+    add_arguments(parser)
+    return resolve(parser.parse_args(argv))
+
+
+def resolve(arguments: argparse.Namespace) -> RunSettings:
+    """The settings of a run from parsed arguments.
+
+    Raises:
+        SettingsError: the file is missing or anything in it, or in the options, is wrong.
+    """
+    from trajtrainer.settings.convert import read_file, settle
+    from trajtrainer.settings.document import Entry
+    from trajtrainer.settings.problems import Place
+
+    path = arguments.trainer_config_path
+    root, problems = (Entry({}, Place(COMMAND_LINE)), []) if path is None else read_file(Path(path))
+    given = [flag for flag in FLAGS if hasattr(arguments, flag.name)]
+    for flag in given:
+        if flag.note is not None:
+            logger.warning(flag.note)
+        if flag.path:
+            _put(root, flag, getattr(arguments, flag.name))
+    settings = settle(root, problems, behaviors_required=path is not None)
+    checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in given})
+    return evolve(settings, checkpoint_settings=checkpoints)
+
+
+def _put(root: Entry, flag: Flag, value: object) -> None:
+    from trajtrainer.settings.document import Entry, from_mapping
+    from trajtrainer.settings.problems import Place
+
+    place = Place(COMMAND_LINE, None, (flag.option,))
+    *sections, name = flag.path.split(".")
+    inner = root
+    for section in sections:
+        inner = inner.mapping.setdefault(section, Entry({}, place))
+    # Where the file has something else than a mapping, that is left for the error it deserves.
+    inner.mapping[name] = from_mapping(value, place)
+
+
+def _resume_or_initialize(checkpoints: CheckpointSettings, given: Collection[str]) -> CheckpointSettings:
+    """Both cannot be; the command line beats the file, and apart from that resuming wins (reference 1.2 item 4)."""
+    checkpoints = evolve(checkpoints, resume=checkpoints.resume or checkpoints.load_model)
+    if not checkpoints.resume or checkpoints.initialize_from is None:
+        return checkpoints
+    if "--initialize-from" in given and not {"--resume", "--load"} & set(given):
+        logger.warning("--initialize-from was given, so 'resume' of the configuration is ignored.")
+        return evolve(checkpoints, resume=False, load_model=False)
+    logger.warning("The run is resumed, so initialize_from (%s) is ignored.", checkpoints.initialize_from)
+    return evolve(checkpoints, initialize_from=None)

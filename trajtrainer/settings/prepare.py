@@ -1,0 +1,123 @@
+"""What a user may write in short or in an old way -> the one form that the settings classes have.
+
+All of it happens on the tree of what the user wrote, before any default is filled in: so ``default_settings`` passes
+on only what stands in it, and places stay those of the file.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import attrs
+
+from trajtrainer.settings.document import Entry
+from trajtrainer.settings.problems import Place
+from trajtrainer.settings.trainer import HYPERPARAMETERS
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_TRAINER = "ppo"
+
+
+class _Warnings:
+    """Logs each warning once, though a default is looked at again with every behaviour."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def __call__(self, place: Place, message: str) -> None:
+        text = f"{place}: {message}"
+        if text not in self._seen:
+            self._seen.add(text)
+            logger.warning("%s", text)
+
+
+def prepare(root: Entry) -> None:
+    """Bring a whole configuration into its full form, in place."""
+    warn = _Warnings()
+    sections = root.mapping
+    default = sections.get("default_settings")
+    if default is not None and default.content is not None:
+        _drop_framework(default, warn)
+    behaviors = _mapping(sections.get("behaviors"))
+    for name, behavior in behaviors.items():
+        _drop_framework(behavior, warn)
+        if default is not None and isinstance(default.content, dict) and isinstance(behavior.content, dict):
+            behavior = behaviors[name] = _with_defaults(default, behavior)
+        _prepare_reward_signals(behavior, warn)
+    if default is not None:
+        _prepare_reward_signals(default, warn)
+    for name, parameter in _mapping(sections.get("environment_parameters")).items():
+        if "curriculum" not in parameter.mapping:
+            _make_curriculum(name, parameter)
+
+
+def _mapping(entry: Entry | None) -> dict[str, Entry]:
+    return {} if entry is None else entry.mapping
+
+
+def prepare_behavior(behavior: Entry) -> None:
+    """Bring the settings of one behaviour, without defaults, into their full form, in place."""
+    warn = _Warnings()
+    _drop_framework(behavior, warn)
+    _prepare_reward_signals(behavior, warn)
+
+
+def _drop_framework(behavior: Entry, warn: _Warnings) -> None:
+    framework = behavior.mapping.pop("framework", None)
+    if framework is not None:
+        warn(framework.place, "this option was removed and is ignored; there is only PyTorch")
+
+
+def _with_defaults(default: Entry, own: Entry) -> Entry:
+    """Merge ``default_settings`` under a behaviour.
+
+    Of the default's hyperparameters, a behaviour with another trainer gets those that its trainer knows, too.
+    """
+    default = copy.deepcopy(default)
+    default_type = _trainer_type(default) or Entry(_DEFAULT_TRAINER, default.place)
+    default.mapping.setdefault("trainer_type", default_type)
+    own_type = _trainer_type(own) or default_type
+    if own_type.content != default_type.content and own_type.content in HYPERPARAMETERS:
+        known = attrs.fields_dict(HYPERPARAMETERS[own_type.content])
+        hyperparameters = _mapping(default.mapping.get("hyperparameters"))
+        for name in set(hyperparameters) - set(known):
+            del hyperparameters[name]
+    return _merged(default, own)
+
+
+def _trainer_type(behavior: Entry) -> Entry | None:
+    entry = behavior.mapping.get("trainer_type")
+    return entry if entry is not None and isinstance(entry.content, str) else None
+
+
+def _merged(below: Entry, above: Entry) -> Entry:
+    if not isinstance(below.content, dict) or not isinstance(above.content, dict):
+        return above
+    content = dict(below.content)
+    for key, entry in above.content.items():
+        content[key] = _merged(content[key], entry) if key in content else entry
+    return Entry(content, above.place)
+
+
+def _prepare_reward_signals(behavior: Entry, warn: _Warnings) -> None:
+    for signal in _mapping(behavior.mapping.get("reward_signals")).values():
+        encoding_size = signal.mapping.get("encoding_size")
+        if encoding_size is not None and encoding_size.content is not None:
+            warn(encoding_size.place, "this option is deprecated; write network_settings: hidden_units instead")
+            if "network_settings" not in signal.mapping:
+                network = Entry({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
+                signal.mapping["network_settings"] = network
+        memory = _mapping(signal.mapping.get("network_settings")).get("memory")
+        if memory is not None and memory.content is not None:
+            warn(memory.place, "reward signals have no memory; this is ignored")
+            memory.content = None
+
+
+def _make_curriculum(name: str, parameter: Entry) -> None:
+    """A number or a sampler is one lesson with the parameter's name."""
+    place = parameter.place
+    value = Entry(parameter.content, place)
+    lesson = Entry({"name": Entry(name, place), "value": value}, place)
+    parameter.content = {"curriculum": Entry([lesson], place)}

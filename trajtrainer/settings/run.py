@@ -1,0 +1,112 @@
+"""The settings of a whole run: everything a YAML file and a command line can say."""
+
+from __future__ import annotations
+
+import logging
+
+from attrs import evolve, field, frozen
+
+from trajtrainer.errors import SettingsError
+from trajtrainer.settings.checks import closest, satisfies
+from trajtrainer.settings.environment import (
+    EngineSettings,
+    EnvironmentParameterSettings,
+    EnvironmentSettings,
+    seeded,
+)
+from trajtrainer.settings.trainer import TrainerSettings
+
+logger = logging.getLogger(__name__)
+
+
+@frozen
+class CheckpointSettings:
+    """``checkpoint_settings``: the run's name, and what becomes of earlier runs.
+
+    ``load_model`` and ``train_model`` are deprecated: the first means ``resume``, the second nothing.
+    """
+
+    run_id: str = field(default="ppo", validator=satisfies(bool, "a name"))
+    initialize_from: str | None = None
+    load_model: bool = False
+    resume: bool = False
+    force: bool = False
+    train_model: bool = False
+    inference: bool = False
+    results_dir: str = field(default="results", validator=satisfies(bool, "a folder"))
+
+
+@frozen
+class TorchSettings:
+    """``torch_settings``. No device means "cuda" where there is one, else "cpu"."""
+
+    device: str | None = None
+
+
+def _deterministic(trainer: TrainerSettings) -> TrainerSettings:
+    return evolve(trainer, network_settings=evolve(trainer.network_settings, deterministic=True))
+
+
+@frozen
+class RunSettings:
+    """A whole run.
+
+    Attributes:
+        default_settings: what a behaviour gets that ``behaviors`` does not name.
+        behaviors: name (without ``?team=``) -> settings, ``default_settings`` already merged in.
+        deterministic: the same wish for every behaviour. It is written into ``network_settings.deterministic`` of all
+            settings here and of those that ``for_behavior`` hands out, which is what a dump shows (ML-Agents knows no
+            such key at the top), so it takes no part in equality.
+        behaviors_required: a behaviour that neither ``behaviors`` nor ``default_settings`` covers is an error, not a
+            warning. So it is when there was a configuration file. Not part of the file, nor of equality.
+    """
+
+    default_settings: TrainerSettings | None = None
+    behaviors: dict[str, TrainerSettings] = field(factory=dict)
+    env_settings: EnvironmentSettings = field(factory=EnvironmentSettings)
+    engine_settings: EngineSettings = field(factory=EngineSettings)
+    environment_parameters: dict[str, EnvironmentParameterSettings] | None = None
+    checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
+    torch_settings: TorchSettings = field(factory=TorchSettings)
+    debug: bool = False
+    deterministic: bool = field(default=False, eq=False)
+    behaviors_required: bool = field(default=False, eq=False, metadata={"internal": True})
+
+    def __attrs_post_init__(self) -> None:
+        if self.deterministic:
+            set_field = object.__setattr__  # the class is frozen; this is still its construction
+            set_field(self, "behaviors", {name: _deterministic(each) for name, each in self.behaviors.items()})
+            if self.default_settings is not None:
+                set_field(self, "default_settings", _deterministic(self.default_settings))
+
+    def for_behavior(self, name: str) -> TrainerSettings:
+        """The settings of behaviour ``name`` (without ``?team=``), as reference 1.2 item 6 says.
+
+        Raises:
+            SettingsError: there was a configuration file, and it covers no such behaviour.
+        """
+        if name in self.behaviors:
+            return self.behaviors[name]
+        if self.default_settings is not None:
+            return self.default_settings
+        if self.behaviors_required:
+            raise SettingsError(self._not_listed(name))
+        logger.warning("Behavior %r is in no configuration: it is trained with the default PPO settings.", name)
+        return _deterministic(TrainerSettings()) if self.deterministic else TrainerSettings()
+
+    def _not_listed(self, name: str) -> str:
+        listed = ", ".join(self.behaviors) or "none"
+        return (
+            f"The environment has a behavior {name!r}, which the configuration does not list (listed: {listed}"
+            f"{closest(name, self.behaviors)}). Add {name!r} under 'behaviors', or a 'default_settings' section, which "
+            "serves all behaviors that are not listed."
+        )
+
+    def with_seed(self, seed: int) -> RunSettings:
+        """The run with its seed settled: ``env_settings.seed`` and that of every sampler without one (1.6)."""
+        parameters = self.environment_parameters
+        return evolve(
+            self,
+            env_settings=evolve(self.env_settings, seed=seed),
+            environment_parameters=None if parameters is None else seeded(parameters, seed),
+        )

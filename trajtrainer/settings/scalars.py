@@ -1,0 +1,102 @@
+"""Scalars of a YAML file or a command line -> Python values, strictly where a mistake would be silent."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from typing import Any
+
+from trajtrainer.settings.checks import InvalidValueError, closest, misfit
+from trajtrainer.settings.document import Written
+
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LARGEST_INT = 2**63 - 1
+
+
+def refusal(found: object, expected: str) -> InvalidValueError:
+    """The error for a value that cannot be read; the caller knows the path."""
+    return InvalidValueError(misfit((), unwrapped(found), expected))
+
+
+def unwrapped(value: object) -> object:
+    """The value that YAML read, without the text it had."""
+    return value.value if isinstance(value, Written) else value
+
+
+def _number(value: object) -> int | float | None:
+    """The number that is there or that a text spells (PyYAML takes ``5e4`` for text), else None."""
+    plain = unwrapped(value)
+    if isinstance(plain, str) and _NUMBER.fullmatch(plain) and len(plain) < 100:
+        plain = float(plain) if re.search("[.eE]", plain) else int(plain)
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        return None
+    return plain
+
+
+def whole_number(value: object, _type: object = None) -> int:
+    """``64``, ``20_000``, ``5e4`` and ``5.0e5``, but neither ``64.7`` nor ``true``.
+
+    Raises:
+        InvalidValueError: it is none, or needs more than 64 bits.
+    """
+    number = _number(value)
+    if number is None or not math.isfinite(number) or number != int(number):
+        raise refusal(value, "a whole number")
+    if abs(number) > _LARGEST_INT:
+        raise refusal(value, "a whole number of at most 64 bits")
+    return int(number)
+
+
+def real_number(value: object, _type: object = None) -> float:
+    """Any finite number, ``3e-4`` included.
+
+    Raises:
+        InvalidValueError: it is none.
+    """
+    number = _number(value)
+    if number is None or abs(number) > 1e308:
+        raise refusal(value, "a number")
+    result = float(number)
+    if not math.isfinite(result):
+        raise refusal(value, "a finite number")
+    return result
+
+
+def truth_value(value: object, _type: object = None) -> bool:
+    """``true`` or ``false``, not a text that spells it.
+
+    Raises:
+        InvalidValueError: it is neither.
+    """
+    plain = unwrapped(value)
+    if not isinstance(plain, bool):
+        raise refusal(value, "true or false, without quotes" if isinstance(plain, str) else "true or false")
+    return plain
+
+
+def text(value: object, _type: object = None) -> str:
+    """Text as it was written: ``run_id: 007`` is the run "007".
+
+    Raises:
+        InvalidValueError: it is a mapping, a list or null.
+    """
+    if isinstance(value, Written):
+        return value.text
+    if not isinstance(value, str):
+        raise refusal(value, "text")
+    return value
+
+
+def enum_member(value: object, enumeration: Any) -> enum.Enum:
+    """The member with this value.
+
+    Raises:
+        InvalidValueError: there is none.
+    """
+    names: dict[str, enum.Enum] = {member.value: member for member in enumeration}
+    name = value.text if isinstance(value, Written) else value
+    if isinstance(name, str) and name in names:
+        return names[name]
+    hint = closest(name, names) if isinstance(name, str) else ""
+    raise refusal(value, f"one of {', '.join(names)}{hint}")

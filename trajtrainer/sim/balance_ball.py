@@ -1,0 +1,203 @@
+"""3DBall and 3DBallHard: a ball is kept on a platform that tilts about two axes (reference 9.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.simulation import (
+    ALL,
+    Actions,
+    Agents,
+    EpisodicSimulation,
+    Observations,
+    SimulationOptions,
+    action_spec,
+    option,
+    vector_sensor,
+)
+from trajtrainer.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.steps import BoolArray, FloatArray, LongArray
+
+PHYSICS_STEPS = 5  # between two decisions
+TIME_STEP = 0.02  # seconds
+TILT_PER_STEP = np.radians(2.0)  # by an action of 1
+MAX_TILT = 2.0 * np.arcsin(0.25)  # where the script of Unity's example stops turning
+HALF_SIZE = 2.5  # of the platform, a cube
+START_HEIGHT = 4.0  # of the ball's centre above the platform's
+ROLLING = 5.0 / 7.0  # a solid sphere that rolls without slipping turns 2/7 of every sideways push into spin
+AIR_DRAG = 0.02  # newton per metre/second, so that the mass shows at all
+MAX_DECISIONS = 1000
+NO_SURFACE = -1e6
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BallOptions(SimulationOptions):
+    agents: int = option(12, "number of agents")
+
+
+class BalanceBall(EpisodicSimulation):
+    """3DBall: observes tilt, place and velocity of the ball; +0.1 for a decision, -1 and the end when it is dropped.
+
+    The physics of a rolling solid sphere: gravity, a platform that the ball cannot enter and does not bounce off,
+    contact without slipping. The platform turns at once, as a Unity collider without a rigid body does, so a quick
+    turn leaves the ball in the air for a moment. A ball whose centre is beyond the edge has nothing under it.
+
+    Environment parameters, drawn when an episode begins: ``mass`` (1), ``scale`` of the ball (1), ``gravity`` (9.81).
+    Random actions score about 1, the ceiling is 100.
+    """
+
+    def __init__(
+        self,
+        options: BallOptions,
+        random: np.random.Generator,
+        parameters: EnvironmentParameters,
+        *,
+        sensor: ObservationSpec | None = None,
+    ) -> None:
+        spec = BehaviorSpec([sensor or vector_sensor(8)], action_spec(continuous=2))
+        n = options.agents
+        super().__init__(spec, n, random, parameters, max_decisions=MAX_DECISIONS)
+        self._tilt: _Array = np.zeros((2, n))  # about z and about x, radians
+        self._ball: _Array = np.zeros((2, 3, n))  # place and velocity, relative to the platform's centre
+        self._gravity: _Array = np.zeros(n)
+        self._damping: _Array = np.zeros(n)
+        self._lying: _Array = np.zeros(n)  # distance of the ball's centre from the platform's when it lies on top
+        self._surface: _Array = np.zeros(n)  # the same, or far below for a ball that is beyond the edge
+        self._ramp = np.arange(1, PHYSICS_STEPS + 1).reshape(-1, 1, 1) * TILT_PER_STEP
+        self._scratch = _scratch(n)
+
+    def _begin(self, agents: LongArray) -> None:
+        drawn = self._random.random((len(agents), 4)).T * 2.0 - 1.0
+        self._tilt[:, agents] = np.radians(10.0) * drawn[:2]
+        self._ball[:, :, agents] = 0.0
+        self._ball[0, 0, agents] = 1.5 * drawn[2]
+        self._ball[0, 1, agents] = START_HEIGHT
+        self._ball[0, 2, agents] = 1.5 * drawn[3]
+        mass = self._parameters.draw("mass", 1.0, len(agents))
+        self._damping[agents] = np.exp(-AIR_DRAG * TIME_STEP * PHYSICS_STEPS / mass)
+        self._lying[agents] = HALF_SIZE + 0.5 * self._parameters.draw("scale", 1.0, len(agents))
+        self._surface[agents] = self._lying[agents]
+        self._gravity[agents] = self._parameters.draw("gravity", 9.81, len(agents))
+
+    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+        normal = self._turn(actions.continuous)
+        self._roll(normal)
+        place = self._ball[0]
+        off_centre = np.maximum.reduce(np.abs(place[::2]))
+        self._surface = np.where(off_centre <= HALF_SIZE, self._lying, NO_SURFACE)
+        dropped = (off_centre > 3.0) | (place[1] < -2.0)
+        return _REWARD[dropped.view(np.int8)], dropped
+
+    def _turn(self, continuous: FloatArray) -> _Array:
+        """Turns the platform; returns its normal after each physics step, [PHYSICS_STEPS, 3, N]."""
+        tilts = self._ramp * _clipped(continuous.T, 1.0)
+        tilts += self._tilt
+        tilts = _clipped(tilts, MAX_TILT)
+        self._tilt = tilts[-1]
+        sine = np.sin(tilts)
+        cosine = np.cos(tilts)
+        normal = self._scratch.normal
+        np.multiply(sine[:, 0], cosine[:, 1], out=normal[:, 0])
+        np.negative(normal[:, 0], out=normal[:, 0])
+        np.multiply(cosine[:, 0], cosine[:, 1], out=normal[:, 1])
+        normal[:, 2] = sine[:, 1]
+        return normal
+
+    def _roll(self, normal: _Array) -> None:
+        """Moves the balls through the physics steps. Buffers and ``out=`` because at a dozen agents an array costs as
+        much as what is computed in it."""
+        _, moved, along, push, change = self._scratch
+        ball = self._ball
+        place, velocity = ball
+        height, approach = along
+        velocity *= self._damping
+        fall = self._gravity * TIME_STEP
+        push[:, 0] = normal
+        np.multiply(normal, _PUSH, out=push[:, 1])
+        for n, correction in zip(normal, push, strict=True):
+            velocity[1] -= fall
+            np.multiply(velocity, TIME_STEP, out=moved)
+            place += moved
+            np.einsum("cn,kcn->kn", n, ball, out=along)  # of place and velocity, the part along the normal
+            height -= self._surface
+            np.minimum(along, 0.0, out=along)
+            np.copyto(approach, 0.0, where=height == 0.0)
+            np.multiply(along[:, None], correction, out=change)
+            ball -= change
+
+    def _observe(self, agents: Agents) -> Observations:
+        return (self._vector(agents, 8),)
+
+    def _vector(self, agents: Agents, size: int) -> FloatArray:
+        """Quaternion z and x of the platform, place and (with size 8) velocity of the ball: f32 [n, size]."""
+        tilt = self._tilt[:, agents]
+        half = 0.5 * tilt
+        sine = np.sin(half)
+        cosine = np.cos(half)
+        vector = np.empty((tilt.shape[1], size), dtype=np.float32)
+        vector[:, :2] = (sine * cosine[::-1]).T
+        vector[:, 2:5] = self._ball[0][:, agents].T
+        if size == 8:
+            vector[:, 5:] = self._ball[1][:, agents].T
+        return vector
+
+
+def _clipped(values: NDArray[Any], limit: float) -> NDArray[Any]:
+    # Half the time of np.clip on small arrays.
+    clipped: NDArray[Any] = np.minimum(np.maximum(values, -limit), limit)
+    return clipped
+
+
+class _Scratch(NamedTuple):
+    """Arrays that are used again at every decision."""
+
+    normal: _Array  # of the platform after each physics step [PHYSICS_STEPS, 3, N]
+    moved: _Array  # [3, N]
+    along: _Array  # [2, N]
+    push: _Array  # what a unit of depth and of approaching speed moves and speeds up [PHYSICS_STEPS, 2, 3, N]
+    change: _Array  # [2, 3, N]
+
+
+def _scratch(n: int) -> _Scratch:
+    steps = PHYSICS_STEPS
+    return _Scratch(
+        np.zeros((steps, 3, n)), np.zeros((3, n)), np.zeros((2, n)), np.zeros((steps, 2, 3, n)), np.zeros((2, 3, n))
+    )
+
+
+_REWARD = np.array([0.1, -1.0], dtype=np.float32)  # kept, dropped
+_PUSH = np.array([ROLLING, 1.0, ROLLING]).reshape(3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HardOptions(BallOptions):
+    stack: int = option(9, "observations that are stacked, newest last")
+
+
+class BalanceBallHard(BalanceBall):
+    """3DBallHard: the same without the velocity, 5 numbers of which the last 9 are observed (``--stack``)."""
+
+    def __init__(self, options: HardOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
+        super().__init__(options, random, parameters, sensor=vector_sensor(5, stack=options.stack))
+        self._history = np.zeros((self.num_agents, options.stack, 5), dtype=np.float32)
+
+    def _begin(self, agents: LongArray) -> None:
+        super()._begin(agents)
+        self._history[agents] = 0.0
+        self._history[agents, -1] = self._vector(agents, 5)
+
+    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+        result = super()._advance(actions)
+        self._history[:, :-1] = self._history[:, 1:]
+        self._history[:, -1] = self._vector(ALL, 5)
+        return result
+
+    def _observe(self, agents: Agents) -> Observations:
+        chosen = self._history[agents]
+        return (chosen.reshape(len(chosen), -1).copy(),)

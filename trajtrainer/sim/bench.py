@@ -1,0 +1,100 @@
+"""Bench: a player that costs almost nothing and comes in any size, to measure what stands behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.simulation import (
+    Actions,
+    Observations,
+    SimulationOptions,
+    SimulationStep,
+    action_spec,
+    nobody,
+    option,
+    picture_sensor,
+    vector_sensor,
+)
+from trajtrainer.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.steps import LongArray, ObservationArray
+
+VARIANTS = 16  # different observations that take turns
+REWARD = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions(SimulationOptions):
+    agents: int = option(12, "number of agents")
+    observation_size: int = option(8, "numbers in the vector; 0 for no vector")
+    picture: tuple[int, ...] = option((), "channels,height,width of a picture; none without it")
+    continuous: int = option(2, "continuous actions")
+    branches: tuple[int, ...] = option((), "sizes of the discrete branches, such as 3,2")
+    episode_length: int = option(1000, "decisions in an episode")
+
+    def __post_init__(self) -> None:
+        SimulationOptions.__post_init__(self)
+        if len(self.picture) not in (0, 3):
+            raise ValueError(f"--picture takes channels,height,width, found {self.picture}")
+        if self.episode_length < 1:
+            raise ValueError(f"--episode-length must be at least 1, found {self.episode_length}")
+
+
+class Bench:
+    """A Simulation that observes numbers drawn beforehand and gets 0.1 for every decision, whatever it does. Episodes
+    have equal lengths and end at different times, spread evenly over the agents. No environment parameters."""
+
+    masked = False
+
+    def __init__(
+        self,
+        options: BenchOptions,
+        random: np.random.Generator,
+        parameters: EnvironmentParameters,  # noqa: ARG002
+    ) -> None:
+        sensors: list[ObservationSpec] = []
+        if options.observation_size:
+            sensors.append(vector_sensor(options.observation_size))
+        if options.picture:
+            channels, height, width = options.picture
+            sensors.append(picture_sensor(channels, height, width, "CameraSensor"))
+        self.spec = BehaviorSpec(sensors, action_spec(options.continuous, options.branches))
+        self.num_agents = options.agents
+        self._length = options.episode_length
+        self._age: LongArray = np.zeros(options.agents, dtype=np.int64)
+        self._tick = 0
+        self._reward = np.full(options.agents, REWARD, dtype=np.float32)
+        self._nobody = nobody(self.spec)
+        self._variants: list[Observations] = [
+            tuple(_drawn(random, (options.agents, *sensor.shape)) for sensor in sensors) for _ in range(VARIANTS)
+        ]
+
+    def reset(self) -> SimulationStep:
+        """New episodes, of which all but the first agent's are shorter, so that they end at different times."""
+        self._age = np.arange(self.num_agents) * self._length // self.num_agents
+        return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._nobody)
+
+    def step(self, actions: Actions) -> SimulationStep:  # noqa: ARG002
+        self._age += 1
+        ended = np.flatnonzero(self._age >= self._length)
+        if not len(ended):
+            return SimulationStep(self._next(), self._reward, None, *self._nobody)
+        self._age[ended] = 0
+        last = tuple(column[ended] for column in self._next())
+        reward = self._reward.copy()
+        reward[ended] = 0.0
+        return SimulationStep(
+            self._next(), reward, None, ended, last, self._reward[ended], np.zeros(len(ended), dtype=np.bool_)
+        )
+
+    def _next(self) -> Observations:
+        self._tick += 1
+        return self._variants[self._tick % VARIANTS]
+
+
+def _drawn(random: np.random.Generator, shape: tuple[int, ...]) -> ObservationArray:
+    if len(shape) == 4:
+        return random.integers(0, 256, shape, dtype=np.uint8)
+    return random.standard_normal(shape, dtype=np.float32)

@@ -1,0 +1,142 @@
+"""The player's ends of Unity's side channels (reference 5.6)."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import uuid
+from collections.abc import Callable, Iterator
+
+from trajtrainer.sim.parameters import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
+from trajtrainer.steps import Statistic
+
+logger = logging.getLogger(__name__)
+
+ENGINE_CONFIGURATION = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
+ENVIRONMENT_PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
+STATISTICS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
+FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
+TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
+
+_ENGINE_SETTINGS = ("resolution", "quality level", "time scale", "target frame rate", "capture frame rate")
+_FLOAT_SETTINGS = (2,)
+
+
+class Payload:
+    """Reads the values of one side channel message in their order. Past the end they are zero or empty, as in Unity."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _take(self, size: int) -> bytes:
+        piece = self._data[self._at : self._at + size]
+        self._at += size
+        return piece if len(piece) == size else bytes(size)
+
+    def integer(self) -> int:
+        return int(struct.unpack("<i", self._take(4))[0])
+
+    def number(self) -> float:
+        return float(struct.unpack("<f", self._take(4))[0])
+
+    def numbers(self) -> list[float]:
+        return [self.number() for _ in range(min(self.integer(), len(self._data) // 4))]
+
+    def text(self) -> str:
+        size = max(0, min(self.integer(), len(self._data) - self._at))
+        return self._take(size).decode("ascii", errors="replace")
+
+
+def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
+    """The messages of a blob: channel and payload.
+
+    Raises:
+        ValueError: the blob is cut off.
+    """
+    at = 0
+    while at < len(blob):
+        if at + 20 > len(blob):
+            raise ValueError(f"a side channel message is cut off at byte {at}")
+        channel = uuid.UUID(bytes_le=blob[at : at + 16])
+        (size,) = struct.unpack_from("<i", blob, at + 16)
+        at += 20 + size
+        if size < 0 or at > len(blob):
+            raise ValueError(f"a side channel message of {size} bytes is cut off at byte {len(blob)}")
+        yield channel, blob[at - size : at]
+
+
+def frame(channel: uuid.UUID, payload: bytes) -> bytes:
+    """One message as it stands in a blob."""
+    return channel.bytes_le + struct.pack("<i", len(payload)) + payload
+
+
+def statistic_frame(statistic: Statistic) -> bytes:
+    """A value of Unity's StatsRecorder."""
+    name = statistic.key.encode("ascii", errors="replace")
+    payload = struct.pack("<i", len(name)) + name + struct.pack("<fi", statistic.value, int(statistic.aggregation))
+    return frame(STATISTICS, payload)
+
+
+class SideChannels:
+    """Takes in what the trainer sends; environment parameters go to ``parameters``, everything is logged."""
+
+    def __init__(self, parameters: EnvironmentParameters) -> None:
+        self._parameters = parameters
+        self._receivers: dict[uuid.UUID, Callable[[Payload], None]] = {
+            ENGINE_CONFIGURATION: self._engine,
+            ENVIRONMENT_PARAMETERS: self._parameter,
+            FLOAT_PROPERTIES: self._property,
+            TRAINING_ANALYTICS: lambda _: logger.info("training analytics received"),
+        }
+
+    def receive(self, blob: bytes) -> None:
+        """Handles all messages of a blob.
+
+        Raises:
+            ValueError: the blob is cut off.
+        """
+        for channel, data in frames(blob):
+            receiver = self._receivers.get(channel)
+            if receiver is None:
+                logger.info("message of %d bytes on the unknown side channel %s", len(data), channel)
+            else:
+                receiver(Payload(data))
+
+    def _engine(self, payload: Payload) -> None:
+        kind = payload.integer()
+        name = _ENGINE_SETTINGS[kind] if 0 <= kind < len(_ENGINE_SETTINGS) else f"setting {kind}"
+        value: object = payload.number() if kind in _FLOAT_SETTINGS else payload.integer()
+        if kind == 0:
+            value = f"{value} x {payload.integer()}"
+        logger.info("engine: %s = %s", name, value)
+
+    def _parameter(self, payload: Payload) -> None:
+        key = payload.text()
+        kind = payload.integer()
+        if kind == 0:
+            value = payload.number()
+            logger.info("environment parameter %s = %g", key, value)
+            self._parameters.set(key, Constant(value))
+            return
+        source = _sampler(payload)
+        if kind != 1 or source is None:
+            logger.warning("environment parameter %s comes in a way that is not known", key)
+            return
+        logger.info("environment parameter %s is drawn by %s", key, type(source).__name__)
+        self._parameters.set(key, source)
+
+    def _property(self, payload: Payload) -> None:
+        key = payload.text()
+        logger.info("property %s = %g", key, payload.number())
+
+
+def _sampler(payload: Payload) -> Source | None:
+    seed = payload.integer()
+    kind = payload.integer()
+    if kind == 0:
+        return Uniform(seed, payload.number(), payload.number())
+    if kind == 1:
+        return Gaussian(seed, payload.number(), payload.number())
+    bounds = payload.numbers()
+    return MultiRange(seed, bounds) if kind == 2 and len(bounds) >= 2 and len(bounds) % 2 == 0 else None

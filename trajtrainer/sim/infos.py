@@ -1,0 +1,170 @@
+"""Writes what the agents of one behaviour observe, byte for byte as Unity does, without building a message per agent.
+
+Protobuf leaves out fields that are zero, so the records of two agents differ in length only where a reward or an id is
+zero, and agents whose records have the same fields lie side by side. They are kept as rows of a byte matrix, aligned at
+their end: the observations stand in fixed columns, the fields before them are written for a run of like agents at once.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.sim.simulation import Observations, SimulationStep
+from trajtrainer.sim.style import WireStyle
+from trajtrainer.sim.wire import DELIMITED, VARINT, delimited, key, varint
+from trajtrainer.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.steps import BoolArray, FloatArray, LongArray
+
+# Field numbers of AgentInfoProto and ObservationProto (reference 5.2).
+REWARD_KEY = b"\x3d"
+DONE = b"\x40\x01"
+MAX_STEP_REACHED = b"\x48\x01"
+ID = 10
+ACTION_MASK = 11
+OBSERVATIONS = 13
+INFO_KEY = b"\x0a"  # of ListAgentInfoProto.value
+LONGEST_HEAD = 1 + 5 + 5 + len(DONE) + len(MAX_STEP_REACHED)
+
+_Bytes = NDArray[np.uint8]
+
+
+class InfoWriter(Protocol):
+    """Writes the records (AgentInfoProto) of one behaviour's agents."""
+
+    def write(self, step: SimulationStep) -> list[bytes]:
+        """Pieces which, one after the other, are the ``value`` entries of a ListAgentInfoProto: first the agents whose
+        episode ended, then all agents with the observation of their next decision."""
+
+
+class _Run(NamedTuple):
+    """Neighbouring rows with the same fields: which, the column of their first byte, and that of the reward (or -1)."""
+
+    start: int
+    stop: int
+    first: int
+    reward: int
+
+
+class _Slot(NamedTuple):
+    start: int
+    stop: int
+
+
+class RowInfoWriter:
+    """Records of fixed observation sizes: vectors, entities and pictures sent as floats.
+
+    Args:
+        spec: what is observed.
+        style: the package's way of writing.
+        ids: i64 [N], the agents' ids in the process.
+        masked: whether steps have masks. Like Unity, a behaviour that never forbids an action sends none.
+    """
+
+    def __init__(self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool) -> None:
+        self._style = style
+        id_fields = [key(ID, VARINT) + varint(int(i)) if i else b"" for i in ids]
+        self._head = LONGEST_HEAD + max(len(field) for field in id_fields)
+        mask_size = sum(spec.action_spec.discrete_branches) if masked else 0
+        tail, self._mask_slot, self._slots = _tail(spec, style, self._head, mask_size)
+        self._rows: _Bytes = np.zeros((len(ids), self._head + len(tail)), dtype=np.uint8)
+        self._rows[:, self._head :] = np.frombuffer(tail, dtype=np.uint8)
+        for row, field in zip(self._rows, id_fields, strict=True):
+            row[self._head - len(field) : self._head] = np.frombuffer(field, dtype=np.uint8)
+        self._id_width: LongArray = np.array([len(field) for field in id_fields], dtype=np.int64)
+        self._runs: list[_Run] = []
+        self._rewarded = b"not yet"
+
+    def write(self, step: SimulationStep) -> list[bytes]:
+        pieces = self._write_ended(step) if len(step.ended) else []
+        self._fill(self._rows, step.observations, step.mask)
+        rewarded = step.reward != 0.0
+        if rewarded.tobytes() != self._rewarded:
+            self._rewarded = rewarded.tobytes()
+            self._runs = self._heads(self._rows, self._id_width, rewarded, b"", None)
+        pieces += _cut(self._rows, self._runs, step.reward)
+        return pieces
+
+    def _write_ended(self, step: SimulationStep) -> list[bytes]:
+        rows = self._rows[step.ended]
+        self._fill(rows, step.ended_observations, None)
+        width = self._id_width[step.ended]
+        runs = self._heads(rows, width, step.ended_reward != 0.0, DONE, step.interrupted)
+        return _cut(rows, runs, step.ended_reward)
+
+    def _fill(self, rows: _Bytes, observations: Observations, mask: BoolArray | None) -> None:
+        if self._mask_slot is not None:
+            rows[:, self._mask_slot.start : self._mask_slot.stop] = 0 if mask is None else mask
+        for slot, column in zip(self._slots, observations, strict=True):
+            rows[:, slot.start : slot.stop] = self._style.floats(column).view(np.uint8)
+
+    def _heads(
+        self, rows: _Bytes, id_width: LongArray, rewarded: BoolArray, flags: bytes, interrupted: BoolArray | None
+    ) -> list[_Run]:
+        """Writes everything before the id into ``rows`` (a reward as zero) and returns the runs of like rows."""
+        kinds = 4 * id_width + 2 * rewarded
+        if interrupted is not None:
+            kinds += interrupted
+        edges = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist(), len(rows)]
+        tail = rows.shape[1] - self._head
+        runs = []
+        for start, stop in pairwise(edges):
+            fields = REWARD_KEY + bytes(4) if rewarded[start] else b""
+            fields += flags
+            if interrupted is not None and interrupted[start]:
+                fields += MAX_STEP_REACHED
+            width = int(id_width[start])
+            prefix = INFO_KEY + varint(len(fields) + width + tail)
+            last = self._head - width
+            first = last - len(prefix) - len(fields)
+            rows[start:stop, first:last] = np.frombuffer(prefix + fields, dtype=np.uint8)
+            runs.append(_Run(start, stop, first, first + len(prefix) + 1 if rewarded[start] else -1))
+        return runs
+
+
+def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray) -> list[bytes]:
+    """Writes the rewards and cuts each run's bytes out of the matrix."""
+    reward_bytes = np.ascontiguousarray(reward, dtype=np.float32).view(np.uint8).reshape(-1, 4)
+    pieces = []
+    for start, stop, first, reward_column in runs:
+        if reward_column >= 0:
+            rows[start:stop, reward_column : reward_column + 4] = reward_bytes[start:stop]
+        pieces.append(rows[start:stop, first:].tobytes())
+    return pieces
+
+
+def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, _Slot | None, list[_Slot]]:
+    """The part of a record after the id, all values zero; the columns of mask and observations, ``offset`` added."""
+    tail = bytearray()
+    mask_slot = None
+    if mask_size:
+        tail += key(ACTION_MASK, DELIMITED) + varint(mask_size)
+        mask_slot = _Slot(offset + len(tail), offset + len(tail) + mask_size)
+        tail += bytes(mask_size)
+    slots = []
+    for sensor in spec.observation_specs:
+        before, size, after = _observation(sensor, style)
+        tail += key(OBSERVATIONS, DELIMITED) + varint(len(before) + size + len(after)) + before
+        slots.append(_Slot(offset + len(tail), offset + len(tail) + size))
+        tail += bytes(size) + after
+    return bytes(tail), mask_slot, slots
+
+
+def _observation(sensor: ObservationSpec, style: WireStyle) -> tuple[bytes, int, bytes]:
+    """An ObservationProto of floats: the bytes before the floats, their number of bytes, the bytes after them."""
+    shape = style.shape(sensor)
+    size = 4 * int(np.prod(shape))
+    float_data = key(1, DELIMITED) + varint(size)
+    before = delimited(1, b"".join(varint(n) for n in shape))
+    before += key(4, DELIMITED) + varint(len(float_data) + size) + float_data
+    properties = style.dimension_properties(sensor)
+    after = delimited(6, bytes(properties)) if properties else b""
+    if sensor.observation_type.value:
+        after += key(7, VARINT) + varint(sensor.observation_type.value)
+    name = style.observation_name(sensor)
+    if name:
+        after += delimited(8, name.encode())
+    return before, size, after

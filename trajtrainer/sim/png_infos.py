@@ -1,0 +1,104 @@
+"""Writes the records of agents that send pictures as PNG: slow by nature, so the messages are built plainly."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.sim.simulation import Observations, SimulationStep
+from trajtrainer.sim.style import WireStyle
+from trajtrainer.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.steps import LongArray, ObservationArray
+from trajtrainer.unity.proto import communicator_pb2 as pb
+
+COMPRESSION_LEVEL = 1
+
+
+class PngInfoWriter:
+    """An InfoWriter for behaviours with pictures that are compressed. Same arguments as RowInfoWriter."""
+
+    def __init__(self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool) -> None:
+        self._spec = spec
+        self._style = style
+        self._ids = [int(i) for i in ids]
+        self._no_mask = [False] * sum(spec.action_spec.discrete_branches) if masked else []
+
+    def write(self, step: SimulationStep) -> list[bytes]:
+        infos = pb.UnityRLOutputProto.ListAgentInfoProto()
+        for row, agent in enumerate(step.ended.tolist()):
+            info = self._info(agent, row, step.ended_observations, self._no_mask)
+            info.reward = step.ended_reward[row]
+            info.done = True
+            info.max_step_reached = bool(step.interrupted[row])
+            infos.value.append(info)
+        for agent in range(len(self._ids)):
+            info = self._info(
+                agent, agent, step.observations, self._no_mask if step.mask is None else step.mask[agent].tolist()
+            )
+            info.reward = step.reward[agent]
+            infos.value.append(info)
+        return [infos.SerializeToString()]
+
+    def _info(self, agent: int, row: int, observations: Observations, mask: list[bool]) -> pb.AgentInfoProto:
+        info = pb.AgentInfoProto(id=self._ids[agent], action_mask=mask)
+        for sensor, column in zip(self._spec.observation_specs, observations, strict=True):
+            info.observations.append(self._observation(sensor, column[row : row + 1]))
+        return info
+
+    def _observation(self, sensor: ObservationSpec, value: ObservationArray) -> pb.ObservationProto:
+        style = self._style
+        observation = pb.ObservationProto(
+            shape=style.shape(sensor),
+            dimension_properties=style.dimension_properties(sensor),
+            observation_type=pb.ObservationTypeProto.Name(sensor.observation_type.value),
+            name=style.observation_name(sensor),
+        )
+        if value.dtype == np.uint8 and value.ndim == 4:
+            observation.compression_type = pb.PNG
+            observation.compressed_data = compressed(value[0])
+            observation.compressed_channel_mapping.extend(channel_mapping(len(value[0])))
+        else:
+            observation.float_data.data.extend(style.floats(value)[0].tolist())
+        return observation
+
+
+def channel_mapping(channels: int) -> list[int]:
+    """Which channel each decoded one belongs to, as Unity announces it: none for RGB; the same for the three of a grey
+    picture; -1 for those that only fill up the last PNG."""
+    if channels == 3:
+        return []
+    if channels == 1:
+        return [0, 0, 0]
+    return [*range(channels), *[-1] * (-channels % 3)]
+
+
+def compressed(picture: NDArray[np.uint8]) -> bytes:
+    """A picture u8 [C, H, W] as PNGs of three channels, one after the other; a grey one as a single RGB picture."""
+    channels, height, width = picture.shape
+    if channels == 1:
+        picture = picture.repeat(3, axis=0)
+    elif channels % 3:
+        filler = np.zeros((-channels % 3, height, width), dtype=np.uint8)
+        picture = np.concatenate((picture, filler))
+    return b"".join(_png(picture[c : c + 3].transpose(1, 2, 0)) for c in range(0, len(picture), 3))
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    """An RGB picture u8 [H, W, 3] as a PNG file."""
+    height, width, _ = pixels.shape
+    lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each line begins with its filter, 0 for none
+    lines[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + _chunk(b"IHDR", header)
+        + _chunk(b"IDAT", zlib.compress(lines.tobytes(), COMPRESSION_LEVEL))
+        + _chunk(b"IEND", b"")
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

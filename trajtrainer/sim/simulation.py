@@ -1,0 +1,212 @@
+"""What a built-in simulation is: a task for several agents at once, in numpy, the same for the same seed.
+
+Letters: N agents, T agents whose episode ended, D sum of branch sizes, C continuous actions, K discrete branches,
+O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
+
+# Which agents: their numbers, or all of them as a slice, which spares a copy.
+Agents = LongArray | slice
+ALL = slice(None)
+Observations = tuple[ObservationArray, ...]
+
+
+def option(default: Any, text: str) -> Any:
+    """A field of a simulation's options with its help text."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """Options of a simulation. Every field is also one of the player program: ``--num-agents`` for ``num_agents``.
+
+    Raises:
+        ValueError: an option does not fit.
+    """
+
+    agents: int = option(1, "number of agents")
+
+    def __post_init__(self) -> None:
+        if self.agents < 1:
+            raise ValueError(f"--agents must be at least 1, found {self.agents}")
+
+
+class Actions(NamedTuple):
+    """What the agents do: continuous f32 [N, C], used within [-1, 1], and discrete i32 [N, K]."""
+
+    continuous: FloatArray
+    discrete: IntArray
+
+
+@dataclass(slots=True)
+class SimulationStep:
+    """What the agents of one simulation observe before their next decision, and which episodes ended before it.
+
+    Attributes:
+        observations: per sensor f32 or u8 [N, *O], pictures as u8 (channels, height, width); where an episode ended,
+            the first observation of the next one.
+        reward: f32 [N], since the last decision; 0 where an episode ended, for its reward is in ``ended_reward``.
+        mask: bool [N, D], True = forbidden; None from a simulation that forbids nothing.
+        ended: i64 [T], agents whose episode ended, ascending.
+        ended_observations: per sensor [T, *O], the last of the episode.
+        ended_reward: f32 [T].
+        interrupted: bool [T], ended by the limit of decisions.
+    """
+
+    observations: Observations
+    reward: FloatArray
+    mask: BoolArray | None
+    ended: LongArray
+    ended_observations: Observations
+    ended_reward: FloatArray
+    interrupted: BoolArray
+
+
+class Simulation(Protocol):
+    """A task for N agents at once. Every agent decides at every step, and an agent whose episode ended begins the
+    next one in the same step, under the same number."""
+
+    spec: BehaviorSpec
+    num_agents: int
+    masked: bool  # whether it forbids actions; its steps have a mask then, and None otherwise
+
+    def reset(self) -> SimulationStep:
+        """Starts new episodes for all agents. The episodes so far end without a trace, as in Unity (reference 5.5)."""
+
+    def step(self, actions: Actions) -> SimulationStep:
+        """One decision of every agent."""
+
+
+class EpisodicSimulation(ABC):
+    """Base of the built-in simulations: keeps the episodes, lets the task say how they begin, go on and look.
+
+    Args:
+        spec: what the agents observe and do.
+        num_agents: N.
+        random: decides everything that is drawn.
+        parameters: environment parameters that the trainer may set.
+        max_decisions: length at which an episode is interrupted; 0 for none.
+    """
+
+    masked = False
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        num_agents: int,
+        random: np.random.Generator,
+        parameters: EnvironmentParameters,
+        *,
+        max_decisions: int = 0,
+    ) -> None:
+        self.spec = spec
+        self.num_agents = num_agents
+        self._random = random
+        self._parameters = parameters
+        self._max_decisions = max_decisions
+        self._decisions = np.zeros(num_agents, dtype=np.int64)
+        self._nobody = nobody(spec)
+
+    @abstractmethod
+    def _begin(self, agents: LongArray) -> None:
+        """Starts a new episode for ``agents``. All that is drawn for an agent is drawn in one row of one call, so that
+        the result is the same as drawing for one agent after the other."""
+
+    @abstractmethod
+    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+        """Applies the actions. Returns the reward f32 [N] and whether the episode is over, bool [N]."""
+
+    @abstractmethod
+    def _observe(self, agents: Agents) -> Observations:
+        """What ``agents`` see now, in arrays that the caller may keep and change."""
+
+    def _mask(self) -> BoolArray | None:
+        """Which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""
+        return None
+
+    def reset(self) -> SimulationStep:
+        self._decisions[:] = 0
+        self._begin(np.arange(self.num_agents))
+        return self._decision_step(np.zeros(self.num_agents, dtype=np.float32))
+
+    def step(self, actions: Actions) -> SimulationStep:
+        reward, over = self._advance(actions)
+        self._decisions += 1
+        ended = over
+        if self._max_decisions:
+            ended = over | (self._decisions >= self._max_decisions)
+        if not np.count_nonzero(ended):
+            return self._decision_step(reward)
+        return self._ending_step(reward, over, np.flatnonzero(ended))
+
+    def _decision_step(self, reward: FloatArray) -> SimulationStep:
+        return SimulationStep(self._observe(ALL), reward, self._mask(), *self._nobody)
+
+    def _ending_step(self, reward: FloatArray, over: BoolArray, ended: LongArray) -> SimulationStep:
+        observations = self._observe(ALL)
+        last = tuple(column[ended] for column in observations)
+        last_reward = reward[ended]
+        reward[ended] = 0.0
+        self._decisions[ended] = 0
+        self._begin(ended)
+        for column, first in zip(observations, self._observe(ended), strict=True):
+            column[ended] = first
+        return SimulationStep(observations, reward, self._mask(), ended, last, last_reward, ~over[ended])
+
+
+def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
+    """The last four fields of a step in which no episode ended."""
+    return (
+        np.zeros(0, dtype=np.int64),
+        tuple(np.zeros((0, *sensor.shape), dtype=np.float32) for sensor in spec.observation_specs),
+        np.zeros(0, dtype=np.float32),
+        np.zeros(0, dtype=np.bool_),
+    )
+
+
+def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: bool = False) -> ObservationSpec:
+    """A vector of ``size`` numbers; with ``stack`` > 1 the last so many of them, oldest first, named as Unity does."""
+    label = name or f"VectorSensor_size{size}"
+    if stack > 1:
+        label = f"StackingSensor_size{stack}_{label}"
+    kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
+    return ObservationSpec((size * stack,), (DimensionProperty.NONE,), kind, label)
+
+
+def picture_sensor(channels: int, height: int, width: int, name: str) -> ObservationSpec:
+    """A picture (channels, height, width)."""
+    properties = (
+        DimensionProperty.NONE,
+        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+    )
+    return ObservationSpec((channels, height, width), properties, ObservationType.DEFAULT, name)
+
+
+def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
+    """A list of up to ``maximum`` entities of ``size`` numbers; the rows that are not used are zero."""
+    properties = (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
+    return ObservationSpec((maximum, size), properties, ObservationType.DEFAULT, name)
+
+
+def action_spec(continuous: int = 0, branches: tuple[int, ...] = ()) -> ActionSpec:
+    """An action space of ``continuous`` numbers and discrete ``branches``."""
+    return ActionSpec(continuous, branches)
+
+
+def one_hot(values: NDArray[np.int64], size: int) -> FloatArray:
+    """f32 [..., size] with a 1 at each value."""
+    return np.eye(size, dtype=np.float32)[values]

@@ -1,0 +1,88 @@
+"""Trainers by the names of ``trainer_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.errors import UnsupportedError
+from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.rewards.factory import unsupported_signals
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.stats import StatsReporter
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.on_policy import OnPolicyTrainer
+from trajtrainer.trainers.rl_trainer import RLTrainer
+
+TRAINERS: dict[str, type[RLTrainer]] = {"ppo": OnPolicyTrainer}
+
+
+def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
+    """Refuses what is valid in a YAML file but not built yet, before anything is started.
+
+    Args:
+        behaviors: name -> settings.
+
+    Raises:
+        UnsupportedError: names everything that is missing, of all behaviours.
+    """
+    faults = [f"Behavior {name!r}: {fault}" for name, one in behaviors.items() for fault in _faults(one)]
+    if faults:
+        raise UnsupportedError("\n".join(faults))
+
+
+def _faults(settings: TrainerSettings) -> list[str]:
+    faults = []
+    if settings.trainer_type not in TRAINERS:
+        known = ", ".join(TRAINERS)
+        faults.append(f"trainer_type {settings.trainer_type!r} is not built yet. Available: {known}.")
+    faults += [
+        f"the reward signal {signal!r} is not built yet. Remove it from reward_signals."
+        for signal in unsupported_signals(settings)
+    ]
+    for key in ("behavioral_cloning", "self_play"):
+        if getattr(settings, key) is not None:
+            faults.append(f"{key} is not built yet. Remove the section.")
+    return faults
+
+
+def create_trainer(
+    behavior: str,
+    spec: BehaviorSpec,
+    settings: TrainerSettings,
+    *,
+    pool: RowPool,
+    trajectories: TrajectoryQueue[TrajectoryBatch],
+    policies: PolicyQueue[Tensor],
+    reporter: StatsReporter,
+    timers: Timers,
+    seed: int,
+    device: torch.device,
+    training: bool,
+    checkpoint: Callable[[RLTrainer], None],
+) -> RLTrainer:
+    """The trainer that ``settings.trainer_type`` names; see ``RLTrainer`` for the arguments.
+
+    Raises:
+        UnsupportedError: something the settings ask for, or a sensor, is not built yet.
+    """
+    check_supported({behavior: settings})
+    return TRAINERS[settings.trainer_type](
+        behavior,
+        spec,
+        settings,
+        pool=pool,
+        trajectories=trajectories,
+        policies=policies,
+        reporter=reporter,
+        timers=timers,
+        seed=seed,
+        device=device,
+        training=training,
+        checkpoint=checkpoint,
+    )

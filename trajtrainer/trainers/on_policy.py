@@ -1,0 +1,162 @@
+"""PPO's trainer: gathers a buffer of fresh experience, learns from it for some epochs, drops it.
+
+Letters: V reward signals, B packed steps, S trajectories, Q sequences of the buffer.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.algos.losses import explained_variance, normalized
+from trajtrainer.algos.ppo import PPO, Coefficients
+from trajtrainer.algos.returns import gae
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.acting import PolicyDivergedError
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic, update_normalizations
+from trajtrainer.nn.init import seeded
+from trajtrainer.rewards.factory import create_reward_signals
+from trajtrainer.settings.trainer import PPOHyperparameters
+from trajtrainer.steps import FloatArray
+from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.update_buffer import Targets, UpdateBuffer
+from trajtrainer.trainers.values import ValueEstimator
+
+logger = logging.getLogger(__name__)
+
+# One minibatch in so many also gives KL divergence, clip fraction and gradient norm.
+_DIAGNOSTICS_EVERY = 8
+
+
+class OnPolicyTrainer(RLTrainer):
+    """Proximal policy optimisation (reference 3.7, 4.1, 4.2)."""
+
+    def _build(self, seeds: Sequence[int]) -> None:
+        settings, hyper = self.settings, self.settings.hyperparameters
+        assert isinstance(hyper, PPOHyperparameters)
+        self._hyper = hyper
+        network = settings.network_settings
+        weights_seed, shuffle_seed = seeds
+        names = [kind.value for kind in settings.reward_signals]
+        with seeded(weights_seed):
+            self.actor = Actor(self.spec, network).to(self._device)
+            shared = SharedCritic(self.actor, names) if hyper.shared_critic else None
+            self._critic: AnyCritic = (shared or Critic(self.spec, network, names)).to(self._device)
+            self.signals = create_reward_signals(self.behavior, self.spec, settings, self._device)
+        self._ppo = PPO(self.actor, self._critic, settings)
+        length = network.memory.sequence_length if network.memory is not None else 1
+        self._values = ValueEstimator(self._critic, length)
+        self._buffer = UpdateBuffer(
+            self.spec,
+            [torch.from_numpy(np.empty(0, column.dtype)).dtype for column in self.pool.obs],
+            num_signals=len(self.signals),
+            sequence_length=length,
+            memory_size=self.actor.memory_size,
+            critic_memory_size=0 if shared is not None else self._critic.memory_size,
+            capacity=hyper.buffer_size + 1 if self._training else 0,
+            device=self._device,
+        )
+        self._shuffle = torch.Generator().manual_seed(shuffle_seed)
+
+    def _learn_from(self, packed: PackedSteps, rewards: FloatArray) -> bool:
+        obs = [torch.from_numpy(column).to(self._device) for column in packed.obs]
+        bootstrap_obs = [torch.from_numpy(column).to(self._device) for column in packed.bootstrap_obs]
+        normalizes = self.settings.network_settings.normalize
+        if normalizes:
+            # All trajectories at once: the running sums do not depend on how rows are grouped.
+            update_normalizations(self.actor, self._critic, obs)
+        estimates = self._values.estimate(packed, obs, bootstrap_obs)
+        bootstrap = estimates.bootstrap.copy()
+        for row, signal in zip(bootstrap, self.signals, strict=True):
+            if not signal.ignore_done:
+                row[packed.terminated] = 0.0
+        gammas = [signal.gamma for signal in self.signals]
+        advantage = gae(rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd)
+        targets = Targets(
+            value=estimates.values,
+            returns=advantage + estimates.values,
+            advantage=advantage.mean(0),
+            critic_memory=estimates.memory,
+        )
+        self._buffer.append(packed, obs, targets)
+        means = np.add.reduceat(estimates.values, packed.offset[:-1], axis=1) / packed.lengths
+        for signal, values in zip(self.signals, means, strict=True):
+            self._reporter.add_many(f"Policy/{signal.title} Value Estimate", values)
+        return normalizes
+
+    def _is_ready(self) -> bool:
+        return self._buffer.num_rows > self._hyper.buffer_size
+
+    def _update(self) -> None:
+        begin = time.perf_counter()
+        buffer, hyper = self._buffer, self._hyper
+        coefficients = self._ppo.coefficients(self.step)
+        variance = explained_variance(buffer.column("value").sum(1), buffer.column("returns").sum(1))
+        advantage = normalized(buffer.column("advantage"), buffer.loss_mask)
+        # A buffer that is smaller than a minibatch is one minibatch; the peer learns nothing then.
+        batch_size = min(hyper.batch_size, buffer.num_rows)
+        statistics: dict[str, list[Tensor]] = {}
+        for _ in range(hyper.num_epoch):
+            order = self._epoch_order(buffer.num_sequences).to(self._device)
+            for number, minibatch in enumerate(buffer.minibatches(order, batch_size, advantage)):
+                with self._timers("TorchPPOOptimizer.update"):
+                    diagnostics = number % _DIAGNOSTICS_EVERY == 0
+                    found = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)
+                for signal in self.signals:
+                    found |= signal.update(minibatch)
+                for tag, value in found.items():
+                    statistics.setdefault(tag, []).append(value)
+        buffer.clear()
+        self._report(statistics, coefficients, variance)
+        self._reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
+
+    def _epoch_order(self, num_sequences: int) -> Tensor:
+        """The order of the sequences in one epoch, i64 [Q]."""
+        return torch.randperm(num_sequences, generator=self._shuffle)
+
+    def _report(self, statistics: Mapping[str, list[Tensor]], coefficients: Coefficients, variance: Tensor) -> None:
+        """Reads the statistics back from the device, once per update."""
+        means = {tag: torch.stack(values).mean().item() for tag, values in statistics.items()}
+        diverged = [tag for tag, mean in means.items() if not math.isfinite(mean)]
+        if diverged:
+            raise PolicyDivergedError(
+                f"Behavior {self.behavior!r}: {', '.join(diverged)} of the update at step {self.step} is not a finite "
+                "number, so the weights have diverged. Lower learning_rate, or look for extreme rewards or "
+                "observations (normalize: true limits the latter), and resume from an earlier checkpoint."
+            )
+        means["Policy/Learning Rate"] = coefficients.learning_rate
+        means["Policy/Epsilon"] = coefficients.epsilon
+        means["Policy/Beta"] = coefficients.beta
+        explained = variance.item()
+        if math.isfinite(explained):
+            means["Policy/Explained Variance"] = explained
+        for tag, mean in means.items():
+            self._reporter.add(tag, mean)
+
+    def _forget(self, worker: int | None) -> None:
+        super()._forget(worker)
+        self._values.forget(worker)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {"actor": self.actor, "critic": self._critic}
+
+    def _optimizer_states(self) -> dict[str, dict[str, Any]]:
+        return {"adam": self._ppo.state()}
+
+    def _load_optimizers(self, states: Mapping[str, dict[str, Any]]) -> None:
+        self._ppo.load_state(states["adam"])
+
+    def _rng_states(self) -> dict[str, Tensor]:
+        return {"shuffle": self._shuffle.get_state()}
+
+    def _load_rng(self, states: Mapping[str, Tensor]) -> None:
+        if "shuffle" in states:
+            self._shuffle.set_state(states["shuffle"])

@@ -1,0 +1,367 @@
+"""What all trainers have in common: trajectories in, statistics, summaries, checkpoints and policies out.
+
+Letters: V reward signals, B packed steps, S trajectories.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
+from trajtrainer.errors import CheckpointError
+from trajtrainer.nn.actor import Actor
+from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.stats import StatsReporter
+from trajtrainer.steps import Aggregation, FloatArray
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.boundaries import boundaries
+from trajtrainer.trainers.episodes import EpisodeSums
+from trajtrainer.trainers.snapshots import PolicyWeights
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_REWARD_BUFFER = 100
+
+
+class RLTrainer(ABC):
+    """Learns one behaviour from the trajectories of its queue.
+
+    ``advance`` may be called from another thread than the one that acts; nothing else writes here. Attributes that the
+    acting side reads (``step``, ``reward_buffer``, ...) are replaced or appended to, never left half-written.
+
+    Attributes:
+        behavior: name without team.
+        spec: what its agents see and do.
+        settings: of this behaviour.
+        pool: where trajectories' rows stand.
+        trajectories: what comes in.
+        policies: what goes out.
+        actor: the network to export. Being trained: read it only between two ``advance``.
+        signals: reward signals in the order of the value heads.
+        step: agent steps counted so far.
+        reward_buffer: rewards of the newest episodes.
+        best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
+    """
+
+    actor: Actor
+    signals: list[RewardSignal]
+
+    def __init__(
+        self,
+        behavior: str,
+        spec: BehaviorSpec,
+        settings: TrainerSettings,
+        *,
+        pool: RowPool,
+        trajectories: TrajectoryQueue[TrajectoryBatch],
+        policies: PolicyQueue[Tensor],
+        reporter: StatsReporter,
+        timers: Timers,
+        seed: int,
+        device: torch.device,
+        training: bool,
+        checkpoint: Callable[[RLTrainer], None],
+    ) -> None:
+        """Builds the networks and begins at step 0.
+
+        Args:
+            behavior: name without team.
+            spec: what its agents see and do.
+            settings: of this behaviour.
+            pool: where trajectories' rows stand.
+            trajectories: queue to learn from.
+            policies: queue for the acting side's policies.
+            reporter: of this behaviour's statistics.
+            timers: of the run.
+            seed: of the run. Weights and shuffling depend on it and on ``behavior`` only, not on the order in which
+                behaviours appear.
+            device: of networks and update.
+            training: False to count episodes only (inference).
+            checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
+
+        Raises:
+            UnsupportedError: a sensor, reward signal or action space that is not built.
+        """
+        self.behavior = behavior
+        self.spec = spec
+        self.settings = settings
+        self.pool = pool
+        self.trajectories = trajectories
+        self.policies = policies
+        self.step = 0
+        self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
+        self.best_reward: float | None = None
+        self._reporter = reporter
+        self._timers = timers
+        self._device = device
+        self._training = training
+        self._checkpoint = checkpoint
+        self._version = 0
+        self._episodes = EpisodeSums()
+        self._returns_since_update: list[float] = []
+        self._broken_off: deque[int | None] = deque()
+        self._group_rewards_seen = False
+        self._build(derived_seeds(seed, behavior))
+        self._policy_weights = PolicyWeights(self.actor)
+
+    @abstractmethod
+    def _build(self, seeds: Sequence[int]) -> None:
+        """Makes ``actor``, ``signals`` and what else the algorithm needs. ``seeds`` are two: weights, and all else."""
+
+    @abstractmethod
+    def _learn_from(self, packed: PackedSteps, rewards: FloatArray) -> bool:
+        """Takes trajectories that count for training, with the rewards [V, B] times strength.
+
+        Returns:
+            Whether weights that the acting side uses (normalisers) have changed.
+        """
+
+    @abstractmethod
+    def _is_ready(self) -> bool:
+        """Whether there is enough for an update."""
+
+    @abstractmethod
+    def _update(self) -> None:
+        """Updates the networks and reports statistics."""
+
+    @abstractmethod
+    def _modules(self) -> dict[str, nn.Module]:
+        """The networks of the algorithm, ``actor`` among them, by the names of ``checkpoint_state``."""
+
+    @abstractmethod
+    def _optimizer_states(self) -> dict[str, dict[str, Any]]:
+        """Name -> state of each optimizer of these."""
+
+    @abstractmethod
+    def _load_optimizers(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """Takes what ``_optimizer_states`` gave.
+
+        Raises:
+            KeyError: one is missing.
+            ValueError: one does not fit.
+        """
+
+    @abstractmethod
+    def _rng_states(self) -> dict[str, Tensor]:
+        """Name -> state of each random generator."""
+
+    @abstractmethod
+    def _load_rng(self, states: Mapping[str, Tensor]) -> None:
+        """Takes what ``_rng_states`` gave; generators without an entry go on as they are."""
+
+    @property
+    def should_still_train(self) -> bool:
+        return self._training and self.step <= self.settings.max_steps
+
+    @property
+    def is_finished(self) -> bool:
+        """Training, and past ``max_steps``."""
+        return self._training and self.step > self.settings.max_steps
+
+    @property
+    def progress(self) -> float:
+        """Share of ``max_steps`` that is done, at most 1."""
+        return min(1.0, self.step / self.settings.max_steps)
+
+    @property
+    def checkpoint_reward(self) -> float | None:
+        """Mean reward of the episodes since the last policy update; None without any."""
+        returns = self._returns_since_update
+        return float(np.mean(returns)) if returns else None
+
+    def set_reward_buffer_size(self, size: int) -> None:
+        """How many episodes ``reward_buffer`` keeps (curricula ask for it)."""
+        self.reward_buffer = deque(self.reward_buffer, maxlen=size)
+
+    def break_off(self, worker: int | None) -> None:
+        """Tells that the unfinished episodes of one worker's agents, or of all, will not go on: it was reset.
+
+        What they have earned so far is forgotten once the trajectories that are in the queue now are counted.
+        """
+        self._broken_off.append(worker)
+
+    def advance(self) -> bool:
+        """Takes all trajectories of the queue, then updates and publishes a policy if one is due. Does not wait.
+
+        Returns:
+            Whether there was anything to do.
+        """
+        broken_off = [self._broken_off.popleft() for _ in range(len(self._broken_off))]
+        batches = self.trajectories.drain()
+        changed = False
+        if batches:
+            with self._timers("process_trajectory"):
+                changed = self._process(batches)
+        for worker in broken_off:
+            self._forget(worker)
+        updated = self.should_still_train and self._is_ready()
+        if updated:
+            with self._timers("_update_policy"):
+                self._update()
+            self._version += 1
+            self._returns_since_update.clear()
+            self.policies.put(self.policy_update())
+        elif changed:
+            weights = self._policy_weights.of_normalizers()
+            self.policies.put(PolicyUpdate(self._version, weights, partial=True))
+        return bool(batches) or updated
+
+    def policy_update(self) -> PolicyUpdate[Tensor]:
+        """The acting side's weights as they are now (a copy)."""
+        return PolicyUpdate(self._version, self._policy_weights.all())
+
+    def _process(self, batches: Sequence[TrajectoryBatch]) -> bool:
+        """Copies the drain out of the pool, gives its rows back, and counts it from boundary to boundary."""
+        packed = gather(self.pool, batches)
+        release(self.pool, batches)
+        changed = False
+        start = 0
+        settings = self.settings
+        for boundary in boundaries(self.step, packed.lengths, settings.summary_freq, settings.checkpoint_interval):
+            if boundary.trajectory > start:
+                changed |= self._count(packed.trajectories(start, boundary.trajectory))
+            start = boundary.trajectory
+            if boundary.summary is not None:
+                self._write_summary(boundary.summary)
+            if boundary.checkpoint and self._training:
+                with self._timers("RLTrainer._checkpoint"):
+                    self._checkpoint(self)
+        return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or changed
+
+    def _count(self, packed: PackedSteps) -> bool:
+        """Counts trajectories between two boundaries and hands those up to ``max_steps`` to the algorithm."""
+        ends = self.step + packed.offset[1:].astype(np.int64)
+        self.step = int(ends[-1])
+        self._reporter.set("Step", float(self.step))
+        self._warn_of_group_rewards(packed)
+        # Networks of reward signals are not for evaluation alone: without training only the environment's counts.
+        signals = [s for s in self.signals if self._training or isinstance(s, ExtrinsicReward)]
+        rewards = np.empty((len(signals), len(packed)), np.float32)
+        for row, signal in zip(rewards, signals, strict=True):
+            np.multiply(signal.evaluate(packed), np.float32(signal.strength), out=row)
+        self._count_episodes(packed, signals, rewards)
+        if not self._training:
+            return False
+        kept = int(np.searchsorted(ends, self.settings.max_steps, side="right"))
+        if not kept:
+            return False
+        if kept < packed.num_trajectories:
+            packed = packed.trajectories(0, kept)
+        return self._learn_from(packed, rewards[:, : len(packed)])
+
+    def _count_episodes(self, packed: PackedSteps, signals: Sequence[RewardSignal], rewards: FloatArray) -> None:
+        everything = np.concatenate([packed.reward[None], rewards])
+        finished = self._episodes.add(everything, packed.offset, packed.agent, packed.ended)
+        if not finished.size:
+            return
+        returns = finished[0].tolist()
+        self.reward_buffer.extend(returns)
+        self._returns_since_update += returns
+        self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
+        for signal, sums in zip(signals, finished[1:], strict=True):
+            self._reporter.add_many(f"Policy/{signal.title} Reward", sums)
+
+    def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
+        if not self._group_rewards_seen and packed.group_reward.any():
+            self._group_rewards_seen = True
+            logger.warning(
+                "Behavior %r receives group rewards, which %s counts as each agent's own. The trainer 'poca' is made "
+                "for groups.",
+                self.behavior,
+                self.settings.trainer_type,
+            )
+
+    def _write_summary(self, step: int) -> None:
+        if self.reward_buffer:
+            mean = math.fsum(self.reward_buffer) / len(self.reward_buffer)
+            self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
+        self._reporter.set("Is Training", float(self.should_still_train))
+        self._reporter.write(step)
+
+    def _forget(self, worker: int | None) -> None:
+        self._episodes.forget(worker)
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """All that an identical continuation needs besides the environment, as ``export.checkpoint_interop`` says.
+
+        ``extra`` holds what ML-Agents forgets. When the next summary and checkpoint are due follows from the step. The
+        update buffer and unfinished episodes are left out, since the environment starts anew. Tensors are not copied:
+        save them before the next ``advance``.
+        """
+        return {
+            "step": self.step,
+            "modules": {name: module.state_dict() for name, module in self._modules().items()},
+            "optimizers": self._optimizer_states(),
+            "rewards": {name: module.state_dict() for name, module in self._reward_modules().items()},
+            "extra": {
+                "version": self._version,
+                "rng": self._rng_states(),
+                "reward_optimizers": {
+                    signal.name: state for signal in self.signals if (state := signal.optimizer_state()) is not None
+                },
+                "reward_buffer": list(self.reward_buffer),
+                "returns_since_update": list(self._returns_since_update),
+                "best_reward": self.best_reward,
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any], *, reset_step: bool) -> None:
+        """Takes what ``checkpoint_state`` gave, or the part of it that another program's checkpoint holds, and
+        publishes the policy.
+
+        Args:
+            state: as of ``checkpoint_state``; ``rewards``, ``extra`` and what it holds may be absent.
+            reset_step: begin a new run with these networks and optimizers: the step, counters and random numbers start
+                anew. Otherwise the run goes on where it was.
+
+        Raises:
+            CheckpointError: the state is not of networks like these. They may be loaded in part then.
+        """
+        extra = state.get("extra", {})
+        reward_states = state.get("rewards", {})
+        rewards = {name: module for name, module in self._reward_modules().items() if name in reward_states}
+        try:
+            for name, module in self._modules().items():
+                module.load_state_dict(state["modules"][name])
+            for name, module in rewards.items():
+                module.load_state_dict(reward_states[name])
+            self._load_optimizers(state["optimizers"])
+            for signal in self.signals:
+                if signal.name in extra.get("reward_optimizers", {}):
+                    signal.load_optimizer_state(extra["reward_optimizers"][signal.name])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"Behavior {self.behavior!r}: the checkpoint is not of these networks. Use the network_settings, "
+                f"reward_signals and trainer_type it was saved with. ({error})"
+            ) from error
+        if not reset_step:
+            self.step = int(state["step"])
+            self._version = int(extra.get("version", 0))
+            self._load_rng(extra.get("rng", {}))
+            self.reward_buffer.extend(extra.get("reward_buffer", ()))
+            self._returns_since_update = list(extra.get("returns_since_update", ()))
+            self.best_reward = extra.get("best_reward")
+        self.policies.put(self.policy_update())
+
+    def _reward_modules(self) -> dict[str, nn.Module]:
+        return {name: module for signal in self.signals for name, module in signal.modules().items()}
+
+
+def derived_seeds(seed: int, behavior: str) -> list[int]:
+    """Two seeds for one behaviour of a run: of its weights, and of the rest."""
+    sequence = np.random.SeedSequence([seed % (1 << 32), *behavior.encode()])
+    return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]

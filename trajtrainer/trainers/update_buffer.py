@@ -1,0 +1,242 @@
+"""What an on-policy trainer has gathered for its next update: columns on the networks' device.
+
+Letters: N rows so far (padding included), L sequence length, Q = N / L sequences, B packed steps, V reward signals, H
+memory size, C continuous actions, K discrete branches, D sum of branch sizes, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import FloatArray, LongArray
+from trajtrainer.trainers.values import sequence_offsets
+
+# Rows are put in an epoch's order this many bytes at a time: enough that the index operations cost nothing per
+# minibatch, little enough that a buffer of pictures is not copied whole.
+_BLOCK_BYTES = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What the critic is to learn from packed steps, and what was estimated.
+
+    Attributes:
+        value: f32 [V, B], at collection time.
+        returns: f32 [V, B].
+        advantage: f32 [B], mean over the signals.
+        critic_memory: f32 [Q, H], before each sequence; None where the critic has no memory of its own.
+    """
+
+    value: FloatArray
+    returns: FloatArray
+    advantage: FloatArray
+    critic_memory: Tensor | None
+
+
+class UpdateBuffer:
+    """Rows in order of arrival. With a memory, each trajectory begins a new sequence and ends in padding.
+
+    Attributes:
+        num_rows: N.
+        sequence_length: L; 1 without a memory.
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        obs_dtypes: Sequence[torch.dtype],
+        *,
+        num_signals: int,
+        sequence_length: int,
+        memory_size: int,
+        critic_memory_size: int,
+        capacity: int,
+        device: torch.device,
+    ) -> None:
+        """Takes room for ``capacity`` rows; it grows when more come.
+
+        Args:
+            spec: of the behaviour.
+            obs_dtypes: per sensor, float32 or uint8.
+            num_signals: V.
+            sequence_length: L.
+            memory_size: H of the actor; 0 without a memory.
+            critic_memory_size: H of the critic; 0 where it has no memory of its own.
+            capacity: rows.
+            device: of the networks.
+        """
+        action = spec.action_spec
+        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            f"obs.{i}": (tuple(sensor.shape), dtype)
+            for i, (sensor, dtype) in enumerate(zip(spec.observation_specs, obs_dtypes, strict=True))
+        }
+        shapes |= {
+            "mask": ((sum(action.discrete_branches),), torch.bool),
+            "continuous": ((action.continuous_size,), torch.float32),
+            "discrete": ((action.discrete_size,), torch.int64),
+            "log_prob": ((action.continuous_size + action.discrete_size,), torch.float32),
+            "returns": ((num_signals,), torch.float32),
+            "value": ((num_signals,), torch.float32),
+            "advantage": ((), torch.float32),
+        }
+        if memory_size:
+            shapes["loss_mask"] = ((), torch.float32)
+        capacity = -(-capacity // sequence_length) * sequence_length
+        self._device = device
+        self._num_sensors = len(obs_dtypes)
+        self._rows = {name: torch.zeros(capacity, *s, dtype=t, device=device) for name, (s, t) in shapes.items()}
+        self._sequences = {
+            name: torch.zeros(capacity // sequence_length, size, device=device)
+            for name, size in (("memory", memory_size), ("critic_memory", critic_memory_size))
+            if size
+        }
+        self.sequence_length = sequence_length
+        self.num_rows = 0
+
+    @property
+    def num_sequences(self) -> int:
+        """Q."""
+        return self.num_rows // self.sequence_length
+
+    @property
+    def capacity(self) -> int:
+        """Rows there is room for."""
+        return len(self._rows["advantage"])
+
+    def column(self, name: str) -> Tensor:
+        """The filled rows of ``obs.<i>``, ``mask``, ``continuous``, ``discrete``, ``log_prob``, ``returns`` [N, V],
+        ``value`` [N, V], ``advantage`` or ``loss_mask``: a view."""
+        return self._rows[name][: self.num_rows]
+
+    def sequences(self, name: str) -> Tensor:
+        """The filled entries of ``memory`` or ``critic_memory``, f32 [Q, H]: a view."""
+        return self._sequences[name][: self.num_sequences]
+
+    @property
+    def loss_mask(self) -> Tensor | None:
+        """f32 [N], 0 in padding; None where there is none."""
+        return self.column("loss_mask") if "loss_mask" in self._rows else None
+
+    def append(self, packed: PackedSteps, obs: Sequence[Tensor], targets: Targets) -> None:
+        """Adds the rows of trajectories.
+
+        Args:
+            packed: the steps.
+            obs: their observations, as tensors.
+            targets: of the same steps.
+        """
+        first = sequence_offsets(packed.lengths, self.sequence_length)
+        start, stop = self.num_rows, self.num_rows + int(first[-1]) * self.sequence_length
+        self._reserve(stop)
+        where = self._places(packed, first, start, stop)
+        columns = {f"obs.{i}": one for i, one in enumerate(obs)} | {
+            "mask": torch.from_numpy(packed.mask),
+            "continuous": torch.from_numpy(packed.continuous),
+            "discrete": torch.from_numpy(packed.discrete),
+            "log_prob": torch.from_numpy(packed.log_prob),
+            "returns": torch.from_numpy(targets.returns.T),
+            "value": torch.from_numpy(targets.value.T),
+            "advantage": torch.from_numpy(targets.advantage),
+        }
+        if "loss_mask" in self._rows:
+            columns["loss_mask"] = torch.ones(len(packed))
+        for name, column in self._rows.items():
+            if isinstance(where, Tensor):
+                column[start:stop] = 0
+                column[where] = columns[name].to(self._device, column.dtype)
+            else:
+                column[where] = columns[name]
+        if "memory" in self._sequences:
+            begins = _sequence_begins(packed, self.sequence_length)
+            self._sequences["memory"][self.num_sequences : stop // self.sequence_length] = torch.from_numpy(
+                packed.memory[begins]
+            )
+        if targets.critic_memory is not None:
+            self._sequences["critic_memory"][self.num_sequences : stop // self.sequence_length] = targets.critic_memory
+        self.num_rows = stop
+
+    def clear(self) -> None:
+        self.num_rows = 0
+
+    def minibatches(self, order: Tensor, batch_size: int, advantage: Tensor) -> Iterator[Minibatch]:
+        """One epoch. Sequences that fill no minibatch are left out.
+
+        Args:
+            order: i64 [Q], a permutation of the sequences.
+            batch_size: rows; rounded down to whole sequences, at least one.
+            advantage: f32 [N], to be given instead of the column of that name.
+        """
+        length = self.sequence_length
+        per_minibatch = max(1, batch_size // length)
+        rows = {name: self.column(name) for name in self._rows} | {"advantage": advantage}
+        rows = {name: column.view(self.num_sequences, length, *column.shape[1:]) for name, column in rows.items()}
+        size = sum(column[0].numel() * column.element_size() for column in rows.values()) * per_minibatch
+        block = max(1, _BLOCK_BYTES // size) * per_minibatch
+        used = len(order) // per_minibatch * per_minibatch
+        for start in range(0, used, block):
+            index = order[start : min(start + block, used)]
+            parts = {name: _split(column, index, per_minibatch, flat=True) for name, column in rows.items()}
+            parts |= {name: _split(column, index, per_minibatch) for name, column in self._sequences.items()}
+            for number in range(len(index) // per_minibatch):
+                yield self._minibatch({name: part[number] for name, part in parts.items()})
+
+    def _minibatch(self, part: dict[str, Tensor]) -> Minibatch:
+        return Minibatch(
+            obs=tuple(part[f"obs.{i}"] for i in range(self._num_sensors)),
+            mask=part["mask"],
+            continuous=part["continuous"],
+            discrete=part["discrete"],
+            log_prob=part["log_prob"],
+            returns=part["returns"].t(),
+            old_values=part["value"].t(),
+            advantage=part["advantage"],
+            memory=part.get("memory"),
+            critic_memory=part.get("critic_memory"),
+            loss_mask=part.get("loss_mask"),
+            sequence_length=self.sequence_length,
+        )
+
+    def _places(self, packed: PackedSteps, first: LongArray, start: int, stop: int) -> slice | Tensor:
+        """Where the steps go: one range, or with padding between trajectories an index [B]."""
+        if self.sequence_length == 1:
+            return slice(start, stop)
+        lead = start + first[:-1] * self.sequence_length - packed.offset[:-1]
+        places = np.repeat(lead, packed.lengths) + np.arange(len(packed))
+        return torch.from_numpy(places).to(self._device)
+
+    def _reserve(self, rows: int) -> None:
+        if rows <= self.capacity:
+            return
+        capacity = -(-max(rows, 2 * self.capacity) // self.sequence_length) * self.sequence_length
+        self._rows = {name: _longer(column, capacity) for name, column in self._rows.items()}
+        sequences = capacity // self.sequence_length
+        self._sequences = {name: _longer(column, sequences) for name, column in self._sequences.items()}
+
+
+def _split(column: Tensor, index: Tensor, size: int, *, flat: bool = False) -> tuple[Tensor, ...]:
+    """The indexed sequences in minibatches of ``size`` sequences; ``flat`` makes rows of them."""
+    chosen = column.index_select(0, index)
+    count = len(index) // size
+    if flat:
+        chosen, size = chosen.flatten(0, 1), size * column.shape[1]
+    return chosen.split_with_sizes([size] * count)
+
+
+def _sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
+    """The step that begins each sequence, i64 [Q]."""
+    within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
+    return np.flatnonzero(within % sequence_length == 0)
+
+
+def _longer(column: Tensor, length: int) -> Tensor:
+    longer = column.new_zeros(length, *column.shape[1:])
+    longer[: len(column)] = column
+    return longer

@@ -1,0 +1,159 @@
+"""Value estimates of whole trajectories at collection time, with a recurrent critic's memories.
+
+Letters: V reward signals, B packed steps, S trajectories, L sequence length, Q sequences of up to L steps (each
+trajectory is cut into sequences from its start), H memory size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.critic import AnyCritic, SharedCritic
+from trajtrainer.steps import WORKER_SHIFT, FloatArray, IntArray, LongArray
+
+# How many numbers of observations may go through the critic at once (64 MB of float32): bounds what the layers
+# between take.
+_MAX_NUMBERS = 1 << 24
+
+
+class Estimates(NamedTuple):
+    """What the critic says of packed steps.
+
+    Attributes:
+        values: f32 [V, B].
+        bootstrap: f32 [V, S], of the observation after each trajectory, whether or not its episode ended.
+        memory: f32 [Q, H], the critic's memory before each sequence; None without one of its own.
+    """
+
+    values: FloatArray
+    bootstrap: FloatArray
+    memory: Tensor | None
+
+
+class ValueEstimator:
+    """Values by one pass through the critic for all trajectories.
+
+    A recurrent critic carries one memory per agent over the trajectories that the horizon cut, and clears it when an
+    episode ends; ML-Agents has one for all agents (reference 11, quirk 11). A critic on the actor's body has no memory
+    of its own: the actor's, which the rows hold, is that of the same body over the same steps.
+    """
+
+    def __init__(self, critic: AnyCritic, sequence_length: int) -> None:
+        self._critic = critic
+        self._length = sequence_length
+        self._memories: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> Estimates:
+        """Estimates for ``packed``, whose observations are given as tensors on the critic's device."""
+        if not self._critic.memory_size:
+            everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
+            values = _numpy(torch.cat([self._critic(part)[0] for part in _parts(everything)], 1))
+            return Estimates(values[:, : len(packed)], values[:, len(packed) :], None)
+        if isinstance(self._critic, SharedCritic):
+            return self._with_stored_memory(packed, obs, bootstrap_obs)
+        return self._with_own_memory(packed, obs, bootstrap_obs)
+
+    def forget(self, worker: int | None) -> None:
+        """Clears the memories of one worker's agents, or of all: their episodes were broken off."""
+        self._memories = {a: m for a, m in self._memories.items() if worker is not None and a >> WORKER_SHIFT != worker}
+
+    def _with_stored_memory(
+        self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
+    ) -> Estimates:
+        """Every step starts from the memory that was stored with it, so the steps need not go in sequence."""
+        device = obs[0].device
+        everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
+        memory = torch.from_numpy(np.concatenate([packed.memory, packed.bootstrap_memory])).to(device)
+        parts = [self._critic(part[:-1], part[-1])[0] for part in _parts([*everything, memory])]
+        values = _numpy(torch.cat(parts, 1))
+        return Estimates(values[:, : len(packed)], values[:, len(packed) :], None)
+
+    def _with_own_memory(
+        self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
+    ) -> Estimates:
+        critic, device = self._critic, obs[0].device
+        first_sequence = sequence_offsets(packed.lengths, self._length)
+        num_signals = len(critic.signals)
+        values = torch.empty(num_signals, len(packed), device=device)
+        bootstrap = torch.empty(num_signals, packed.num_trajectories, device=device)
+        before = torch.empty(int(first_sequence[-1]), critic.memory_size, device=device)
+        for turn in _turns(packed.agent):
+            memory = self._remembered(packed.agent[turn], device)
+            for block, active in self._blocks(packed, turn):
+                before[first_sequence[turn[active]] + block] = memory[active]
+                for same, rows in self._of_one_length(packed, turn, block, active):
+                    index = torch.from_numpy(rows.reshape(-1)).to(device)
+                    found, memory[same] = critic([o[index] for o in obs], memory[same], rows.shape[1])
+                    values[:, index] = found
+            index = torch.from_numpy(turn).to(device)
+            bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
+            self._remember(packed, turn, memory)
+        return Estimates(_numpy(values), _numpy(bootstrap), before)
+
+    def _blocks(self, packed: PackedSteps, turn: LongArray) -> Iterator[tuple[int, LongArray]]:
+        """The sequences' numbers within the trajectories ``turn`` and which of those are that long."""
+        lengths = packed.lengths[turn]
+        for block in range(-(-int(lengths.max()) // self._length)):
+            yield block, np.flatnonzero(lengths > block * self._length)
+
+    def _of_one_length(
+        self, packed: PackedSteps, turn: LongArray, block: int, active: LongArray
+    ) -> Iterator[tuple[LongArray, LongArray]]:
+        """Groups whose sequence ``block`` has the same length: indices into ``turn``, and rows [group, length].
+
+        Padding a short last sequence instead would give no memory at its true end.
+        """
+        start = block * self._length
+        lengths = np.minimum(packed.lengths[turn[active]] - start, self._length)
+        for length in np.unique(lengths):
+            same = active[lengths == length]
+            begin = packed.offset[turn[same]].astype(np.int64) + start
+            yield same, begin[:, None] + np.arange(length)
+
+    def _remembered(self, agent: LongArray, device: torch.device) -> Tensor:
+        nothing = torch.zeros(self._critic.memory_size, device=device)
+        return torch.stack([self._memories.get(one, nothing) for one in agent.tolist()])
+
+    def _remember(self, packed: PackedSteps, turn: LongArray, memory: Tensor) -> None:
+        for one, is_end, after in zip(packed.agent[turn].tolist(), packed.ended[turn].tolist(), memory, strict=True):
+            if is_end:
+                self._memories.pop(one, None)
+            else:
+                self._memories[one] = after.clone()
+
+
+def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:
+    """i64 [S + 1]: which sequence is the first of each trajectory, and Q."""
+    offset = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(-(-lengths // sequence_length), out=offset[1:])
+    return offset
+
+
+def _turns(agent: LongArray) -> Iterator[LongArray]:
+    """Indices of trajectories such that each agent occurs once per turn, its trajectories in order."""
+    order = np.argsort(agent, kind="stable")
+    begins = np.flatnonzero(np.diff(agent[order], prepend=agent[order[0]] - 1))
+    counts = np.diff(begins, append=len(agent))
+    occurrence = np.empty(len(agent), np.int64)
+    occurrence[order] = np.arange(len(agent)) - np.repeat(begins, counts)
+    for number in range(int(counts.max())):
+        yield np.flatnonzero(occurrence == number)
+
+
+def _parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """The columns in pieces of bounded size."""
+    rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
+    for start in range(0, len(columns[0]), rows):
+        yield [column[start : start + rows] for column in columns]
+
+
+def _numpy(tensor: Tensor) -> FloatArray:
+    array: FloatArray = tensor.cpu().numpy()
+    return array

@@ -1,0 +1,141 @@
+"""What a behaviour's messages look like, from the first agent that it sends (reference 5.5, 5.9)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.unity import pictures
+from trajtrainer.unity.proto.communicator_pb2 import (
+    PNG,
+    AgentInfoProto,
+    BrainParametersProto,
+    ObservationProto,
+    continuous,
+)
+
+_PICTURE_RANK = 3
+# No space of a real game comes near; a damaged message must not make anyone allocate gigabytes.
+_MOST_ACTIONS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """One observation of a behaviour: as the trainer sees it, and as it stands in the message.
+
+    Attributes:
+        index: its place among the agent's observations.
+        spec: shape and properties, pictures as (channels, height, width).
+        wire_shape: the shape as sent, pictures perhaps as (height, width, channels).
+        channels_last: whether they are.
+        compressed: the first agent's came as PNG.
+        dtype: f32, or u8 for pictures that came as PNG and need no averaging of channels.
+    """
+
+    index: int
+    spec: ObservationSpec
+    wire_shape: tuple[int, ...]
+    channels_last: bool
+    compressed: bool
+    dtype: np.dtype[np.float32] | np.dtype[np.uint8]
+
+    @property
+    def label(self) -> str:
+        return f"sensor {self.spec.name!r} (observation {self.index})"
+
+
+@dataclass(frozen=True, slots=True)
+class Behavior:
+    """One behaviour of a player. ``mask_size`` is D, the sum of the branch sizes."""
+
+    id: str
+    spec: BehaviorSpec
+    sensors: tuple[Sensor, ...]
+    mask_size: int
+
+
+def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, *, channels_last: bool) -> Behavior:
+    """A behaviour from its announcement and the first agent that came with it.
+
+    Raises:
+        InvalidDataError: shapes, types or action sizes that cannot be.
+    """
+    name = parameters.brain_name
+    sensors = tuple(
+        _sensor(index, observation, name, channels_last=channels_last)
+        for index, observation in enumerate(first_agent.observations)
+    )
+    action_spec = _action_spec(parameters)
+    return Behavior(
+        id=name,
+        spec=BehaviorSpec([sensor.spec for sensor in sensors], action_spec),
+        sensors=sensors,
+        mask_size=sum(action_spec.discrete_branches),
+    )
+
+
+def _sensor(index: int, observation: ObservationProto, behavior: str, *, channels_last: bool) -> Sensor:
+    where = f"Behaviour {behavior!r}, sensor {observation.name!r} (observation {index})"
+    wire_shape = tuple(observation.shape)
+    if not wire_shape or min(wire_shape) < 1:
+        raise InvalidDataError(f"{where} announces the shape {wire_shape}. Every dimension must be at least 1.")
+    properties = tuple(observation.dimension_properties) or (0,) * len(wire_shape)
+    if len(properties) != len(wire_shape) or not all(
+        0 <= value < 2 * DimensionProperty.VARIABLE_SIZE for value in properties
+    ):
+        raise InvalidDataError(
+            f"{where} of shape {wire_shape} announces the dimension properties {properties}. Expected one per "
+            "dimension, each a sum of 1, 2 and 4."
+        )
+    if observation.observation_type not in (ObservationType.DEFAULT.value, ObservationType.GOAL_SIGNAL.value):
+        raise InvalidDataError(f"{where} announces the observation type {observation.observation_type}, not 0 or 1.")
+    channels_last = channels_last and len(wire_shape) == _PICTURE_RANK
+    spec = ObservationSpec(
+        shape=_channels_first(wire_shape) if channels_last else wire_shape,
+        dimension_property=tuple(
+            DimensionProperty(value) for value in (_channels_first(properties) if channels_last else properties)
+        ),
+        observation_type=ObservationType(observation.observation_type),
+        name=observation.name,
+    )
+    compressed = observation.compression_type == PNG
+    dtype: np.dtype[np.float32] | np.dtype[np.uint8] = np.dtype(np.float32)
+    if compressed:
+        try:
+            dtype = pictures.decode(
+                observation.compressed_data, observation.compressed_channel_mapping, spec.shape
+            ).dtype
+        except pictures.PictureError as error:
+            raise InvalidDataError(f"{where}, first agent: {error}") from error
+    elif len(observation.float_data.data) != math.prod(wire_shape):
+        raise InvalidDataError(
+            f"{where} announces the shape {wire_shape}, which is {math.prod(wire_shape)} numbers, "
+            f"but its first agent sent {len(observation.float_data.data)}."
+        )
+    return Sensor(index, spec, wire_shape, channels_last, compressed, dtype)
+
+
+def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
+    height, width, channels = values
+    return channels, height, width
+
+
+def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
+    """The action space, from the fields of packages before 2.0 where the new ones are empty."""
+    new = parameters.action_spec
+    if new.num_continuous_actions or new.num_discrete_actions:
+        size, branches = new.num_continuous_actions, tuple(new.discrete_branch_sizes)
+    elif parameters.vector_action_space_type_deprecated == continuous:
+        size, branches = next(iter(parameters.vector_action_size_deprecated), 0), ()
+    else:
+        size, branches = 0, tuple(parameters.vector_action_size_deprecated)
+    if not (0 <= size <= _MOST_ACTIONS and all(branch >= 1 for branch in branches) and sum(branches) <= _MOST_ACTIONS):
+        raise InvalidDataError(
+            f"Behaviour {parameters.brain_name!r} announces {size} continuous actions and the discrete branches {branches}. "
+            f"Sizes must be positive and {_MOST_ACTIONS} at most."
+        )
+    return ActionSpec(size, branches)

@@ -1,0 +1,153 @@
+"""One message of a player into columns. No Python object per agent and no Python float per number on the way,
+unless the player sends PNG or writes its messages in a form that no Unity package does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import WORKER_SHIFT, ObservationArray, StepBatch
+from trajtrainer.unity.behaviors import Behavior, announced
+from trajtrainer.unity.faults import InvalidObservationError
+from trajtrainer.unity.proto.columnar_pb2 import UnityMessage
+from trajtrainer.unity.proto.communicator_pb2 import (
+    BrainParametersProto,
+    UnityRLInitializationOutputProto,
+    UnityRLOutputProto,
+)
+from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError
+from trajtrainer.unity.record_parser import parse_records
+from trajtrainer.unity.record_reader import RecordReader
+
+STATUS_OK = 200
+
+
+@dataclass(slots=True)
+class DecodedMessage:
+    """What a player's message says.
+
+    Attributes:
+        status: of the header; anything but 200 is a goodbye.
+        steps: behaviour id -> agents, in the message's order; none without agents.
+        new_specs: behaviours that this message shows for the first time.
+        side_channel: frames of the side channels.
+    """
+
+    status: int
+    steps: dict[str, StepBatch] = field(default_factory=dict)
+    new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
+    side_channel: bytes = b""
+
+
+class MessageDecoder:
+    """Decodes the messages of one player in their order. What behaviours look like is learnt on the way.
+
+    Args:
+        worker: goes into the agent ids.
+        channels_last: the player sends pictures as (height, width, channels).
+    """
+
+    def __init__(self, worker: int, *, channels_last: bool) -> None:
+        self._worker_bits = np.int64(worker << WORKER_SHIFT)
+        self._channels_last = channels_last
+        self._behaviors: dict[str, tuple[Behavior, RecordReader | None]] = {}
+        self._announcements: dict[str, BrainParametersProto] = {}
+
+    def decode(self, data: bytes) -> DecodedMessage:
+        """Decodes a serialized ``UnityMessageProto``.
+
+        Raises:
+            InvalidDataError: no valid message, or one that does not fit what was announced, or NaN and infinities.
+        """
+        try:
+            message = UnityMessage.FromString(data)
+        except DecodeError as error:
+            raise InvalidDataError(f"The player sent {len(data)} bytes that are no valid message ({error}).") from error
+        decoded = DecodedMessage(message.header.status)
+        if decoded.status != STATUS_OK:
+            return decoded
+        output = message.unity_output
+        if output.rl_initialization_output:
+            self._announce(output.rl_initialization_output)
+        # Of two entries with one key the last one counts, as in every protobuf map.
+        for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():
+            if agents:
+                if behavior_id not in self._behaviors:
+                    decoded.new_specs[behavior_id] = self._meet(behavior_id, agents)
+                decoded.steps[behavior_id] = self._steps(behavior_id, agents)
+        decoded.side_channel = output.rl_output.side_channel
+        return decoded
+
+    def _announce(self, data: bytes) -> None:
+        try:
+            output = UnityRLInitializationOutputProto.FromString(data)
+        except DecodeError as error:
+            raise InvalidDataError(f"The player announced behaviours in no valid message ({error}).") from error
+        for parameters in output.brain_parameters:
+            self._announcements[parameters.brain_name] = parameters
+
+    def _meet(self, behavior_id: str, agents: bytes) -> BehaviorSpec:
+        parameters = self._announcements.get(behavior_id)
+        if parameters is None:
+            raise InvalidDataError(
+                f"The player sent agents of the behaviour {behavior_id!r}, which it has not announced. "
+                f"Announced: {', '.join(map(repr, self._announcements)) or 'none'}."
+            )
+        try:
+            first = UnityRLOutputProto.ListAgentInfoProto.FromString(agents).value[0]
+        except (DecodeError, IndexError) as error:
+            raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
+        behavior = announced(parameters, first, channels_last=self._channels_last)
+        reader = None
+        if not any(sensor.compressed for sensor in behavior.sensors):
+            reader = RecordReader(behavior, ObservationBlock.of(first.observations))
+        self._behaviors[behavior_id] = behavior, reader
+        return behavior.spec
+
+    def _steps(self, behavior_id: str, agents: bytes) -> StepBatch:
+        behavior, reader = self._behaviors[behavior_id]
+        batch = None
+        if reader is not None:
+            try:
+                batch = reader.read(agents)
+            except UnusualRecordError:
+                pass
+        if batch is None:
+            batch = parse_records(agents, behavior)
+        _check_numbers(batch, behavior)
+        batch.agent |= self._worker_bits
+        return batch
+
+
+def _check_numbers(batch: StepBatch, behavior: Behavior) -> None:
+    """Refuses what would spoil a network for good.
+
+    Raises:
+        InvalidObservationError: NaN or an infinity.
+    """
+    if not _all_finite(batch.reward):
+        _refuse(batch, behavior, batch.reward, "a reward", "")
+    if not _all_finite(batch.group_reward):
+        _refuse(batch, behavior, batch.group_reward, "a group reward", "")
+    for sensor, column in zip(behavior.sensors, batch.obs, strict=True):
+        if column.dtype == np.float32 and not _all_finite(column):
+            _refuse(batch, behavior, column, "an observation", f", {sensor.label}")
+
+
+def _all_finite(column: ObservationArray) -> bool:
+    # Exact, unlike a look at the sum or the mean; counting is the fastest way to ask numpy.
+    return int(np.count_nonzero(np.isfinite(column))) == column.size
+
+
+def _refuse(batch: StepBatch, behavior: Behavior, column: ObservationArray, what: str, where: str) -> None:
+    index = tuple(int(position) for position in np.argwhere(~np.isfinite(column))[0])
+    element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
+    raise InvalidObservationError(
+        f"The player sent {column[index]} as {what}: behaviour {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
+        f"{element}. Nothing can be learnt from that; find the division by zero or the like in the Unity project "
+        "(CollectObservations, AddReward, AddGroupReward)."
+    )

@@ -1,0 +1,172 @@
+"""Starts a player's process, notices its end at once and never leaves it behind (reference 5.7, 5.8).
+
+A player ends by itself when its connection to the trainer breaks, unless it hangs or has not connected yet. For those
+cases, on POSIX systems, a guard stands beside each player: a shell that waits for the end of a pipe which this process
+holds open. Whatever kills this process closes the pipe, and the guard then ends the player. (The kernel's own signal on a
+parent's death, PR_SET_PDEATHSIG, comes with the death of the launching thread already, and needs code between fork and
+exec, which is unsafe beside gRPC's threads.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trajtrainer.unity.faults import LaunchError
+
+_LOGGER = logging.getLogger(__name__)
+_LOG_FILE_ARGUMENT = "-logfile"  # Unity does not care about upper and lower case
+_TERMINATE_GRACE_S = 5.0
+_TAIL_LINES = 15
+_TAIL_BYTES = 4096
+_GUARD_SCRIPT = 'read -r word || { kill -TERM -- "-$1"; sleep 5; kill -KILL -- "-$1"; } 2>/dev/null'
+
+
+def player_arguments(
+    port: int,
+    *,
+    worker_id: int = 0,
+    no_graphics: bool = False,
+    no_graphics_monitor: bool = False,
+    log_folder: str | None = None,
+    additional_args: Sequence[str] = (),
+) -> list[str]:
+    """What every player gets after its own name. ``no_graphics_monitor`` leaves only worker 0 its window."""
+    arguments = []
+    if no_graphics or (no_graphics_monitor and worker_id != 0):
+        arguments += ["-nographics", "-batchmode"]
+    arguments += ["--mlagents-port", str(port)]
+    if log_folder and not any(argument.lower() == _LOG_FILE_ARGUMENT for argument in additional_args):
+        arguments += ["-logFile", os.path.abspath(os.path.join(log_folder, f"Player-{worker_id}.log"))]
+    return [*arguments, *additional_args]
+
+
+def log_file(arguments: Sequence[str]) -> Path | None:
+    """Where a player with these arguments writes its log; None if it is not known."""
+    for argument, value in zip(arguments, arguments[1:], strict=False):
+        if argument.lower() == _LOG_FILE_ARGUMENT and value != "-":
+            return Path(value)
+    return None
+
+
+class PlayerProcess:
+    """One running player.
+
+    Args:
+        arguments: the whole command.
+        show_output: let its output through to ours instead of dropping it.
+        on_exit: called from another thread as soon as the process has ended.
+
+    Raises:
+        LaunchError: the system refuses to start it.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, show_output: bool, on_exit: Callable[[], None]) -> None:
+        self.log_file = log_file(arguments)
+        output = None if show_output else subprocess.DEVNULL
+        _LOGGER.debug("Starting the player: %s", list(arguments))
+        try:
+            # In a session of its own, so that Ctrl-C reaches the trainer alone, which then ends the player in order.
+            self._process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        except PermissionError as error:
+            raise LaunchError(
+                f"The system does not allow to run {arguments[0]}. Make it executable, for example with "
+                f'"chmod -R 755 {arguments[0]}".'
+            ) from error
+        except OSError as error:
+            raise LaunchError(
+                f"The system cannot run {arguments[0]}: {error.strerror}. Is it a build for this operating system and "
+                "processor?"
+            ) from error
+        self._guard = _start_guard(self._process.pid)
+        self._on_exit = on_exit
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, name=f"player-{self._process.pid}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def describe_end(self) -> str:
+        """How it ended: a return code or the name of a signal."""
+        code = self._process.returncode
+        if code is None:
+            return "is still running"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"was ended by the signal {signal.Signals(-code).name}"
+        return f"ended with the return code {code}"
+
+    def log_tail(self) -> str:
+        """The last lines of the player's log, as the end of an error message."""
+        if self.log_file is None:
+            return "It writes no log that is known here."
+        try:
+            with self.log_file.open("rb") as file:
+                file.seek(max(0, self.log_file.stat().st_size - _TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        except OSError as error:
+            return f"Its log {self.log_file} cannot be read ({error.strerror})."
+        if not lines:
+            return f"Its log {self.log_file} is empty."
+        return "\n  ".join([f"The end of its log {self.log_file}:", *lines])
+
+    def stop(self, grace_s: float) -> None:
+        """Waits ``grace_s`` seconds for the player to end by itself, then ends it. Returns when it is gone."""
+        if self._ended.wait(grace_s):
+            return
+        _LOGGER.warning("The player (process %d) did not end by itself within %g s: ending it.", self.pid, grace_s)
+        if os.name == "posix":
+            self._signal(signal.SIGTERM)
+            if self._ended.wait(_TERMINATE_GRACE_S):
+                return
+        self.kill()
+        self._ended.wait(_TERMINATE_GRACE_S)
+
+    def kill(self) -> None:
+        """Ends the player at once and does not wait for it. Takes no lock, so signal handlers may call it."""
+        if self.has_ended:
+            return
+        if os.name == "posix":
+            self._signal(signal.SIGKILL)
+        else:
+            self._process.kill()
+
+    def _signal(self, number: int) -> None:
+        """To the player and whatever it has started: its process group, which is its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def _watch(self) -> None:
+        self._process.wait()
+        if self._guard is not None:
+            with contextlib.suppress(OSError):  # it may be gone, if somebody ended it
+                self._guard.communicate(b"done\n")
+        self._ended.set()
+        self._on_exit()
+
+
+def _start_guard(pid: int) -> subprocess.Popen[bytes] | None:
+    shell = shutil.which("sh")
+    if os.name != "posix" or shell is None:
+        return None
+    return subprocess.Popen(
+        [shell, "-c", _GUARD_SCRIPT, "player-guard", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

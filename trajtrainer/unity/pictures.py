@@ -1,0 +1,106 @@
+"""Pictures that come as PNG files, one or several back to back, with a mapping of their channels (reference 5.9)."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_CHUNK = struct.Struct(">I4s")
+_SIZE = struct.Struct(">II")
+_CRC_SIZE = 4
+_KEPT_MODES = ("L", "LA", "RGB", "RGBA")
+
+Picture = NDArray[np.float32] | NDArray[np.uint8]
+
+
+class PictureError(ValueError):
+    """A picture that cannot be decoded or does not fit; the message completes 'agent so-and-so: ...'."""
+
+
+def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture:
+    """Decodes one observation.
+
+    Args:
+        data: PNG files back to back.
+        mapping: for each channel of all files, side by side, the channel of the observation that it goes to, or -1;
+            where several go to one, their mean does. Empty (packages before API 1.2): one expected channel is the mean
+            of the first file's, otherwise the first channels are taken.
+        shape: (channels, height, width).
+
+    Returns:
+        The picture as ``shape``: u8 as in the file, or f32 in 0..1 where channels are averaged.
+
+    Raises:
+        PictureError: not PNG, damaged, another size or too few channels, or a mapping that fits none.
+    """
+    if len(shape) != 3:
+        raise PictureError(f"only pictures of 3 dimensions can be compressed, not the shape {tuple(shape)}")
+    channels, height, width = shape
+    files = [_decode_file(file, height, width) for file in _split(data)]
+    if mapping:
+        return _mapped(np.concatenate(files, axis=2), list(mapping), channels)
+    if channels == 1:
+        return _mean(files[0], range(files[0].shape[2]))[np.newaxis]
+    pixels = np.concatenate(files, axis=2)
+    if pixels.shape[2] < channels:
+        raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, expected at least {channels}")
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[:channels])
+
+
+def _mapped(pixels: NDArray[np.uint8], mapping: list[int], channels: int) -> Picture:
+    if len(mapping) != pixels.shape[2]:
+        raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, their mapping {mapping} has {len(mapping)}")
+    if {target for target in mapping if target >= 0} != set(range(channels)):
+        raise PictureError(
+            f"the channel mapping {mapping} does not give each of the {channels} channels 0 to {channels - 1}"
+        )
+    sources = [[source for source, target in enumerate(mapping) if target == channel] for channel in range(channels)]
+    if all(len(source) == 1 for source in sources):
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1)[[source[0] for source in sources]])
+    return np.stack([_mean(pixels, source) for source in sources])
+
+
+def _mean(pixels: NDArray[np.uint8], sources: Sequence[int]) -> NDArray[np.float32]:
+    """The mean of some channels of u8 [H, W, *] as f32 [H, W] in 0..1, rounded as the peer rounds it."""
+    scaled = pixels[:, :, list(sources)].astype(np.float32) / np.float32(255.0)
+    mean: NDArray[np.float32] = scaled.mean(axis=2, dtype=np.float32)
+    return mean
+
+
+def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
+    """u8 [H, W, channels of the file]."""
+    found_width, found_height = _SIZE.unpack_from(file, len(_SIGNATURE) + _CHUNK.size)
+    if (found_height, found_width) != (height, width):
+        # Before decoding: a few bytes of PNG can claim a picture that fills the memory.
+        raise PictureError(f"a PNG of {found_height} rows by {found_width} columns, expected {height} by {width}")
+    try:
+        with Image.open(io.BytesIO(file), formats=["PNG"]) as image:
+            pixels = np.asarray(image if image.mode in _KEPT_MODES else image.convert("RGB"))
+    except Exception as error:
+        # Pillow lets through whatever its parsers meet in a damaged file: OSError, SyntaxError, struct.error, ...
+        raise PictureError(f"a PNG that cannot be decoded ({error})") from error
+    return pixels.reshape(height, width, -1)
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    """The PNG files in ``data``, found by walking their chunks: the signature may also occur inside of one."""
+    begin = 0
+    while begin < len(data) or begin == 0:
+        if data[begin : begin + len(_SIGNATURE)] != _SIGNATURE:
+            raise PictureError(f"no PNG file at byte {begin} of {len(data)}")
+        position, kind = begin + len(_SIGNATURE), b""
+        while kind != b"IEND":
+            if position + _CHUNK.size > len(data):
+                raise PictureError(f"a PNG that is cut off after {len(data) - begin} bytes")
+            length, kind = _CHUNK.unpack_from(data, position)
+            position += _CHUNK.size + length + _CRC_SIZE
+        if position > len(data) or position < begin + len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
+            raise PictureError(f"a PNG that is cut off after {len(data) - begin} bytes")
+        yield data[begin:position]
+        begin = position

@@ -1,0 +1,157 @@
+"""A Unity player as an environment of ``mlagents_envs``, for those who write the training loop themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from mlagents_envs.base_env import (
+    ActionTuple,
+    BaseEnv,
+    BehaviorMapping,
+    BehaviorSpec,
+    DecisionSteps,
+    TerminalSteps,
+)
+
+from trajtrainer.steps import StepBatch
+from trajtrainer.unity.faults import ActionError
+from trajtrainer.unity.session import PlayerSession
+
+_LOCAL_ID = 0xFFFFFFFF
+
+
+class UnityPlayer(PlayerSession, BaseEnv):  # type: ignore[misc]  # mlagents_envs has no types
+    """Takes the arguments of ``PlayerSession`` and has the methods of the peer's ``UnityEnvironment``.
+
+    Pictures are (channels, height, width) whatever the package's version.
+
+    >>> with UnityPlayer("sim:3DBall", seed=1) as env:  # doctest: +SKIP
+    ...     env.reset()
+    ...     name = next(iter(env.behavior_specs))
+    ...     decision_steps, terminal_steps = env.get_steps(name)
+    ...     env.set_actions(name, env.behavior_specs[name].action_spec.random_action(len(decision_steps)))
+    ...     env.step()
+    """
+
+    _has_been_reset = False
+
+    @property
+    def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
+        """All behaviours seen so far."""
+        specs: Mapping[str, BehaviorSpec] = BehaviorMapping(self._specs)
+        return specs
+
+    def reset(self) -> None:
+        """Begins all episodes anew and waits for the first observations. Raises what ``poll`` raises."""
+        self._actions: dict[str, ActionTuple] = {}
+        self.start_reset()
+        self.receive()
+        self._has_been_reset = True
+
+    def step(self) -> None:
+        """Sends the actions that have been set, zeros for others, and waits for the next observations.
+
+        The first step is a reset. Raises what ``poll`` raises.
+        """
+        if not self._has_been_reset:
+            self.reset()
+            return
+        self._send({name: (action.continuous, action.discrete) for name, action in self._actions.items()})
+        self._actions = {}
+        self.receive()
+
+    def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
+        """The agents of the last message that ask for a decision, and those whose episode ended.
+
+        Raises:
+            ActionError: there is no such behaviour.
+        """
+        spec = self._spec(behavior_name)
+        batch = self._steps.get(behavior_name)
+        if batch is None:
+            return DecisionSteps.empty(spec), TerminalSteps.empty(spec)
+        return _decision_steps(batch, spec), _terminal_steps(batch)
+
+    def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
+        """Sets the actions of all agents that ask for a decision, in their order.
+
+        Raises:
+            ActionError: there is no such behaviour.
+            UnityActionException: another number of agents or actions.
+        """
+        spec = self._spec(behavior_name)
+        if behavior_name in self._steps:
+            count = self._steps[behavior_name].num_decisions
+            self._actions[behavior_name] = spec.action_spec._validate_action(action, count, behavior_name)
+
+    def set_action_for_agent(self, behavior_name: str, agent_id: int, action: ActionTuple) -> None:
+        """Sets the action of one agent; those of others stay, zeros at first.
+
+        Raises:
+            ActionError: there is no such behaviour.
+            UnityActionException: another number of actions.
+            IndexError: the agent did not ask for a decision.
+        """
+        spec = self._spec(behavior_name).action_spec
+        batch = self._steps.get(behavior_name)
+        if batch is None:
+            return
+        action = spec._validate_action(action, 1, behavior_name)
+        ids = batch.agent[batch.num_terminal :] & _LOCAL_ID
+        places = np.flatnonzero(ids == agent_id)
+        if len(places) == 0:
+            raise IndexError(f"The agent {agent_id} of {behavior_name!r} did not ask for a decision in the last step.")
+        actions = self._actions.setdefault(behavior_name, spec.empty_action(len(ids)))
+        actions.continuous[places[0]] = action.continuous[0]
+        actions.discrete[places[0]] = action.discrete[0]
+
+    def _spec(self, behavior_name: str) -> BehaviorSpec:
+        if behavior_name not in self._specs:
+            raise ActionError(
+                f"The environment has no behaviour {behavior_name!r}. Known: {', '.join(map(repr, self._specs)) or 'none'}."
+            )
+        return self._specs[behavior_name]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _observations(batch: StepBatch, rows: slice) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    return [
+        column[rows].astype(np.float32) / np.float32(255.0) if column.dtype == np.uint8 else column[rows]
+        for column in batch.obs
+    ]
+
+
+def _decision_steps(batch: StepBatch, spec: BehaviorSpec) -> DecisionSteps:
+    rows = slice(batch.num_terminal, None)
+    branches = spec.action_spec.discrete_branches
+    masks = np.split(batch.mask[rows], np.cumsum(branches)[:-1], axis=1) if branches else None
+    return DecisionSteps(
+        _observations(batch, rows),
+        batch.reward[rows],
+        (batch.agent[rows] & _LOCAL_ID).astype(np.int32),
+        masks,
+        batch.group[rows],
+        batch.group_reward[rows],
+    )
+
+
+def _terminal_steps(batch: StepBatch) -> TerminalSteps:
+    rows = slice(0, batch.num_terminal)
+    return TerminalSteps(
+        _observations(batch, rows),
+        batch.reward[rows],
+        batch.interrupted,
+        (batch.agent[rows] & _LOCAL_ID).astype(np.int32),
+        batch.group[rows],
+        batch.group_reward[rows],
+    )

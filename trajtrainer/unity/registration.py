@@ -1,0 +1,46 @@
+"""Lets ``mlagents_envs`` run on a current protobuf. Import this before anything of ``mlagents_envs.side_channel``.
+
+The generated modules that mlagents_envs ships do not import under protobuf 4 and newer ("Descriptors cannot be
+created directly"). Ours holds the same messages, so it is registered under each of their names before Python looks
+for the files. What must not be imported from mlagents_envs is its ``environment`` (it needs ``distutils``).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trajtrainer.unity.proto import communicator_pb2
+
+_PACKAGE = "mlagents_envs.communicator_objects"
+_MODULES = (
+    "agent_action",
+    "agent_info",
+    "agent_info_action_pair",
+    "brain_parameters",
+    "capabilities",
+    "command",
+    "custom_reset_parameters",
+    "demonstration_meta",
+    "engine_configuration",
+    "header",
+    "observation",
+    "space_type",
+    "training_analytics",
+    "unity_input",
+    "unity_message",
+    "unity_output",
+    "unity_rl_initialization_input",
+    "unity_rl_initialization_output",
+    "unity_rl_input",
+    "unity_rl_output",
+    "unity_to_external",
+)
+
+
+def register() -> None:
+    """Registers the module under every name that has not been imported yet. Calling it again changes nothing."""
+    for module in _MODULES:
+        sys.modules.setdefault(f"{_PACKAGE}.{module}_pb2", communicator_pb2)
+
+
+register()

@@ -1,0 +1,311 @@
+"""A session with one player, from its launch to its end: columns out of it and into it (reference 5.4 to 5.7).
+
+Sending and receiving are apart. ``start_reset`` and ``send_actions`` let the player go on and return at once; ``poll``
+and ``receive`` wait for what it sends next. So several players can be at work while the trainer decides for others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
+from trajtrainer.unity import encode, executable, launcher
+from trajtrainer.unity.communicator import LOOPBACK, Communicator
+from trajtrainer.unity.decode import STATUS_OK, MessageDecoder
+from trajtrainer.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.unity.proto.communicator_pb2 import (
+    UnityMessageProto,
+    UnityRLCapabilitiesProto,
+    UnityRLInitializationOutputProto,
+)
+from trajtrainer.unity.side_channels import ANALYTICS_ID, SideChannel, SideChannels, TrainingAnalyticsChannel
+from trajtrainer.unity.versions import check_api_version, sends_channels_last
+
+_LOGGER = logging.getLogger(__name__)
+EDITOR_PORT = 5004
+BASE_PORT = 5005
+_CLOSE_GRACE_S = 10.0
+_ADVICE_CONNECT = (
+    "Check that the scene has an Agent with a Decision Requester (or code that calls RequestDecision), that its Behavior "
+    "Type is Default, and that the com.unity.ml-agents package is installed. Without a screen a build needs "
+    "--no-graphics or xvfb. A slow start needs a larger --timeout-wait."
+)
+_ADVICE_ANSWER = (
+    "It may be stuck in an endless loop or wait for input, or no agent asks for decisions any more. A game that needs "
+    "longer for a step needs a larger --timeout-wait."
+)
+
+
+class PlayerSession:
+    """One player and its connection. The constructor returns when the player has connected and waits for its first reset.
+
+    The arguments are those of the peer's ``UnityEnvironment`` (reference 5.11), and ``listen_address``.
+
+    Args:
+        file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
+        worker_id: counts the players of a run; goes into the port, the log's name and the agent ids.
+        base_port: the port is ``base_port + worker_id``; None means 5005, or 5004 for the Editor; 0 any free port.
+        seed: for the player's random numbers.
+        timeout_wait: seconds to wait for the connection and for each answer.
+        additional_args: end of the player's command line.
+        side_channels: channels besides the training analytics.
+        log_folder: where the player writes its log; None for its own choice.
+        num_areas: for the player's TrainingAreaReplicator.
+
+    Attributes:
+        owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than we for its message.
+        capabilities, package_version: as the player announced them.
+
+    Raises:
+        EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
+    """
+
+    def __init__(
+        self,
+        file_name: str | None = None,
+        worker_id: int = 0,
+        base_port: int | None = None,
+        seed: int = 0,
+        no_graphics: bool = False,
+        no_graphics_monitor: bool = False,
+        timeout_wait: float = 60,
+        additional_args: Sequence[str] | None = None,
+        side_channels: Sequence[SideChannel] | None = None,
+        log_folder: str | None = None,
+        num_areas: int = 1,
+        *,
+        listen_address: str = LOOPBACK,
+    ) -> None:
+        if file_name is None and worker_id != 0:
+            raise LaunchError(
+                "Without a build to launch the Editor is the environment, and there is only one: worker 0."
+            )
+        command = executable.command(file_name) if file_name is not None else None
+        analytics = TrainingAnalyticsChannel()
+        self._channels = SideChannels(_with(analytics, side_channels or ()))
+        self._worker = worker_id
+        self._timeout_wait = timeout_wait
+        self._process: launcher.PlayerProcess | None = None
+        self._fault: EnvironmentFaultError | None = None
+        self.owes_answer = False
+        self._is_reset = False
+        self._is_closed = False
+        self._waited_s = 0.0
+        self._specs: dict[str, BehaviorSpec] = {}
+        self._encoders: dict[str, encode.ActionEncoder] = {}
+        self._steps: dict[str, StepBatch] = {}
+        if base_port is None:
+            base_port = EDITOR_PORT if command is None else BASE_PORT
+        self._communicator = Communicator(base_port + worker_id if base_port else 0, listen_address)
+        atexit.register(self.close)
+        try:
+            if command is None:
+                _LOGGER.info(
+                    "Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port
+                )
+            else:
+                command += launcher.player_arguments(
+                    self.port,
+                    worker_id=worker_id,
+                    no_graphics=no_graphics,
+                    no_graphics_monitor=no_graphics_monitor,
+                    log_folder=log_folder,
+                    additional_args=additional_args or (),
+                )
+                self._process = launcher.PlayerProcess(
+                    command, show_output=_LOGGER.isEnabledFor(logging.DEBUG), on_exit=self._communicator.wake
+                )
+            announced = self._shake_hands(seed, num_areas)
+        except BaseException:
+            self.close()
+            raise
+        self.capabilities: UnityRLCapabilitiesProto = announced.capabilities
+        self.package_version = announced.package_version
+        self._decoder = MessageDecoder(worker_id, channels_last=sends_channels_last(announced.package_version))
+        if not announced.capabilities.trainingAnalytics or worker_id != 0:
+            self._channels.mute(ANALYTICS_ID)
+        analytics.environment_initialized()
+
+    @property
+    def port(self) -> int:
+        return self._communicator.port
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the player; None if it is the Editor."""
+        return self._process.pid if self._process is not None else None
+
+    def start_reset(self) -> None:
+        """Tells the player to begin all episodes anew, with what waits in the side channels.
+
+        Raises:
+            EnvironmentFaultError: the player is gone.
+        """
+        self._answer(encode.reset(self._channels.take_outgoing()))
+        self._is_reset = True
+
+    def send_actions(self, actions: Mapping[str, ActionBatch]) -> None:
+        """Answers the agents that asked for a decision in the last event, in their order, and lets the player go on.
+
+        A behaviour of which nobody asked may be absent. One that is absent although agents asked does nothing (zeros).
+
+        Raises:
+            ActionError: actions that do not fit the agents or the action space.
+            EnvironmentFaultError: the player is gone.
+        """
+        self._send({name: (batch.env_continuous, batch.discrete) for name, batch in actions.items()})
+
+    def _send(self, actions: Mapping[str, tuple[FloatArray, IntArray]]) -> None:
+        for name in actions.keys() - self._steps.keys():
+            if len(actions[name][0]):
+                raise ActionError(f"There are actions for {name!r}, of which no agent asked for a decision.")
+        parts = []
+        for name, batch in self._steps.items():
+            count = batch.num_decisions
+            if name in actions:
+                continuous, discrete = actions[name]
+            else:
+                empty = self._specs[name].action_spec.empty_action(count)
+                continuous, discrete = empty.continuous, empty.discrete
+            if len(continuous) != count:
+                raise ActionError(
+                    f"Behaviour {name!r}: {len(continuous)} actions for {count} agents that asked for one."
+                )
+            if count:
+                parts.append(self._encoders[name].encode(continuous, discrete))
+        self._answer(encode.step(parts, self._channels.take_outgoing()))
+
+    def poll(self, timeout_s: float | None = None) -> EnvironmentEvent | None:
+        """Waits for the player's next message.
+
+        Returns:
+            None if none has come after ``timeout_s`` seconds.
+
+        Raises:
+            EnvironmentFaultError: the player died, quit, or has not answered within ``timeout_wait`` seconds of waiting.
+            InvalidDataError: it sent what cannot be used.
+        """
+        self._check_usable()
+        if self.owes_answer:
+            raise RuntimeError("The player waits for an answer itself: call start_reset or send_actions first.")
+        data = self._take(timeout_s, "stopped answering", _ADVICE_ANSWER)
+        return None if data is None else self._event(data)
+
+    def receive(self) -> EnvironmentEvent:
+        """Waits for the player's next message as long as ``timeout_wait`` allows. Raises what ``poll`` raises."""
+        event = self.poll()
+        if event is None:
+            raise AssertionError("poll without a limit returns an event or raises")
+        return event
+
+    def close(self) -> None:
+        """Makes the player quit, waits for its end, ends it if need be, and frees the port. May be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        self._communicator.say_goodbye()
+        if self._process is not None:
+            is_stuck = isinstance(self._fault, PlayerTimeoutError)
+            self._process.stop(0.0 if is_stuck else min(self._timeout_wait, _CLOSE_GRACE_S))
+        self._communicator.close()
+
+    def kill(self) -> None:
+        """Ends the player at once and does not wait for it. Takes no lock; ``close`` may follow."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise LaunchError("No Unity environment is loaded: it has been closed.")
+        if self._fault is not None:
+            raise self._fault
+
+    def _shake_hands(self, seed: int, num_areas: int) -> UnityRLInitializationOutputProto:
+        first = self._take(None, "never connected", _ADVICE_CONNECT)
+        announced = UnityMessageProto.FromString(first or b"").unity_output.rl_initialization_output
+        self.owes_answer = True
+        check_api_version(announced.communication_version, announced.package_version)
+        _LOGGER.info(
+            "Connected to Unity environment with package version %s and communication version %s",
+            announced.package_version,
+            announced.communication_version,
+        )
+        if not announced.capabilities.baseRLCapabilities:
+            _LOGGER.warning(
+                "The player does not announce the base capabilities of an ML-Agents player. Update its package."
+            )
+        self._answer(encode.initialization(seed, num_areas))
+        # The player's second message is empty. It is left unanswered until the first reset.
+        self._take(None, "stopped answering after its first message", _ADVICE_ANSWER)
+        self.owes_answer = True
+        return announced
+
+    def _take(self, timeout_s: float | None, failure: str, advice: str) -> bytes | None:
+        """The next message. Only time spent in here counts as waiting: the player may idle while others learn."""
+        remaining = self._timeout_wait - self._waited_s
+        begin = time.monotonic()
+        data = self._communicator.receive(remaining if timeout_s is None else min(timeout_s, remaining))
+        if data is not None:
+            self._waited_s = 0.0
+            return data
+        self._check_alive()
+        self._waited_s += time.monotonic() - begin
+        if timeout_s is not None and timeout_s < remaining:
+            return None
+        log = self._process.log_tail() if self._process is not None else "See the Editor's console."
+        raise self._failed(PlayerTimeoutError(f"The player {failure} within {self._timeout_wait:g} s. {advice} {log}"))
+
+    def _check_alive(self) -> None:
+        if self._process is not None and self._process.has_ended:
+            raise self._failed(
+                PlayerDiedError(f"The player {self._process.describe_end()}. {self._process.log_tail()}")
+            )
+
+    def _failed(self, fault: EnvironmentFaultError) -> EnvironmentFaultError:
+        self._fault = fault
+        return fault
+
+    def _answer(self, reply: bytes) -> None:
+        self._check_usable()
+        if not self.owes_answer:
+            raise RuntimeError("The player does not wait for an answer: receive its message first.")
+        self._check_alive()
+        self.owes_answer = False
+        try:
+            self._communicator.answer(reply)
+        except PlayerQuitError as fault:
+            raise self._failed(fault) from None
+
+    def _event(self, data: bytes) -> EnvironmentEvent:
+        self.owes_answer = True
+        try:
+            message = self._decoder.decode(data)
+            if message.status != STATUS_OK:
+                raise PlayerQuitError(
+                    f"The player has quit (status {message.status}): it was closed, or play mode was left in the Editor."
+                )
+            self._channels.receive(message.side_channel)
+        except EnvironmentFaultError as fault:
+            self._failed(fault)
+            raise
+        for name, spec in message.new_specs.items():
+            _LOGGER.info("Connected new brain: %s", name)
+            self._specs[name] = spec
+            self._encoders[name] = encode.ActionEncoder(name, spec.action_spec)
+        self._steps = message.steps
+        is_reset, self._is_reset = self._is_reset, False
+        return EnvironmentEvent(self._worker, message.steps, message.new_specs, is_reset=is_reset)
+
+
+def _with(analytics: TrainingAnalyticsChannel, channels: Sequence[SideChannel]) -> list[SideChannel]:
+    """The given channels and the analytics, unless a given one takes their place."""
+    taken = any(channel.channel_id == ANALYTICS_ID for channel in channels)
+    return list(channels) if taken else [*channels, analytics]

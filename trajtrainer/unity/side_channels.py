@@ -1,0 +1,212 @@
+"""Side channels: what passes between a trainer and a game beside observations and actions (reference 5.6).
+
+The channels are the classes of ``mlagents_envs``, so a user's own ones fit in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import struct
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+
+import mlagents_envs
+from google.protobuf.any_pb2 import Any
+from google.protobuf.message import Message
+
+from trajtrainer.errors import InvalidDataError, SettingsError
+from trajtrainer.settings.environment import (
+    ConstantSettings,
+    EngineSettings,
+    GaussianSettings,
+    MultiRangeUniformSettings,
+    Sampler,
+    UniformSettings,
+)
+from trajtrainer.steps import Aggregation, Statistic
+from trajtrainer.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
+from trajtrainer.unity.faults import SideChannelError
+from trajtrainer.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized
+
+from mlagents_envs.exception import UnityCommunicationException  # isort: skip
+from mlagents_envs.side_channel import IncomingMessage, OutgoingMessage, SideChannel  # isort: skip
+from mlagents_envs.side_channel.engine_configuration_channel import EngineConfigurationChannel  # isort: skip
+from mlagents_envs.side_channel.environment_parameters_channel import EnvironmentParametersChannel  # isort: skip
+from mlagents_envs.side_channel.stats_side_channel import StatsSideChannel  # isort: skip
+
+_LOGGER = logging.getLogger(__name__)
+_ID_SIZE = 16
+_LENGTH = struct.Struct("<i")
+ANALYTICS_ID = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
+_ANALYTICS_KEY = b"unity.ml-agents"
+
+
+class SideChannels:
+    """The channels of one player.
+
+    Raises:
+        SideChannelError: two channels of one id.
+    """
+
+    def __init__(self, channels: Iterable[SideChannel]) -> None:
+        self._channels: dict[bytes, SideChannel] = {}
+        self._muted: set[bytes] = set()
+        self._unknown: set[bytes] = set()
+        for channel in channels:
+            if channel.channel_id.bytes_le in self._channels:
+                raise SideChannelError(
+                    f"Two side channels have the id {channel.channel_id}: {type(channel).__name__} and "
+                    f"{type(self._channels[channel.channel_id.bytes_le]).__name__}. Each needs its own."
+                )
+            self._channels[channel.channel_id.bytes_le] = channel
+
+    def __contains__(self, channel_id: uuid.UUID) -> bool:
+        return channel_id.bytes_le in self._channels
+
+    def mute(self, channel_id: uuid.UUID) -> None:
+        """Drops what the channel wants to send, now and later: the player would not know it."""
+        self._muted.add(channel_id.bytes_le)
+
+    def take_outgoing(self) -> bytes:
+        """Everything that waits to be sent, as the frames of one message."""
+        frames = bytearray()
+        for channel_id, channel in self._channels.items():
+            if channel.message_queue:
+                if channel_id not in self._muted:
+                    for message in channel.message_queue:
+                        frames += channel_id + _LENGTH.pack(len(message)) + message
+                channel.message_queue = []
+        return bytes(frames)
+
+    def receive(self, data: bytes) -> None:
+        """Hands the frames of a player's message to their channels.
+
+        Raises:
+            InvalidDataError: frames that are cut off, or content that a channel cannot read.
+        """
+        for channel_id, payload in _frames(data):
+            channel = self._channels.get(channel_id)
+            if channel is None:
+                self._warn_of_unknown(channel_id)
+                continue
+            try:
+                channel.on_message_received(IncomingMessage(payload))
+            except (ValueError, IndexError, struct.error, UnityCommunicationException) as error:
+                raise InvalidDataError(
+                    f"The player sent {len(payload)} bytes that the side channel {type(channel).__name__} cannot take: "
+                    f"{error}"
+                ) from error
+
+    def _warn_of_unknown(self, channel_id: bytes) -> None:
+        if channel_id not in self._unknown:
+            self._unknown.add(channel_id)
+            _LOGGER.warning(
+                "The player sends messages of the side channel %s, which nobody here reads.",
+                uuid.UUID(bytes_le=channel_id),
+            )
+
+
+def _frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    position = 0
+    while position < len(data):
+        begin = position + _ID_SIZE + _LENGTH.size
+        length = _LENGTH.unpack_from(data, position + _ID_SIZE)[0] if begin <= len(data) else -1
+        if length < 0 or begin + length > len(data):
+            raise InvalidDataError(
+                f"The player's side channel data are damaged at byte {position} of {len(data)}: no complete frame of "
+                "channel id, length and content."
+            )
+        yield data[position : position + _ID_SIZE], data[begin : begin + length]
+        position = begin + length
+
+
+class StatisticsChannel(StatsSideChannel):
+    """Receives what a game reports through ``StatsRecorder``, in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._statistics: list[Statistic] = []
+
+    def on_message_received(self, msg: IncomingMessage) -> None:
+        self._statistics.append(Statistic(msg.read_string(), msg.read_float32(), Aggregation(msg.read_int32())))
+
+    def take(self) -> list[Statistic]:
+        """Everything since the last call."""
+        statistics, self._statistics = self._statistics, []
+        return statistics
+
+
+class TrainingAnalyticsChannel(SideChannel):
+    """Tells the Editor about the training. Only for players that announce the capability, and from worker 0 alone."""
+
+    def __init__(self) -> None:
+        super().__init__(ANALYTICS_ID)
+
+    def on_message_received(self, msg: IncomingMessage) -> None:
+        raise UnityCommunicationException("the training analytics go to the player only")
+
+    def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
+        """Sends what is known of the run; without ``message`` what a user of the low-level API sends."""
+        version = sys.version_info
+        self._queue(
+            message
+            or TrainingEnvironmentInitialized(
+                mlagents_version="Custom",
+                mlagents_envs_version=mlagents_envs.__version__,
+                python_version=f"{version.major}.{version.minor}.{version.micro}",
+                torch_version="Unknown",
+                torch_device_type="Unknown",
+            )
+        )
+
+    def behavior_initialized(self, message: TrainingBehaviorInitialized) -> None:
+        """Sends what is known of one behaviour's training, with its name hashed as the Editor hashes it."""
+        hashed = TrainingBehaviorInitialized()
+        hashed.CopyFrom(message)
+        hashed.behavior_name = hmac.new(_ANALYTICS_KEY, message.behavior_name.encode(), hashlib.sha256).hexdigest()
+        self._queue(hashed)
+
+    def _queue(self, message: Message) -> None:
+        packed = Any()
+        packed.Pack(message)
+        outgoing = OutgoingMessage()
+        outgoing.set_raw_bytes(bytearray(packed.SerializeToString()))
+        self.queue_message_to_send(outgoing)
+
+
+def queue_engine(channel: EngineConfigurationChannel, settings: EngineSettings) -> None:
+    """Queues the five messages of the engine's settings."""
+    channel.set_configuration_parameters(
+        width=settings.width,
+        height=settings.height,
+        quality_level=settings.quality_level,
+        time_scale=settings.time_scale,
+        target_frame_rate=settings.target_frame_rate,
+        capture_frame_rate=settings.capture_frame_rate,
+    )
+
+
+def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: Sampler) -> None:
+    """Queues an environment parameter: a number, or a sampler that the player draws from.
+
+    Raises:
+        SettingsError: a name that is not ASCII, or numbers that float32 or int32 do not hold.
+    """
+    try:
+        match sampler:
+            case ConstantSettings(value=value):
+                channel.set_float_parameter(key, value)
+            case UniformSettings(seed=seed, min_value=low, max_value=high):
+                channel.set_uniform_sampler_parameters(key, low, high, seed)
+            case GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
+                channel.set_gaussian_sampler_parameters(key, mean, deviation, seed)
+            case MultiRangeUniformSettings(seed=seed, intervals=intervals):
+                channel.set_multirangeuniform_sampler_parameters(key, intervals, seed)
+    except (UnicodeEncodeError, struct.error, OverflowError) as error:
+        raise SettingsError(
+            f"environment_parameters.{key}: {sampler} cannot be sent to Unity ({error}). Names must be ASCII, seeds fit "
+            "32 bits and numbers float32."
+        ) from error
