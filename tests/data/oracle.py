@@ -87,13 +87,12 @@ class PerAgentProcessor:
 
     def record(self, batch: StepBatch) -> list[Trajectory]:
         records = records_of(batch)
-        ended = [record for record in records if record.terminal]
+        # Of several terminal records of one agent the last counts, at the place of the first.
+        ended = {record.agent: record for record in records if record.terminal}
         decisions = [record for record in records if not record.terminal]
         finished: list[Trajectory] = []
-        for i, record in enumerate(ended):
-            # Of several terminal records of one agent the last counts.
-            if all(record.agent != later.agent for later in ended[i + 1 :]):
-                self._process(record, finished)
+        for record in ended.values():
+            self._process(record, finished)
         for record in decisions:
             self._process(record, finished)
         return finished

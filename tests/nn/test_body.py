@@ -12,7 +12,7 @@ from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.attention import EMBEDDING, EntityEmbedding
 from trajtrainer.nn.body import NetworkBody
-from trajtrainer.nn.conditioning import HyperBody, Mlp
+from trajtrainer.nn.conditioning import HyperBody, HyperLayer, Mlp
 from trajtrainer.nn.critic import Critic, SharedCritic
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import ConditioningType
@@ -86,6 +86,31 @@ def test_the_goal_changes_the_weights(layers: int) -> None:
     # One row alone gives the same as in a batch with other goals.
     alone, _ = body([noise(4, 5)[1:2], torch.eye(3)[1:2]])
     torch.testing.assert_close(alone, out[1:2])
+
+
+@pytest.mark.parametrize("goals", [1, 2, 8, 9, 20])
+def test_samples_with_the_same_goal_share_its_weights(goals: int) -> None:
+    """Results and gradients are those of each sample alone, however many goals there are."""
+    layer = HyperLayer(5, 3, 7)
+    x = noise(20, 5).requires_grad_()
+    goal = noise(goals, 3, seed=1)[torch.arange(20) % goals]
+    together = layer(x, goal)
+    together.square().sum().backward()
+    gradients = [p.grad.clone() for p in layer.parameters() if p.grad is not None]
+    layer.zero_grad()
+    alone = torch.cat([layer(x[i : i + 1], goal[i : i + 1]) for i in range(20)])
+    alone.square().sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(together, alone)
+    for parameter, gradient in zip(layer.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_reach_a_learned_goal() -> None:
+    layer = HyperLayer(5, 3, 7)
+    goal = torch.zeros(4, 3, requires_grad=True)
+    layer(noise(4, 5), goal).sum().backward()
+    assert goal.grad is not None
+    assert bool(goal.grad.any())
 
 
 def test_no_hyper_layers_without_a_goal_or_when_switched_off() -> None:

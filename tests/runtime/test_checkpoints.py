@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajtrainer.errors import CheckpointError
+from trajtrainer.errors import CheckpointError, RunFolderError
 from trajtrainer.runtime.checkpoints import CheckpointManager, load_checkpoint
 from trajtrainer.runtime.rundir import BehaviorFolder, RunFolder
 from trajtrainer.runtime.status import TrainingStatus
@@ -62,6 +62,10 @@ def step_of(loaded: dict[str, Any]) -> int:
 
 def failing(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def failing_status() -> None:
+    raise RunFolderError("training_status.json could not be written: No space left on device.")
 
 
 def test_a_save_writes_all_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +191,7 @@ def test_a_status_that_cannot_be_written_is_made_up_for_by_the_next_save(
     run = Run(tmp_path, keep=2)
     run.save(1)
     with monkeypatch.context() as patch:
-        patch.setattr(run.status, "save", failing)
+        patch.setattr(run.status, "save", failing_status)
         assert not run.save(2)
     assert "training_status.json could not be written" in caplog.text
     assert [record["steps"] for record in run.listed()["checkpoints"]] == [1]
@@ -299,7 +303,7 @@ def test_what_was_saved_but_not_listed_is_taken_in(tmp_path: Path, monkeypatch: 
     run = Run(tmp_path, keep=2)
     run.save(1)
     run.save(2)
-    monkeypatch.setattr(run.status, "save", failing)
+    monkeypatch.setattr(run.status, "save", failing_status)
     run.save(3)
     again = Run(tmp_path, keep=2, resume=True)
     loaded = again.manager.resume()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trajtrainer.errors import RunFolderError
 from trajtrainer.runtime.rundir import BehaviorFolder
 from trajtrainer.runtime.status import CheckpointRecord, TrainingStatus
 
@@ -114,6 +115,11 @@ def test_paths_in_the_file_are_not_believed() -> None:
     )
     assert record == CheckpointRecord(5, 1.0, 2.0)
     assert record.to_json(FOLDER)["auxillary_file_paths"] == ["results/x/Ball/Ball-5.pt"]
+
+
+def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"status\.json could not be written: No such file"):
+        TrainingStatus(tmp_path / "gone" / "status.json").save()
 
 
 def test_inference_writes_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trajtrainer.sim.simulation import Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
-from trajtrainer.spec import BehaviorSpec
+from trajtrainer.spec import BehaviorSpec, ObservationType
 from trajtrainer.steps import BoolArray, LongArray
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
@@ -53,7 +53,8 @@ def _info(
                 properties = [*properties[1:], properties[0]]
             observation.dimension_properties.extend(properties)
             observation.name = sensor.name
-        observation.observation_type = pb.ObservationTypeProto.Name(sensor.observation_type.value)  # type: ignore[arg-type]
+        if sensor.observation_type is ObservationType.GOAL_SIGNAL:
+            observation.observation_type = pb.GOAL_SIGNAL
     return info
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ def play(simulation: Simulation, policy: Policy, steps: int) -> list[float]:
 
 def steps_equal(a: SimulationStep, b: SimulationStep) -> bool:
     """Whether two steps are the same, bit for bit."""
-    pairs = [
+    pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [
         (a.reward, b.reward),
         (a.ended, b.ended),
         (a.ended_reward, b.ended_reward),

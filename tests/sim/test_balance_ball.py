@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.sim.scripts import make, play, random_policy
 from trajtrainer.sim.parameters import Constant, EnvironmentParameters, Uniform, seeded_generator
@@ -158,7 +160,7 @@ def test_environment_parameters_change_what_happens(name: str, value: float) -> 
 def test_hard_stacks_nine_observations_without_velocity_newest_last() -> None:
     hard, easy = make("3DBallHard", 2, agents=AGENTS), make("3DBall", 2, agents=AGENTS)
     assert [tuple(sensor.shape) for sensor in hard.spec.observation_specs] == [(45,)]
-    history = [np.zeros((AGENTS, 5), dtype=np.float32) for _ in range(9)]
+    history: list[NDArray[Any]] = [np.zeros((AGENTS, 5), dtype=np.float32) for _ in range(9)]
     act = random_policy(easy, 1)
     step, seen = hard.reset(), easy.reset()
     for _ in range(60):

@@ -33,7 +33,7 @@ def test_a_crash_comes_instead_of_its_step(fault: str, code: int) -> None:
     with session("Basic", "--fault", fault) as (trainer, process):
         started(trainer)
         trainer.step()
-        trainer.command("STEP")
+        trainer.command(pb.STEP)
         assert process.wait(WAIT_SECONDS) == code
 
 
@@ -41,14 +41,14 @@ def test_a_crash_in_a_reset() -> None:
     with session("Basic", "--fault", "crash-in-reset@2:4") as (trainer, process):
         started(trainer)
         trainer.step()
-        trainer.command("RESET")
+        trainer.command(pb.RESET)
         assert process.wait(WAIT_SECONDS) == 4
 
 
 def test_a_hang_keeps_the_connection_and_answers_nothing() -> None:
     with session("Basic", "--fault", "hang@2") as (trainer, process):
         started(trainer)
-        trainer.command("STEP")
+        trainer.command(pb.STEP)
         with pytest.raises(queue.Empty):
             trainer.receive(timeout=0.5)
         assert process.poll() is None
@@ -82,7 +82,7 @@ def test_rubbish_instead_of_a_message(step: int) -> None:
     with session("Basic", "--fault", f"rubbish@{step}") as (trainer, _):
         if step:
             started(trainer)
-            trainer.command("STEP")
+            trainer.command(pb.STEP)
         call = trainer.receive()
         with pytest.raises(Exception, match="pars"):
             _ = call.message
@@ -139,7 +139,7 @@ def test_faults_for_another_port_or_a_second_time_do_not_happen(tmp_path: Path) 
         ):
             with player(trainer.port, "Basic", "--fault", "crash@1:5", *arguments) as process:
                 trainer.shake_hands()
-                trainer.command("RESET")
+                trainer.command(pb.RESET)
                 if code is None:
                     trainer.receive()
                     trainer.end()

@@ -45,7 +45,8 @@ def test_actions_arrive_as_they_were_sent(
         actions = reader.read(written(continuous, discrete, style))
         np.testing.assert_array_equal(actions.continuous, continuous)
         np.testing.assert_array_equal(actions.discrete, discrete)
-        assert (actions.continuous.dtype, actions.discrete.dtype) == (np.float32, np.int32)
+        assert actions.continuous.dtype == np.float32
+        assert actions.discrete.dtype == np.int32
 
 
 def test_old_players_read_the_deprecated_field() -> None:

@@ -126,7 +126,7 @@ def test_quit_ends_the_player() -> None:
     with session("Basic") as (trainer, process):
         trainer.shake_hands()
         trainer.reset()
-        trainer.command("QUIT")
+        trainer.command(pb.QUIT)
         assert process.wait(WAIT_SECONDS) == 0
 
 

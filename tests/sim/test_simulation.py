@@ -120,6 +120,7 @@ def test_bench_sends_pictures_beside_vectors() -> None:
     simulation = make("Bench", agents=2, picture=(3, 6, 5))
     vector, picture = simulation.reset().observations
     assert vector.shape == (2, 8)
-    assert (picture.shape, picture.dtype) == ((2, 3, 6, 5), np.uint8)
+    assert picture.shape == (2, 3, 6, 5)
+    assert picture.dtype == np.uint8
     with pytest.raises(ValueError, match="channels,height,width"):
         make("Bench", picture=(3, 6))

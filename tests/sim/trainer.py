@@ -75,16 +75,16 @@ class Trainer:
         assert self.receive().message == pb.UnityMessageProto(header=pb.HeaderProto(status=200))
         return announced
 
-    def command(self, command: str, side_channel: bytes = b"") -> None:
-        """Answers with RESET, STEP or QUIT and no actions."""
+    def command(self, command: pb.CommandProto, side_channel: bytes = b"") -> None:
+        """Answers with a command and no actions."""
         message = pb.UnityMessageProto(header=pb.HeaderProto(status=200))
-        message.unity_input.rl_input.command = pb.CommandProto.Value(command)
+        message.unity_input.rl_input.command = command
         message.unity_input.rl_input.side_channel = side_channel
         self.answer(message)
 
     def reset(self, side_channel: bytes = b"") -> Call:
         """Orders a reset and waits for what comes of it."""
-        self.command("RESET", side_channel)
+        self.command(pb.RESET, side_channel)
         return self.receive()
 
     def step(self, actions: Mapping[str, list[pb.AgentActionProto]] | None = None) -> Call:

@@ -15,6 +15,7 @@ from attrs import evolve
 
 from tests.trainers.rig import Rig, Trajectory, same, vector_spec, weights
 from trajtrainer.errors import CheckpointError
+from trajtrainer.export.checkpoint_interop import from_peer, read_checkpoint, to_peer
 from trajtrainer.nn.acting import Policy, PolicyDivergedError
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
@@ -186,7 +187,7 @@ def test_normalisers_are_published_at_once(shared: bool) -> None:
 
 
 def test_nothing_is_learnt_beyond_max_steps() -> None:
-    rig = Rig(_settings(max_steps=50))
+    rig = Rig(_settings(max_steps=50, checkpoint_interval=25))
     rig.put(Trajectory(25, ended=True), Trajectory(25, ended=True), Trajectory(25, ended=True))
     finished = [rig.trainer.is_finished]
     rig.trainer.advance()
@@ -196,9 +197,10 @@ def test_nothing_is_learnt_beyond_max_steps() -> None:
     assert not rig.trainer.should_still_train
     assert rig.trainer.progress == 1.0
     assert len(rig.trainer.reward_buffer) == 3, "episodes are still counted"
-    rig.put(Trajectory(40))
+    rig.put(Trajectory(40), Trajectory(40))
     rig.trainer.advance()
     assert rig.trainer._buffer.num_rows == 50
+    assert rig.checkpoints == [25, 50], "weights that no longer change are not saved again and again"
 
 
 def test_a_step_count_of_exactly_max_steps_still_trains() -> None:
@@ -311,8 +313,9 @@ def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_pa
     settings = _settings(network_settings=network, reward_signals=_two_signals(), summary_freq=50)
     first, second = Rig(settings), Rig(settings, seed=3)
     _train(first)
-    torch.save(first.trainer.checkpoint_state(), tmp_path / "state.pt")
-    second.trainer.restore(torch.load(tmp_path / "state.pt", weights_only=True), reset_step=False)
+    torch.save(to_peer(first.trainer.checkpoint_state()), tmp_path / "checkpoint.pt")
+    checkpoint = read_checkpoint(tmp_path / "checkpoint.pt")
+    second.trainer.restore(from_peer(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
     assert second.trainer.step == first.trainer.step == 99
     restored = second.policies.latest()
     assert restored is not None

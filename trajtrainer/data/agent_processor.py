@@ -171,11 +171,14 @@ class AgentProcessor:
         """A row for each record, with what it tells about the agent's situation."""
         pool = self._pool
         rows = pool.allocate(len(batch))
+        index = _run_or_rows(rows)
         for column, values in zip(pool.obs, batch.obs, strict=True):
-            column[rows] = values
+            column[index] = values
         if batch.mask.shape[1]:
-            pool.mask[rows] = batch.mask
-        pool.group[rows] = batch.group
+            pool.mask[index] = batch.mask
+        pool.group[index] = batch.group
+        pool.done[index] = False
+        pool.interrupted[index] = False
         return rows
 
     def _complete(self, slots: LongArray, reward: FloatArray, group_reward: FloatArray, *, all_known: bool) -> None:
@@ -240,8 +243,6 @@ class AgentProcessor:
     def _begin(self, slots: LongArray, rows: LongArray) -> None:
         """The steps that begin with these decisions."""
         self._histories.append(slots, rows)
-        self._pool.done[rows] = False
-        self._pool.interrupted[rows] = False
         if self._memory_size:
             self._pool.memory[rows] = self._histories.memory[slots]
             self._remember_slots(rows, slots)
@@ -264,6 +265,12 @@ class AgentProcessor:
     def _discard(self, rows: LongArray | IntArray) -> None:
         self._pool.hand_over(len(rows))
         self._pool.release(rows)
+
+
+def _run_or_rows(rows: LongArray) -> slice | LongArray:
+    """Ascending rows as a slice if they are neighbours: copying a run is several times faster than scattering."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first == len(rows) - 1 else rows
 
 
 def _twice(agents: list[int]) -> str:

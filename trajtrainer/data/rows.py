@@ -118,8 +118,8 @@ class RowPool:
         self._held = 0
         self._make_columns(spec, obs_dtypes, memory_size)
         self._references = np.zeros(0, np.int32)
-        self._free = np.zeros(0, np.int64)
         self._num_free = 0
+        self._next = 0
         self._grow(capacity if limit is None else min(capacity, limit))
 
     def _make_columns(self, spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike], memory_size: int) -> None:
@@ -164,15 +164,14 @@ class RowPool:
         Waits or grows when there are fewer, as the class says.
 
         Returns:
-            i64 [n], ascending where possible.
+            i64 [n], ascending, and mostly one run.
         """
         with self._changed:
             if n > self._num_free:
                 self._make_room(n)
-            top = self._num_free
-            self._num_free = top - n
-            rows = self._free[top - n : top][::-1].copy()
+            rows = self._find(n)
             self._references[rows] = 1
+            self._num_free -= n
             self._held += n
             return rows
 
@@ -214,7 +213,6 @@ class RowPool:
                 return
             if self._poison:
                 self._spoil(freed)
-            self._free[self._num_free : self._num_free + len(freed)] = freed
             self._num_free += len(freed)
             self._changed.notify_all()
 
@@ -223,6 +221,25 @@ class RowPool:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _find(self, n: int) -> LongArray:
+        """The next ``n`` free rows, of which there are enough. The lock is held.
+
+        Going round the pool, instead of taking what was freed last, makes a message's rows neighbours: by the time
+        they come up again, most trajectories that began among them are finished.
+        """
+        start, width = self._next, n
+        while True:
+            free = np.flatnonzero(self._references[start : start + width] == 0)
+            if len(free) >= n:
+                break
+            if start + width < self.capacity:
+                width *= 4
+            else:
+                start, width = 0, n
+        rows: LongArray = free[:n] + start
+        self._next = int(rows[-1]) + 1 if n else start
+        return rows
 
     def _make_room(self, n: int) -> None:
         """Grows or waits until ``n`` rows are free. The lock is held."""
@@ -246,12 +263,10 @@ class RowPool:
             setattr(self, name, _longer(getattr(self, name), capacity))
         self._references = _longer(self._references, capacity)
         self._references[old:] = 0
-        # The stack is taken from its end: descending, so that rows come out ascending.
-        new = np.arange(capacity - 1, old - 1, -1)
-        self._free = np.concatenate([new, self._free[: self._num_free], np.empty(old - self._num_free, np.int64)])
         self._num_free += capacity - old
+        self._next = old
         if self._poison:
-            self._spoil(new)
+            self._spoil(np.arange(old, capacity))
 
     def _spoil(self, rows: RowNumbers) -> None:
         for column in (*self.obs, *(getattr(self, name) for name in _COLUMNS)):

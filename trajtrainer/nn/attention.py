@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -71,9 +68,10 @@ class ResidualSelfAttention(nn.Module):
         normalized = F.layer_norm(entities, (self.embedding,))
         query, key, value = (self._split(layer(normalized)) for layer in (self.query, self.key, self.value))
         # The peer divides by the root of the embedding's size, not of one head's.
-        scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.embedding)
-        weights = (scores + padding[:, None, None, :] * _MASKED_SCORE).softmax(3)
-        heads = torch.matmul(weights, value).transpose(1, 2).reshape(entities.shape)
+        heads = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=padding[:, None, None, :] * _MASKED_SCORE, scale=self.embedding**-0.5
+        )
+        heads = heads.transpose(1, 2).reshape(entities.shape)
         attended = F.layer_norm(self.out(heads) + normalized, (self.embedding,))
         present = (1.0 - padding).unsqueeze(2)
         return (attended * present).sum(1) / (present.sum(1) + 1e-7)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from trajtrainer.nn.init import kaiming_linear, uniform_linear
 
+_FEW_GOALS = 8
+
 
 class Mlp(nn.Module):
     """``layers`` times [linear, Swish]. At least one layer, as the peer."""
@@ -30,6 +32,9 @@ class HyperLayer(nn.Module):
     """A linear layer whose weight matrix, one per sample, is computed from the goal.
 
     goal -> 2 x [linear, Swish] -> LayerNorm -> linear -> weights [in, out]; the bias is learned.
+
+    One matrix takes as much time and memory as a batch through an ordinary layer, so where samples share a few goals,
+    the matrices are made once per goal.
     """
 
     def __init__(self, size: int, goal_size: int, hidden: int) -> None:
@@ -40,9 +45,20 @@ class HyperLayer(nn.Module):
         self.weights = uniform_linear(hidden, size * hidden, math.sqrt(1.0 / (hidden * size)))
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
+        """[B, in] under goals [B, goal_size] to [B, out]."""
+        # Not for goals that are learned (pictures), which unique() would cut off from their gradient, and not on
+        # other devices, which would have to wait for the number of goals.
+        if goal.device.type == "cpu" and not goal.requires_grad and len(goal) > 1:
+            goals, which = torch.unique(goal, dim=0, return_inverse=True)
+            if len(goals) <= min(_FEW_GOALS, len(goal) - 1):
+                under_each_goal = torch.matmul(x, self._matrices(goals))
+                return under_each_goal[which, torch.arange(len(x))] + self.bias
+        return torch.matmul(x.unsqueeze(1), self._matrices(goal)).squeeze(1) + self.bias
+
+    def _matrices(self, goal: Tensor) -> Tensor:
+        """[B, goal_size] -> [B, in, out]"""
         features = F.layer_norm(self.layers(goal), (self.hidden,))
-        weights = self.weights(features).reshape(-1, self.size, self.hidden)
-        return torch.matmul(x.unsqueeze(1), weights).squeeze(1) + self.bias
+        return self.weights(features).reshape(-1, self.size, self.hidden)  # type: ignore[no-any-return]
 
 
 class HyperBody(nn.Module):

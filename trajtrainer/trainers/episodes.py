@@ -1,18 +1,27 @@
-"""Sums of rewards over whole episodes, which may span many trajectories."""
+"""Sums of rewards over whole episodes, which may span many trajectories, and what is kept of them.
+
+Letters: X kinds of reward, B packed steps, S trajectories, E of them that end an episode.
+"""
 
 from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.stats import StatsReporter
+from trajtrainer.steps import WORKER_SHIFT, Aggregation, BoolArray, FloatArray, IntArray, LongArray
+
+DEFAULT_REWARD_BUFFER = 100
 
 
 class EpisodeSums:
-    """Adds up several kinds of reward per agent until its episode ends.
-
-    Letters: X kinds, B packed steps, S trajectories, E of them that end an episode.
-    """
+    """Adds up several kinds of reward per agent until its episode ends."""
 
     def __init__(self) -> None:
         self._sums: dict[int, list[float]] = {}
@@ -44,3 +53,64 @@ class EpisodeSums:
     def forget(self, worker: int | None) -> None:
         """Drops the unfinished episodes of one worker, or of all."""
         self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}
+
+
+class EpisodeRecord:
+    """Rewards of finished episodes: statistics, and what curricula and checkpoints want to know.
+
+    Attributes:
+        reward_buffer: rewards of the newest episodes.
+        returns_since_update: rewards of the episodes since the last policy update.
+        best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
+    """
+
+    def __init__(self, reporter: StatsReporter) -> None:
+        self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
+        self.returns_since_update: list[float] = []
+        self.best_reward: float | None = None
+        self._reporter = reporter
+        self._sums = EpisodeSums()
+
+    def add(self, packed: PackedSteps, titles: Sequence[str], rewards: FloatArray) -> None:
+        """Takes trajectories in order.
+
+        Args:
+            packed: their steps.
+            titles: of the reward signals, as in tags.
+            rewards: f32 [len(titles), B], times strength.
+        """
+        everything = np.concatenate([packed.reward[None], rewards])
+        finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
+        if not finished.size:
+            return
+        returns = finished[0].tolist()
+        self.reward_buffer.extend(returns)
+        self.returns_since_update += returns
+        self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
+        for title, sums in zip(titles, finished[1:], strict=True):
+            self._reporter.add_many(f"Policy/{title} Reward", sums)
+
+    def forget(self, worker: int | None) -> None:
+        """Drops the unfinished episodes of one worker, or of all."""
+        self._sums.forget(worker)
+
+    def note_best(self) -> None:
+        """Compares the present mean with the best one."""
+        if self.reward_buffer:
+            mean = math.fsum(self.reward_buffer) / len(self.reward_buffer)
+            self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data; unfinished episodes are left out."""
+        return {
+            "reward_buffer": list(self.reward_buffer),
+            "returns_since_update": list(self.returns_since_update),
+            "best_reward": self.best_reward,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes what ``state`` gave; what is absent starts anew."""
+        self.reward_buffer.clear()
+        self.reward_buffer.extend(state.get("reward_buffer", ()))
+        self.returns_since_update = list(state.get("returns_since_update", ()))
+        self.best_reward = state.get("best_reward")

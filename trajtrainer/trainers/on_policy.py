@@ -21,7 +21,7 @@ from trajtrainer.algos.returns import gae
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.acting import PolicyDivergedError
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic, update_normalizations
+from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.init import seeded
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.trainer import PPOHyperparameters
@@ -71,8 +71,7 @@ class OnPolicyTrainer(RLTrainer):
         bootstrap_obs = [torch.from_numpy(column).to(self._device) for column in packed.bootstrap_obs]
         normalizes = self.settings.network_settings.normalize
         if normalizes:
-            # All trajectories at once: the running sums do not depend on how rows are grouped.
-            update_normalizations(self.actor, self._critic, obs)
+            self._update_normalizers(obs)
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
         bootstrap = estimates.bootstrap.copy()
         for row, signal in zip(bootstrap, self.signals, strict=True):
@@ -91,6 +90,17 @@ class OnPolicyTrainer(RLTrainer):
         for signal, values in zip(self.signals, means, strict=True):
             self._reporter.add_many(f"Policy/{signal.title} Value Estimate", values)
         return normalizes
+
+    def _update_normalizers(self, obs: Sequence[Tensor]) -> None:
+        """Takes all steps in at once: running sums do not depend on how rows are grouped.
+
+        Actor and critic see the same rows, so one computes for both. On a shared body the peer counts each row twice.
+        """
+        if self._critic.body is self.actor.body:
+            self.actor.update_normalization(obs, repeats=2)
+        else:
+            self.actor.update_normalization(obs)
+            self._critic.body.copy_normalization(self.actor.body)
 
     def _is_ready(self) -> bool:
         return self._buffer.num_rows > self._hyper.buffer_size

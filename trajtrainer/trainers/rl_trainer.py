@@ -6,7 +6,6 @@ Letters: V reward signals, B packed steps, S trajectories.
 from __future__ import annotations
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,15 +25,13 @@ from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import Aggregation, FloatArray
+from trajtrainer.steps import FloatArray
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.boundaries import boundaries
-from trajtrainer.trainers.episodes import EpisodeSums
+from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.snapshots import PolicyWeights
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_REWARD_BUFFER = 100
 
 
 class RLTrainer(ABC):
@@ -53,8 +50,6 @@ class RLTrainer(ABC):
         actor: the network to export. Being trained: read it only between two ``advance``.
         signals: reward signals in the order of the value heads.
         step: agent steps counted so far.
-        reward_buffer: rewards of the newest episodes.
-        best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
     """
 
     actor: Actor
@@ -103,16 +98,13 @@ class RLTrainer(ABC):
         self.trajectories = trajectories
         self.policies = policies
         self.step = 0
-        self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
-        self.best_reward: float | None = None
         self._reporter = reporter
         self._timers = timers
         self._device = device
         self._training = training
         self._checkpoint = checkpoint
         self._version = 0
-        self._episodes = EpisodeSums()
-        self._returns_since_update: list[float] = []
+        self._episodes = EpisodeRecord(reporter)
         self._broken_off: deque[int | None] = deque()
         self._group_rewards_seen = False
         self._build(derived_seeds(seed, behavior))
@@ -178,14 +170,24 @@ class RLTrainer(ABC):
         return min(1.0, self.step / self.settings.max_steps)
 
     @property
+    def reward_buffer(self) -> deque[float]:
+        """Rewards of the newest episodes, oldest first."""
+        return self._episodes.reward_buffer
+
+    @property
+    def best_reward(self) -> float | None:
+        """Highest mean of ``reward_buffer`` at a summary; None before the first episode."""
+        return self._episodes.best_reward
+
+    @property
     def checkpoint_reward(self) -> float | None:
         """Mean reward of the episodes since the last policy update; None without any."""
-        returns = self._returns_since_update
+        returns = self._episodes.returns_since_update
         return float(np.mean(returns)) if returns else None
 
     def set_reward_buffer_size(self, size: int) -> None:
         """How many episodes ``reward_buffer`` keeps (curricula ask for it)."""
-        self.reward_buffer = deque(self.reward_buffer, maxlen=size)
+        self._episodes.reward_buffer = deque(self.reward_buffer, maxlen=size)
 
     def break_off(self, worker: int | None) -> None:
         """Tells that the unfinished episodes of one worker's agents, or of all, will not go on: it was reset.
@@ -213,7 +215,7 @@ class RLTrainer(ABC):
             with self._timers("_update_policy"):
                 self._update()
             self._version += 1
-            self._returns_since_update.clear()
+            self._episodes.returns_since_update.clear()
             self.policies.put(self.policy_update())
         elif changed:
             weights = self._policy_weights.of_normalizers()
@@ -237,7 +239,8 @@ class RLTrainer(ABC):
             start = boundary.trajectory
             if boundary.summary is not None:
                 self._write_summary(boundary.summary)
-            if boundary.checkpoint and self._training:
+            # Once finished the weights stay as they are, and copies would push older checkpoints out.
+            if boundary.checkpoint and self.should_still_train:
                 with self._timers("RLTrainer._checkpoint"):
                     self._checkpoint(self)
         return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or changed
@@ -253,7 +256,7 @@ class RLTrainer(ABC):
         rewards = np.empty((len(signals), len(packed)), np.float32)
         for row, signal in zip(rewards, signals, strict=True):
             np.multiply(signal.evaluate(packed), np.float32(signal.strength), out=row)
-        self._count_episodes(packed, signals, rewards)
+        self._episodes.add(packed, [signal.title for signal in signals], rewards)
         if not self._training:
             return False
         kept = int(np.searchsorted(ends, self.settings.max_steps, side="right"))
@@ -262,18 +265,6 @@ class RLTrainer(ABC):
         if kept < packed.num_trajectories:
             packed = packed.trajectories(0, kept)
         return self._learn_from(packed, rewards[:, : len(packed)])
-
-    def _count_episodes(self, packed: PackedSteps, signals: Sequence[RewardSignal], rewards: FloatArray) -> None:
-        everything = np.concatenate([packed.reward[None], rewards])
-        finished = self._episodes.add(everything, packed.offset, packed.agent, packed.ended)
-        if not finished.size:
-            return
-        returns = finished[0].tolist()
-        self.reward_buffer.extend(returns)
-        self._returns_since_update += returns
-        self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
-        for signal, sums in zip(signals, finished[1:], strict=True):
-            self._reporter.add_many(f"Policy/{signal.title} Reward", sums)
 
     def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
         if not self._group_rewards_seen and packed.group_reward.any():
@@ -286,9 +277,7 @@ class RLTrainer(ABC):
             )
 
     def _write_summary(self, step: int) -> None:
-        if self.reward_buffer:
-            mean = math.fsum(self.reward_buffer) / len(self.reward_buffer)
-            self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
+        self._episodes.note_best()
         self._reporter.set("Is Training", float(self.should_still_train))
         self._reporter.write(step)
 
@@ -313,9 +302,7 @@ class RLTrainer(ABC):
                 "reward_optimizers": {
                     signal.name: state for signal in self.signals if (state := signal.optimizer_state()) is not None
                 },
-                "reward_buffer": list(self.reward_buffer),
-                "returns_since_update": list(self._returns_since_update),
-                "best_reward": self.best_reward,
+                "episodes": self._episodes.state(),
             },
         }
 
@@ -352,9 +339,7 @@ class RLTrainer(ABC):
             self.step = int(state["step"])
             self._version = int(extra.get("version", 0))
             self._load_rng(extra.get("rng", {}))
-            self.reward_buffer.extend(extra.get("reward_buffer", ()))
-            self._returns_since_update = list(extra.get("returns_since_update", ()))
-            self.best_reward = extra.get("best_reward")
+            self._episodes.restore(extra.get("episodes", {}))
         self.policies.put(self.policy_update())
 
     def _reward_modules(self) -> dict[str, nn.Module]:

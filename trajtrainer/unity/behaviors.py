@@ -135,7 +135,7 @@ def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
         size, branches = 0, tuple(parameters.vector_action_size_deprecated)
     if not (0 <= size <= _MOST_ACTIONS and all(branch >= 1 for branch in branches) and sum(branches) <= _MOST_ACTIONS):
         raise InvalidDataError(
-            f"Behaviour {parameters.brain_name!r} announces {size} continuous actions and the discrete branches {branches}. "
-            f"Sizes must be positive and {_MOST_ACTIONS} at most."
+            f"Behaviour {parameters.brain_name!r} announces {size} continuous actions and the discrete branches "
+            f"{branches}. Sizes must be positive and {_MOST_ACTIONS} at most."
         )
     return ActionSpec(size, branches)

@@ -55,8 +55,10 @@ class _Call:
 
 
 class Communicator:
-    """Listens on one port for one player. The first connection that opens with a handshake is the player's; calls over any
-    other, or a second call beside the first, are refused and change nothing.
+    """Listens on one port for one player.
+
+    The first connection that opens with a handshake is the player's. Calls over any other, and a second call beside the
+    first, are refused and change nothing.
 
     Args:
         address: where to listen; the default is reachable from this machine alone.
@@ -205,15 +207,15 @@ def _check_port(address: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             raise _port_in_use(address, port) from error
         raise LaunchError(
-            f"Cannot listen for the player at {address}, port {port}: {error.strerror or error}. The address must be one of "
-            "this machine (env_settings.listen_address) and the port above 1023 (env_settings.base_port)."
+            f"Cannot listen for the player at {address}, port {port}: {error.strerror or error}. The address must be "
+            "one of this machine (env_settings.listen_address) and the port above 1023 (env_settings.base_port)."
         ) from error
 
 
 def _port_in_use(address: str, port: int) -> PortInUseError:
     return PortInUseError(
-        f"Port {port} of {address} is in use, by another training or by a player that one left behind. End that, or choose "
-        "other ports with --base-port (the Editor's port is set in Unity, Project Settings, ML-Agents)."
+        f"Port {port} of {address} is in use, by another training or by a player that one left behind. End that, or "
+        "choose other ports with --base-port (the Editor's port is set in Unity, Project Settings, ML-Agents)."
     )
 
 

@@ -36,7 +36,7 @@ class DaemonThreads(Executor):
         self._tasks.put(_Task(future, function, arguments, keywords))
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         """Ends the threads after what was submitted. Tasks that have not begun are done even so."""
         for _ in self._threads:
             self._tasks.put(None)

@@ -3,6 +3,7 @@ unless the player sends PNG or writes its messages in a form that no Unity packa
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -112,10 +113,8 @@ class MessageDecoder:
         behavior, reader = self._behaviors[behavior_id]
         batch = None
         if reader is not None:
-            try:
+            with contextlib.suppress(UnusualRecordError):
                 batch = reader.read(agents)
-            except UnusualRecordError:
-                pass
         if batch is None:
             batch = parse_records(agents, behavior)
         _check_numbers(batch, behavior)

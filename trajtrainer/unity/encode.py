@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import mlagents_envs
 import numpy as np
@@ -146,7 +145,7 @@ class ActionEncoder:
         if self._widths and count and ((discrete < 0) | (discrete >= self._branches)).any():
             raise ActionError(
                 f"Behaviour {self._name!r}: discrete actions from {discrete.min(axis=0).tolist()} to "
-                f"{discrete.max(axis=0).tolist()}, but its branches have {self._branches.tolist()} choices, counted from 0."
+                f"{discrete.max(axis=0).tolist()}, but its branches have {self._branches.tolist()} choices, from 0 on."
             )
 
     def _write_varints(self, actions: np.ndarray[tuple[int, int], np.dtype[np.uint8]], discrete: IntArray) -> None:

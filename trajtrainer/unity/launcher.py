@@ -2,14 +2,15 @@
 
 A player ends by itself when its connection to the trainer breaks, unless it hangs or has not connected yet. For those
 cases, on POSIX systems, a guard stands beside each player: a shell that waits for the end of a pipe which this process
-holds open. Whatever kills this process closes the pipe, and the guard then ends the player. (The kernel's own signal on a
-parent's death, PR_SET_PDEATHSIG, comes with the death of the launching thread already, and needs code between fork and
-exec, which is unsafe beside gRPC's threads.)
+holds open. Whatever kills this process closes the pipe, and the guard then ends the player. (The kernel's own signal on
+a parent's death, PR_SET_PDEATHSIG, comes with the death of the launching thread already, and needs code between fork
+and exec, which is unsafe beside gRPC's threads.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -50,7 +51,7 @@ def player_arguments(
 
 def log_file(arguments: Sequence[str]) -> Path | None:
     """Where a player with these arguments writes its log; None if it is not known."""
-    for argument, value in zip(arguments, arguments[1:], strict=False):
+    for argument, value in itertools.pairwise(arguments):
         if argument.lower() == _LOG_FILE_ARGUMENT and value != "-":
             return Path(value)
     return None
@@ -74,7 +75,7 @@ class PlayerProcess:
         _LOGGER.debug("Starting the player: %s", list(arguments))
         try:
             # In a session of its own, so that Ctrl-C reaches the trainer alone, which then ends the player in order.
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603  (the user asks for this program)
                 arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         except PermissionError as error:
@@ -163,7 +164,7 @@ def _start_guard(pid: int) -> subprocess.Popen[bytes] | None:
     shell = shutil.which("sh")
     if os.name != "posix" or shell is None:
         return None
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603
         [shell, "-c", _GUARD_SCRIPT, "player-guard", str(pid)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from mlagents_envs.base_env import (
@@ -15,6 +15,7 @@ from mlagents_envs.base_env import (
     DecisionSteps,
     TerminalSteps,
 )
+from numpy.typing import NDArray
 
 from trajtrainer.steps import StepBatch
 from trajtrainer.unity.faults import ActionError
@@ -23,7 +24,7 @@ from trajtrainer.unity.session import PlayerSession
 _LOCAL_ID = 0xFFFFFFFF
 
 
-class UnityPlayer(PlayerSession, BaseEnv):  # type: ignore[misc]  # mlagents_envs has no types
+class UnityPlayer(PlayerSession, BaseEnv):
     """Takes the arguments of ``PlayerSession`` and has the methods of the peer's ``UnityEnvironment``.
 
     Pictures are (channels, height, width) whatever the package's version.
@@ -111,7 +112,7 @@ class UnityPlayer(PlayerSession, BaseEnv):  # type: ignore[misc]  # mlagents_env
     def _spec(self, behavior_name: str) -> BehaviorSpec:
         if behavior_name not in self._specs:
             raise ActionError(
-                f"The environment has no behaviour {behavior_name!r}. Known: {', '.join(map(repr, self._specs)) or 'none'}."
+                f"There is no behaviour {behavior_name!r}. Known: {', '.join(map(repr, self._specs)) or 'none'}."
             )
         return self._specs[behavior_name]
 
@@ -124,18 +125,17 @@ class UnityPlayer(PlayerSession, BaseEnv):  # type: ignore[misc]  # mlagents_env
         self.close()
 
 
-def _observations(batch: StepBatch, rows: slice) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-    return [
-        column[rows].astype(np.float32) / np.float32(255.0) if column.dtype == np.uint8 else column[rows]
-        for column in batch.obs
-    ]
+def _observations(batch: StepBatch, rows: slice) -> list[NDArray[Any]]:
+    """As the peer has them: f32, pictures in 0..1."""
+    found: list[NDArray[Any]] = [column[rows] for column in batch.obs]
+    return [column / np.float32(255.0) if column.dtype == np.uint8 else column for column in found]
 
 
 def _decision_steps(batch: StepBatch, spec: BehaviorSpec) -> DecisionSteps:
     rows = slice(batch.num_terminal, None)
     branches = spec.action_spec.discrete_branches
     masks = np.split(batch.mask[rows], np.cumsum(branches)[:-1], axis=1) if branches else None
-    return DecisionSteps(
+    return DecisionSteps(  # type: ignore[no-untyped-call]
         _observations(batch, rows),
         batch.reward[rows],
         (batch.agent[rows] & _LOCAL_ID).astype(np.int32),
@@ -147,7 +147,7 @@ def _decision_steps(batch: StepBatch, spec: BehaviorSpec) -> DecisionSteps:
 
 def _terminal_steps(batch: StepBatch) -> TerminalSteps:
     rows = slice(0, batch.num_terminal)
-    return TerminalSteps(
+    return TerminalSteps(  # type: ignore[no-untyped-call]
         _observations(batch, rows),
         batch.reward[rows],
         batch.interrupted,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.steps import ObservationArray, StepBatch
@@ -61,22 +63,20 @@ def _agents(data: bytes, behavior: Behavior) -> list[columnar_pb2.AgentInfo]:
         raise InvalidDataError(f"Behaviour {behavior.id!r}: its agents are no valid protobuf ({error}).") from error
 
 
-def _read_mask(
-    agent: columnar_pb2.AgentInfo, row: np.ndarray[tuple[int], np.dtype[np.bool_]], behavior: Behavior
-) -> None:
+def _read_mask(agent: columnar_pb2.AgentInfo, row: NDArray[np.bool_], behavior: Behavior) -> None:
     if not agent.action_mask:
         return
     if len(agent.action_mask) != len(row):
         raise InvalidDataError(
             f"Behaviour {behavior.id!r}, agent {agent.id} sent an action mask of {len(agent.action_mask)} entries; "
-            f"expected none or {len(row)}, one per action of the branches {behavior.spec.action_spec.discrete_branches}."
+            f"expected none or {len(row)}, one per action of {behavior.spec.action_spec.discrete_branches}."
         )
     row[:] = np.frombuffer(agent.action_mask, np.bool_)
 
 
 def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, behavior: Behavior) -> ObservationArray:
     """[N, *O] of the sensor's own type."""
-    found = []
+    found: list[NDArray[Any]] = []
     for agent in agents:
         try:
             found.append(_observation(agent.observations[sensor.index], sensor))
@@ -102,7 +102,7 @@ def _observation(observation: columnar_pb2.Observation, sensor: Sensor) -> Obser
     if picture.dtype == np.uint8:
         return picture.astype(np.float32) / np.float32(255.0)
     raise pictures.PictureError(
-        "it came as PNG at first and now does not, or with another channel mapping. A sensor's compression must not change"
+        "it came as PNG at first and now does not, or with another channel mapping; its compression must not change"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,13 @@ class _Rows:
     starts: NDArray[np.int64] | None
     rows: slice | NDArray[np.int64]
 
-    def column(
-        self, data: bytes, offset: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]
-    ) -> NDArray[np.generic]:
+    def column(self, data: bytes, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """What stands at ``offset`` of each record: [count, *shape], a view where the records follow one another."""
         inner = _strides(shape, dtype) if len(shape) > 1 else (dtype.itemsize,) * len(shape)
         if self.starts is None:
             return np.ndarray((self.count, *shape), dtype, data, self.first + offset, (self.layout.size, *inner))
         # One window per byte of the message, of which those are copied that begin a record.
-        windows: NDArray[np.generic] = np.ndarray((int(self.starts[-1]) + 1, *shape), dtype, data, offset, (1, *inner))
+        windows: NDArray[Any] = np.ndarray((int(self.starts[-1]) + 1, *shape), dtype, data, offset, (1, *inner))
         return windows[self.starts]
 
     def hold(self, data: bytes) -> bool:
@@ -63,11 +61,14 @@ class _Rows:
                 return False
         return True
 
-    def varints(self, data: bytes, place: Varint) -> NDArray[np.int64]:
+    def varints(self, data: bytes, place: Varint) -> NDArray[Any]:
         if place.size == 1:
             return self.column(data, place.offset, (), _BYTE)
         digits = self.column(data, place.offset, (place.size,), _BYTE) & np.uint8(0x7F)
-        return sum(digits[:, index].astype(np.int64) << 7 * index for index in range(place.size))
+        numbers = np.zeros(self.count, np.int64)
+        for index in range(place.size):
+            numbers |= digits[:, index].astype(np.int64) << 7 * index
+        return numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +137,8 @@ class RecordReader:
         run = None
         position, end = 0, len(data)
         while position < end:
-            for kind, record_size, size, mask, template in self._heads.get(data[position : position + _LOOKED_UP], ()):
+            for head in self._heads.get(data[position : position + _LOOKED_UP], ()):
+                kind, record_size, size, mask, template = head
                 if int.from_bytes(data[position : position + size], "little") & mask == template:
                     break
             else:

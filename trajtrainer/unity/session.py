@@ -11,8 +11,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
@@ -33,8 +31,8 @@ EDITOR_PORT = 5004
 BASE_PORT = 5005
 _CLOSE_GRACE_S = 10.0
 _ADVICE_CONNECT = (
-    "Check that the scene has an Agent with a Decision Requester (or code that calls RequestDecision), that its Behavior "
-    "Type is Default, and that the com.unity.ml-agents package is installed. Without a screen a build needs "
+    "Check that the scene has an Agent with a Decision Requester (or code that calls RequestDecision), that its "
+    "Behavior Type is Default, and that the com.unity.ml-agents package is installed. Without a screen a build needs "
     "--no-graphics or xvfb. A slow start needs a larger --timeout-wait."
 )
 _ADVICE_ANSWER = (
@@ -44,9 +42,10 @@ _ADVICE_ANSWER = (
 
 
 class PlayerSession:
-    """One player and its connection. The constructor returns when the player has connected and waits for its first reset.
+    """One player and its connection.
 
-    The arguments are those of the peer's ``UnityEnvironment`` (reference 5.11), and ``listen_address``.
+    The constructor returns when the player has connected and waits for its first reset. The arguments are those of the
+    peer's ``UnityEnvironment`` (reference 5.11), and ``listen_address``.
 
     Args:
         file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
@@ -189,7 +188,7 @@ class PlayerSession:
             None if none has come after ``timeout_s`` seconds.
 
         Raises:
-            EnvironmentFaultError: the player died, quit, or has not answered within ``timeout_wait`` seconds of waiting.
+            EnvironmentFaultError: the player died, quit, or has not answered after ``timeout_wait`` seconds of waiting.
             InvalidDataError: it sent what cannot be used.
         """
         self._check_usable()
@@ -290,7 +289,7 @@ class PlayerSession:
             message = self._decoder.decode(data)
             if message.status != STATUS_OK:
                 raise PlayerQuitError(
-                    f"The player has quit (status {message.status}): it was closed, or play mode was left in the Editor."
+                    f"The player has quit (status {message.status}): it was closed, or the Editor left play mode."
                 )
             self._channels.receive(message.side_channel)
         except EnvironmentFaultError as fault:

@@ -32,10 +32,24 @@ from trajtrainer.unity.faults import SideChannelError
 from trajtrainer.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized
 
 from mlagents_envs.exception import UnityCommunicationException  # isort: skip
-from mlagents_envs.side_channel import IncomingMessage, OutgoingMessage, SideChannel  # isort: skip
 from mlagents_envs.side_channel.engine_configuration_channel import EngineConfigurationChannel  # isort: skip
 from mlagents_envs.side_channel.environment_parameters_channel import EnvironmentParametersChannel  # isort: skip
+from mlagents_envs.side_channel.incoming_message import IncomingMessage  # isort: skip
+from mlagents_envs.side_channel.outgoing_message import OutgoingMessage  # isort: skip
+from mlagents_envs.side_channel.side_channel import SideChannel  # isort: skip
 from mlagents_envs.side_channel.stats_side_channel import StatsSideChannel  # isort: skip
+
+__all__ = [
+    "ANALYTICS_ID",
+    "EngineConfigurationChannel",
+    "EnvironmentParametersChannel",
+    "SideChannel",
+    "SideChannels",
+    "StatisticsChannel",
+    "TrainingAnalyticsChannel",
+    "queue_engine",
+    "queue_parameter",
+]
 
 _LOGGER = logging.getLogger(__name__)
 _ID_SIZE = 16
@@ -145,7 +159,7 @@ class TrainingAnalyticsChannel(SideChannel):
     def __init__(self) -> None:
         super().__init__(ANALYTICS_ID)
 
-    def on_message_received(self, msg: IncomingMessage) -> None:
+    def on_message_received(self, msg: IncomingMessage) -> None:  # noqa: ARG002
         raise UnityCommunicationException("the training analytics go to the player only")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
@@ -172,7 +186,7 @@ class TrainingAnalyticsChannel(SideChannel):
     def _queue(self, message: Message) -> None:
         packed = Any()
         packed.Pack(message)
-        outgoing = OutgoingMessage()
+        outgoing = OutgoingMessage()  # type: ignore[no-untyped-call]
         outgoing.set_raw_bytes(bytearray(packed.SerializeToString()))
         self.queue_message_to_send(outgoing)
 
@@ -207,6 +221,6 @@ def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: Sa
                 channel.set_multirangeuniform_sampler_parameters(key, intervals, seed)
     except (UnicodeEncodeError, struct.error, OverflowError) as error:
         raise SettingsError(
-            f"environment_parameters.{key}: {sampler} cannot be sent to Unity ({error}). Names must be ASCII, seeds fit "
-            "32 bits and numbers float32."
+            f"environment_parameters.{key}: {sampler} cannot be sent to Unity ({error}). Names must be ASCII, seeds "
+            "fit 32 bits and numbers float32."
         ) from error
