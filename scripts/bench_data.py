@@ -1,6 +1,6 @@
 """Micro-benchmark of the data path: agent processor and gather, columns against the per-agent oracle of the tests.
 
-``python scripts/bench_data.py`` prints a table, in microseconds per agent-step (medians over several runs):
+``python scripts/bench_data.py`` prints a table, in microseconds of CPU per agent-step (medians over several runs):
 
 - record: step batch and actions -> rows and trajectories (the oracle: one object per agent and step);
 - gather: trajectories -> packed columns (the oracle: one list per field, then arrays), and giving the rows back.
@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -67,70 +68,91 @@ def messages(case: Case) -> tuple[list[StepBatch], ActionBatch]:
 
 
 def measure_columns(case: Case, buffers: int) -> Figures:
-    """The data path of this package over ``buffers`` gathered buffers."""
+    """The data path of this package over ``buffers`` gathered buffers, after one that is not counted."""
     batches, actions = messages(case)
     pool = RowPool(vector_spec(case.floats), [np.float32], capacity=2 * case.buffer)
     processor = AgentProcessor(pool, case.horizon)
-    waiting: list[TrajectoryBatch] = []
-    recording = gathering = 0.0
-    recorded_steps = gathered_steps = num_waiting = 0
-    while gathered_steps < buffers * case.buffer:
-        batch = batches[recorded_steps // case.agents % DISTINCT_MESSAGES]
-        start = time.perf_counter()
-        recorded = processor.record(batch)
-        processor.acted(recorded.rows[batch.num_terminal :], actions)
-        recording += time.perf_counter() - start
-        recorded_steps += case.agents
-        if recorded.trajectories is not None:
-            waiting.append(recorded.trajectories)
-            num_waiting += recorded.trajectories.num_steps
-        if num_waiting > case.buffer:
-            start = time.perf_counter()
-            gathered_steps += len(gather(pool, waiting))
-            release(pool, waiting)
-            gathering += time.perf_counter() - start
-            waiting, num_waiting = [], 0
-    return Figures(1e6 * recording / recorded_steps, 1e6 * gathering / gathered_steps)
+    stream = cycle(batches)
+    clock = _Clock()
+    for _ in range(buffers + 1):
+        waiting: list[TrajectoryBatch] = []
+        num_waiting = num_messages = 0
+        clock.start()
+        while num_waiting <= case.buffer:
+            batch = next(stream)
+            recorded = processor.record(batch)
+            processor.acted(recorded.rows[batch.num_terminal :], actions)
+            num_messages += 1
+            if recorded.trajectories is not None:
+                waiting.append(recorded.trajectories)
+                num_waiting += recorded.trajectories.num_steps
+        clock.recorded(num_messages * case.agents)
+        packed = gather(pool, waiting)
+        release(pool, waiting)
+        clock.gathered(len(packed))
+    return clock.figures()
 
 
 def measure_oracle(case: Case, buffers: int) -> Figures:
     """The same with the per-agent oracle."""
     batches, actions = messages(case)
     oracle = PerAgentProcessor(case.horizon)
-    waiting: list[Trajectory] = []
-    recording = gathering = 0.0
-    recorded_steps = gathered_steps = num_waiting = 0
-    while gathered_steps < buffers * case.buffer:
-        batch = batches[recorded_steps // case.agents % DISTINCT_MESSAGES]
-        start = time.perf_counter()
-        finished = oracle.record(batch)
-        oracle.acted(batch, actions)
-        recording += time.perf_counter() - start
-        recorded_steps += case.agents
-        waiting += finished
-        num_waiting += sum(len(trajectory.steps) for trajectory in finished)
-        if num_waiting > case.buffer:
-            start = time.perf_counter()
-            gathered_steps += len(pack(waiting))
-            gathering += time.perf_counter() - start
-            waiting, num_waiting = [], 0
-    return Figures(1e6 * recording / recorded_steps, 1e6 * gathering / gathered_steps)
+    stream = cycle(batches)
+    clock = _Clock()
+    for _ in range(buffers + 1):
+        waiting: list[Trajectory] = []
+        num_waiting = num_messages = 0
+        clock.start()
+        while num_waiting <= case.buffer:
+            batch = next(stream)
+            finished = oracle.record(batch)
+            oracle.acted(batch, actions)
+            num_messages += 1
+            waiting += finished
+            num_waiting += sum(len(trajectory.steps) for trajectory in finished)
+        clock.recorded(num_messages * case.agents)
+        clock.gathered(len(pack(waiting)))
+    return clock.figures()
+
+
+class _Clock:
+    """CPU time of this thread (a busy machine disturbs it less than wall time) per agent-step, by buffer."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._recording: list[float] = []
+        self._gathering: list[float] = []
+
+    def start(self) -> None:
+        self._last = time.thread_time()
+
+    def recorded(self, steps: int) -> None:
+        self._recording.append(self._lap() / steps)
+
+    def gathered(self, steps: int) -> None:
+        self._gathering.append(self._lap() / steps)
+
+    def figures(self) -> Figures:
+        """Medians without the first buffer, in which everything is new and trajectories fill up."""
+        return Figures(1e6 * statistics.median(self._recording[1:]), 1e6 * statistics.median(self._gathering[1:]))
+
+    def _lap(self) -> float:
+        now = time.thread_time()
+        lap, self._last = now - self._last, now
+        return lap
 
 
 def measure(repetitions: int = 5) -> list[dict[str, float]]:
     """One entry per case: its numbers, the medians of both ways, and how many times faster the columns are."""
     results = []
     for case in CASES:
-        columns = [measure_columns(case, buffers=4) for _ in range(repetitions)]
-        oracle = [measure_oracle(case, buffers=1) for _ in range(repetitions)]
-        medians = {
-            f"{name}_{part}_us": statistics.median(getattr(figures, part) for figures in runs)
-            for name, runs in (("columns", columns), ("oracle", oracle))
-            for part in ("record", "gather", "total")
-        }
-        factor = medians["oracle_total_us"] / medians["columns_total_us"]
-        results.append({"agents": case.agents, "floats": case.floats, "horizon": case.horizon} | medians)
-        results[-1]["factor"] = factor
+        pairs = [(measure_columns(case, buffers=4), measure_oracle(case, buffers=1)) for _ in range(repetitions)]
+        result: dict[str, float] = {"agents": case.agents, "floats": case.floats, "horizon": case.horizon}
+        for i, name in enumerate(("columns", "oracle")):
+            for part in ("record", "gather", "total"):
+                result[f"{name}_{part}_us"] = statistics.median(getattr(pair[i], part) for pair in pairs)
+        result["factor"] = statistics.median(oracle.total / columns.total for columns, oracle in pairs)
+        results.append(result)
     return results
 
 

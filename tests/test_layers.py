@@ -56,7 +56,7 @@ def modules() -> dict[str, Path]:
 
 def imports(path: Path) -> set[str]:
     """Everything a file imports, type-only imports included."""
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)

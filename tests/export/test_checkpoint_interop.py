@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.nn.golden import PPO_CASES, SAC_CASES, Case, policy_case
-from tests.nn.specs import behavior, network, vector
+from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_interop import from_peer, read_checkpoint, to_peer
+from trajtrainer.export.peer_actor import load_actor
 from trajtrainer.export.peer_description import describe
 from trajtrainer.export.peer_layout import EXTRA
 from trajtrainer.nn.actor import Actor
@@ -443,6 +444,39 @@ def test_what_checkpoints_tell(case: Case) -> None:
             assert sensor.size == shape[0]
     vectors = sum(o.shape[0] for o in spec.observation_specs if len(o.shape) == 1)
     assert found.plain_vector_size == (0 if settings.normalize else vectors)
+
+
+POCA_CASES = ("poca_discrete", "poca_hybrid_two_obs", "poca_lstm")
+
+
+@pytest.mark.parametrize("name", PPO_CASES + SAC_CASES + POCA_CASES)
+@torch.no_grad()
+def test_a_policy_from_the_checkpoint_alone(shared_data: Path, name: str) -> None:
+    """With its settings inferred it gives the peer's actions."""
+    case = policy_case(shared_data, name)
+    actor = load_actor(case.checkpoint, case.spec)
+    distribution, _ = actor.distribution(case.obs(), case.mask(), case.memory())
+    best = distribution.deterministic()
+    if "mu" in case:
+        torch.testing.assert_close(distribution.mu, case["mu"], atol=1e-5, rtol=0)
+        torch.testing.assert_close(distribution.sigma.expand_as(case["mu"]), case["sigma"], atol=1e-5, rtol=0)
+    if "deterministic_sample_discrete" in case:
+        assert torch.equal(best.discrete, case["deterministic_sample_discrete"].long())
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (behavior([vector(5)], 2, (3, 3)), r"2 continuous actions and the branches \(3, 2\), not of 2 and \(3, 3\)"),
+        (behavior([vector(6)], 2, (3, 2)), "first layer takes 5 numbers, 5 of them from vectors"),
+        (behavior([vector(5), camera(3, 2, 2)], 2, (3, 2)), "camera"),
+    ],
+)
+def test_a_policy_for_other_agents(shared_data: Path, spec: BehaviorSpec, words: str) -> None:
+    peer = policy_case(shared_data, "ppo_hybrid").checkpoint
+    with pytest.raises(CheckpointError, match=words) as caught:
+        load_actor(peer, spec, source="a.pt")
+    assert "a.pt" in str(caught.value)
 
 
 @pytest.mark.parametrize("peer", [{}, {"Policy": {}}, {"Policy": {"version_number": 3}}, {"Policy": "x"}])

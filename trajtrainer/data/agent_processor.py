@@ -5,6 +5,7 @@ Letters: N agents of a step batch, T terminal rows of it, S trajectories, H memo
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -91,7 +92,7 @@ class AgentProcessor:
         self._pool = pool
         self._memory_size = pool.memory.shape[1]
         self._histories = Histories(time_horizon, self._memory_size)
-        self._rosters: dict[int, Roster] = {}
+        self._rosters: defaultdict[int, Roster] = defaultdict(Roster)
         self._slot_of_row = np.zeros(0, np.int64)
 
     def record(self, batch: StepBatch) -> Recorded:
@@ -106,24 +107,25 @@ class AgentProcessor:
         if not len(batch):
             return Recorded(np.zeros(0, np.int64), None)
         num = batch.num_terminal
-        roster = self._rosters.setdefault(int(batch.agent[0]) >> WORKER_SHIFT, Roster())
+        roster = self._rosters[int(batch.agent[0]) >> WORKER_SHIFT]
         deciding = batch.agent[num:]
         same = roster.same(deciding)
         slots = self._slots_of(roster, deciding) if same is None else same
         rows = self._write(batch)
         # Decisions first: what they write into the last step of an agent whose episode ends too is written over.
         self._complete(slots, batch.reward[num:], batch.group_reward[num:], all_known=same is not None)
-        finished = _Finished()
-        if num:
-            self._end_episodes(roster, batch, rows[:num], finished)
-        self._cut(slots, rows[num:], deciding, finished)
-        trajectories = self._hand_over(finished)
+        finished = self._end_episodes(roster, batch, rows[:num]) if num else None
+        full = self._histories.full(slots)
+        if full is not None:
+            finished = finished or _Finished()
+            self._cut(slots[full], rows[num:][full], deciding[full], finished)
+        trajectories = self._hand_over(finished) if finished else None
         self._begin(slots, rows[num:])
         if same is None:
             roster.remember(deciding, slots)
-        if num:
+        if finished:
             self._forget_absent(roster, finished)
-        return Recorded(rows, trajectories, finished.episode_lengths)
+        return Recorded(rows, trajectories, finished.episode_lengths if finished else [])
 
     def acted(self, rows: LongArray, actions: ActionBatch) -> None:
         """Writes what the policy decided for rows of ``record``.
@@ -190,12 +192,12 @@ class AgentProcessor:
         self._pool.reward[last] = reward
         self._pool.group_reward[last] = group_reward
 
-    def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray, finished: _Finished) -> None:
+    def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray) -> _Finished:
         """Takes the terminal records; releases their rows that end no trajectory.
 
         A loop, because a message has few of them: calls of numpy would take longer.
         """
-        pool, histories = self._pool, self._histories
+        pool, histories, finished = self._pool, self._histories, _Finished()
         agents = batch.agent[: batch.num_terminal].tolist()
         last_record = {slot: record for record, slot in enumerate(roster.find(agents))}
         for slot, record in last_record.items():
@@ -217,19 +219,15 @@ class AgentProcessor:
             histories.clear(slot)
         if len(finished.bootstrap) < len(rows):
             self._discard(np.setdiff1d(rows, finished.bootstrap))
+        return finished
 
     def _cut(self, slots: LongArray, rows: LongArray, agent: LongArray, finished: _Finished) -> None:
-        """Ends the trajectories that have the horizon's length; the agents' new rows are their bootstraps."""
-        histories = self._histories
-        full = histories.full(slots)
-        if full is None:
-            return
-        slots, rows = slots[full], rows[full]
-        finished.rows += [histories.rows_of(slot) for slot in slots.tolist()]
+        """Ends the trajectories of these agents at the horizon; their new rows are the bootstraps."""
+        finished.rows += map(self._histories.rows_of, slots.tolist())
         finished.bootstrap += rows.tolist()
         finished.terminated += [False] * len(rows)
-        finished.agent += agent[full].tolist()
-        histories.cut(slots)
+        finished.agent += agent.tolist()
+        self._histories.cut(slots)
         self._pool.retain(rows)
 
     def _hand_over(self, finished: _Finished) -> TrajectoryBatch | None:

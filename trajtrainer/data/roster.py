@@ -17,7 +17,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
-        self._last_ids: LongArray | None = None
+        self._last_ids = b""  # as bytes, which compare several times faster than arrays
         self._last_slots = np.zeros(0, np.int64)
 
     @property
@@ -27,14 +27,11 @@ class Roster:
 
     def same(self, ids: LongArray) -> LongArray | None:
         """The slots of these ids if they are those of the last ``remember``, in the same order; otherwise None."""
-        last = self._last_ids
-        if last is not None and len(ids) == len(last) and bool((ids == last).all()):
-            return self._last_slots
-        return None
+        return self._last_slots if ids.tobytes() == self._last_ids else None
 
     def remember(self, ids: LongArray, slots: LongArray) -> None:
-        """Keeps the ids of a message (copied) and their slots for ``same``. All must be in the roster."""
-        self._last_ids, self._last_slots = ids.copy(), slots
+        """Keeps the ids of a message and their slots for ``same``. All must be in the roster."""
+        self._last_ids, self._last_slots = ids.tobytes(), slots
 
     def find(self, agents: list[int]) -> list[int]:
         """The slots of these agents, ``NO_SLOT`` for unknown ones."""

@@ -228,9 +228,14 @@ class RowPool:
         Going round the pool, instead of taking what was freed last, makes a message's rows neighbours: by the time
         they come up again, most trajectories that began among them are finished.
         """
-        start, width = self._next, n
+        start = self._next
+        stop = start + n
+        if stop <= self.capacity and not self._references[start:stop].any():
+            self._next = stop
+            return np.arange(start, stop)
+        width = n
         while True:
-            free = np.flatnonzero(self._references[start : start + width] == 0)
+            free = (self._references[start : start + width] == 0).nonzero()[0]
             if len(free) >= n:
                 break
             if start + width < self.capacity:
@@ -238,7 +243,7 @@ class RowPool:
             else:
                 start, width = 0, n
         rows: LongArray = free[:n] + start
-        self._next = int(rows[-1]) + 1 if n else start
+        self._next = int(rows[-1]) + 1
         return rows
 
     def _make_room(self, n: int) -> None:

@@ -51,7 +51,7 @@ class TrajectoryBatch:
     @property
     def lengths(self) -> IntArray:
         """i32 [S], steps of each trajectory."""
-        return np.diff(self.offset)
+        return self.offset[1:] - self.offset[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PackedSteps:
     @property
     def lengths(self) -> IntArray:
         """i32 [S], steps of each trajectory."""
-        return np.diff(self.offset)
+        return self.offset[1:] - self.offset[:-1]
 
     def trajectories(self, start: int, stop: int) -> PackedSteps:
         """Trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Columns are views, ``offset`` begins at 0."""
@@ -200,10 +200,9 @@ def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
     """Gives the rows of these batches back to the pool. They must not be read any more."""
     if not batches:
         return
-    batch = join(batches)
     # Two calls, because a row can be a step of one trajectory and the bootstrap of the one before.
-    pool.release(batch.rows)
-    pool.release(batch.bootstrap)
+    pool.release(np.concatenate([batch.rows for batch in batches]))
+    pool.release(np.concatenate([batch.bootstrap for batch in batches]))
 
 
 def concatenate(parts: Sequence[PackedSteps]) -> PackedSteps:

@@ -92,7 +92,7 @@ class Layout:
             homes["critic"] = (POLICY if shared else CRITIC, "")
             networks = (POLICY,) if shared else (POLICY, CRITIC)
             optimizers = {"adam": OptimizerEntry("Optimizer:value_optimizer", networks, ("actor", "critic"))}
-        entries = [entry for module, home in homes.items() for entry in _entries(module, modules[module], *home)]
+        entries = [entry for module, home in homes.items() for entry in module_entries(module, modules[module], *home)]
         return cls(tuple(entries), tuple(dict.fromkeys(home[0] for home in homes.values())), optimizers, shared, sac)
 
     def optimized(self, optimizer: str) -> list[Entry]:
@@ -105,7 +105,8 @@ class Layout:
         ]
 
 
-def _entries(module: str, weights: Mapping[str, Tensor], network: str, prefix: str) -> list[Entry]:
+def module_entries(module: str, weights: Mapping[str, Tensor], network: str, prefix: str = "") -> list[Entry]:
+    """Where the entries of one of our modules are: in the peer's ``network``, under names with ``prefix``."""
     is_actor = peer_names.BRANCH_SIZES in weights
     names = peer_names.actor_names(weights) if is_actor else peer_names.critic_names(weights)
     rows = tuple(weights[peer_names.BRANCH_SIZES].tolist()) if is_actor else ()

@@ -32,7 +32,7 @@ from trajtrainer.stats import StatsReporter, StatsWriter
 from trajtrainer.steps import StepBatch
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_trainer
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.rl_trainer import RLTrainer, derived_seeds
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Behaviors:
         trainer.set_reward_buffer_size(self.curriculum.reward_buffer_length(name))
         policy = Policy(
             trainer.actor,
-            seed=seed + len(self.known),
+            seed=derived_seeds(seed, f"{name} acting")[0],
             deterministic=settings.network_settings.deterministic,
             device=self.device,
         )
@@ -136,7 +136,7 @@ class Behaviors:
         )
 
     def save_all(self) -> None:
-        """The last checkpoint of every behaviour.
+        """The last checkpoint of every behaviour. One whose weights are not numbers any more keeps its older ones.
 
         Raises:
             CheckpointError: one or more could not be written; all others were.
@@ -144,6 +144,9 @@ class Behaviors:
         failures = []
         for behavior in self.known.values():
             trainer = behavior.trainer
+            if not _is_finite(trainer):
+                logger.error("The weights of behavior %r are not finite and are not saved.", trainer.behavior)
+                continue
             try:
                 state = to_checkpoint(trainer, behavior.policy)
                 behavior.checkpoints.save_final(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
@@ -174,6 +177,10 @@ class Behaviors:
             logger.info("Initializing from %s.", path)
             from_checkpoint(load_checkpoint(path), trainer, behavior.policy, str(path), reset_step=True)
             logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
+
+
+def _is_finite(trainer: RLTrainer) -> bool:
+    return all(bool(torch.isfinite(weights).all()) for weights in trainer.actor.parameters())
 
 
 def _exporter(trainer: RLTrainer) -> Callable[[Path], None]:

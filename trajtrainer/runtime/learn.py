@@ -21,7 +21,7 @@ from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.logs import ConsoleHandler, banner
 from trajtrainer.runtime.progress import BehaviorSnapshot, ProgressView, RewardHistory, RunSnapshot, make_view
 from trajtrainer.runtime.rundir import RunFolder
-from trajtrainer.runtime.signals import StopRequest, stop_on_signals
+from trajtrainer.runtime.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.runtime.status import TrainingStatus
 from trajtrainer.runtime.throughput import Throughput
 from trajtrainer.runtime.timers_file import timers_json
@@ -123,12 +123,21 @@ class _Run:
             stack.callback(view.close)
             self._write_files()
             self._status.save()
-            environment = self._make_environment(self._settings, self._folder)
+            stop.on_abort(view.abandon)
+            try:
+                with stop.interrupting():
+                    environment = self._make_environment(self._settings, self._folder)
+            except StopInterrupt:
+                logger.info("Stopped before the environment was connected; nothing was trained.")
+                return stop.exit_code
             stack.callback(environment.close)
             stop.on_abort(environment.kill)
             try:
                 self._make_controller(environment, stop, view).run()
+                self._show(view)
             finally:
+                if stop.requested:
+                    logger.info("Learning was interrupted. Please wait while the graph is generated.")
                 self._save()
         return stop.exit_code
 
@@ -150,7 +159,7 @@ class _Run:
             stop,
             self._timers,
             training=self._training,
-            on_step=lambda: self._show(view),
+            on_step=lambda: self._show_if_due(view),
         )
 
     def _save(self) -> None:
@@ -173,9 +182,12 @@ class _Run:
         for writer in self._writers:
             writer.close()
 
-    def _show(self, view: ProgressView) -> None:
+    def _show_if_due(self, view: ProgressView) -> None:
         if view.due():
-            view.update(RunSnapshot(self._snapshots(), self._curriculum.lesson_names))
+            self._show(view)
+
+    def _show(self, view: ProgressView) -> None:
+        view.update(RunSnapshot(self._snapshots(), self._curriculum.lesson_names))
 
     def _snapshots(self) -> list[BehaviorSnapshot]:
         return [

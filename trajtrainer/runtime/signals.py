@@ -14,6 +14,10 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _STDERR = 2
 
 
+class StopInterrupt(BaseException):
+    """A signal came while there was nothing to save yet. Not an ``Exception``, as KeyboardInterrupt is none."""
+
+
 class StopRequest:
     """Whether the run shall end. Polled between steps; ``callbacks`` wake those who wait for something else.
 
@@ -26,6 +30,7 @@ class StopRequest:
         self.signal: signal.Signals | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._emergency: list[Callable[[], None]] = []
+        self._interrupts = False
 
     @property
     def exit_code(self) -> int:
@@ -37,6 +42,25 @@ class StopRequest:
         if not self.requested:
             self.signal = by
             self.requested = True
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """While this lasts, a signal raises ``StopInterrupt`` in the main thread instead of being polled for: for
+        waiting at the start (for the Editor, say), where nothing has been trained."""
+        self._interrupts = True
+        try:
+            yield
+        finally:
+            self._interrupts = False
+
+    def interrupt(self) -> None:
+        """Called by the signal handler after ``request``.
+
+        Raises:
+            StopInterrupt: inside ``interrupting``.
+        """
+        if self._interrupts:
+            raise StopInterrupt
 
     def on_request(self, callback: Callable[[], None]) -> None:
         """``callback`` is called once, from another thread, when a signal asks for the end."""
@@ -79,6 +103,7 @@ def stop_on_signals(stop: StopRequest) -> Iterator[StopRequest]:
             stop.abort(number)
         stop.request(signal.Signals(number))
         waker.wake()
+        stop.interrupt()
 
     former = {}
     try:

@@ -64,10 +64,7 @@ class MessageDecoder:
         Raises:
             InvalidDataError: no valid message, or one that does not fit what was announced, or NaN and infinities.
         """
-        try:
-            message = UnityMessage.FromString(data)
-        except DecodeError as error:
-            raise InvalidDataError(f"The player sent {len(data)} bytes that are no valid message ({error}).") from error
+        message = _parse(data)
         decoded = DecodedMessage(message.header.status)
         if decoded.status != STATUS_OK:
             return decoded
@@ -120,6 +117,22 @@ class MessageDecoder:
         _check_numbers(batch, behavior)
         batch.agent |= self._worker_bits
         return batch
+
+
+def status(data: bytes) -> int:
+    """The status of a message whose content does not matter.
+
+    Raises:
+        InvalidDataError: no valid message.
+    """
+    return _parse(data).header.status
+
+
+def _parse(data: bytes) -> UnityMessage:
+    try:
+        return UnityMessage.FromString(data)
+    except DecodeError as error:
+        raise InvalidDataError(f"The player sent {len(data)} bytes that are no valid message ({error}).") from error
 
 
 def _check_numbers(batch: StepBatch, behavior: Behavior) -> None:

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
-from trajtrainer.unity import encode, executable, launcher
+from trajtrainer.unity import decode, encode, executable, launcher
 from trajtrainer.unity.communicator import LOOPBACK, Communicator
-from trajtrainer.unity.decode import STATUS_OK, MessageDecoder
 from trajtrainer.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.unity.proto.communicator_pb2 import (
     UnityMessageProto,
@@ -127,7 +126,7 @@ class PlayerSession:
             raise
         self.capabilities: UnityRLCapabilitiesProto = announced.capabilities
         self.package_version = announced.package_version
-        self._decoder = MessageDecoder(worker_id, channels_last=sends_channels_last(announced.package_version))
+        self._decoder = decode.MessageDecoder(worker_id, channels_last=sends_channels_last(announced.package_version))
         if not announced.capabilities.trainingAnalytics or worker_id != 0:
             self._channels.mute(ANALYTICS_ID)
         analytics.environment_initialized()
@@ -243,8 +242,9 @@ class PlayerSession:
             )
         self._answer(encode.initialization(seed, num_areas))
         # The player's second message is empty. It is left unanswered until the first reset.
-        self._take(None, "stopped answering after its first message", _ADVICE_ANSWER)
+        second = self._take(None, "stopped answering after its first message", _ADVICE_ANSWER)
         self.owes_answer = True
+        _check_status(decode.status(second or b""))
         return announced
 
     def _take(self, timeout_s: float | None, failure: str, advice: str) -> bytes | None:
@@ -287,10 +287,7 @@ class PlayerSession:
         self.owes_answer = True
         try:
             message = self._decoder.decode(data)
-            if message.status != STATUS_OK:
-                raise PlayerQuitError(
-                    f"The player has quit (status {message.status}): it was closed, or the Editor left play mode."
-                )
+            _check_status(message.status)
             self._channels.receive(message.side_channel)
         except EnvironmentFaultError as fault:
             self._failed(fault)
@@ -302,6 +299,11 @@ class PlayerSession:
         self._steps = message.steps
         is_reset, self._is_reset = self._is_reset, False
         return EnvironmentEvent(self._worker, message.steps, message.new_specs, is_reset=is_reset)
+
+
+def _check_status(status: int) -> None:
+    if status != decode.STATUS_OK:
+        raise PlayerQuitError(f"The player has quit (status {status}): it was closed, or the Editor left play mode.")
 
 
 def _with(analytics: TrainingAnalyticsChannel, channels: Sequence[SideChannel]) -> list[SideChannel]:
