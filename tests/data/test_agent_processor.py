@@ -161,6 +161,21 @@ def test_rows_are_used_again_and_the_pool_does_not_grow() -> None:
     assert capacities[-1] == capacities[200]
 
 
+def test_processors_that_share_a_pool_do_not_disturb_each_other() -> None:
+    first, second = Harness(horizon=3, memory_size=2), Harness(horizon=5, memory_size=2)
+    pool = second.pool = first.pool
+    second.processor = AgentProcessor(pool, 5)
+    waiting: dict[int, list[TrajectoryBatch]] = {0: [], 1: []}
+    for i, round_ in enumerate(random_stream(200, seed=4)):
+        waiting[i % 2] += (first, second)[i % 2].play(round_)
+    for i, harness in enumerate((first, second)):
+        assert_same(gather(pool, waiting[i]), pack(harness.expected))
+        release(pool, waiting[i])
+        harness.processor.drop()
+    assert pool.num_free == pool.capacity
+    assert pool.num_lent == 0
+
+
 class Simple:
     """One agent processor with scalar observations, rewards and actions that tell where they come from."""
 

@@ -47,6 +47,18 @@ def test_allocated_rows_are_distinct_and_ascending() -> None:
     assert pool.num_free == 0
 
 
+def test_allocation_goes_round_in_runs_and_over_rows_in_use() -> None:
+    pool = small(capacity=10)
+    first = pool.allocate(4)
+    pool.release(first)
+    assert pool.allocate(4).tolist() == [4, 5, 6, 7]
+    assert pool.allocate(4).tolist() == [0, 1, 2, 3]
+    pool.release(np.array([5, 6]))
+    assert pool.allocate(3).tolist() == [5, 6, 8]
+    assert pool.allocate(1).tolist() == [9]
+    assert pool.num_free == 0
+
+
 def test_growth_keeps_what_is_in_the_rows() -> None:
     pool = small(capacity=4)
     rows = pool.allocate(4)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,8 @@ from torch import Tensor, nn
 from tests.nn.golden import PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.errors import CheckpointError
-from trajtrainer.export.checkpoint_interop import from_peer, read_checkpoint, to_peer
+from trajtrainer.export.checkpoint_file import read_checkpoint
+from trajtrainer.export.checkpoint_interop import from_peer, to_peer
 from trajtrainer.export.peer_actor import load_actor
 from trajtrainer.export.peer_description import describe
 from trajtrainer.export.peer_layout import EXTRA
@@ -317,66 +315,6 @@ def test_extra_must_be_plain(tmp_path: Path) -> None:
     state["extra"] = {"a": [{"b": np.float64(1.0)}]}
     with pytest.raises(TypeError, match=r"extra\['a'\]\[0\]\['b'\] is a float64"):
         to_peer(state)
-
-
-# files
-
-
-class Malicious:
-    """Unpickled without care, it makes a directory."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
-def refused(path: Path) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        read_checkpoint(path)
-    assert str(path) in str(caught.value)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("how", ["zip", "legacy", "pickle"])
-def test_code_is_refused_and_not_run(tmp_path: Path, how: str) -> None:
-    path, ran = tmp_path / "checkpoint.pt", tmp_path / "ran"
-    content = {"Policy": {"weights": torch.zeros(1)}, "trajtrainer": Malicious(ran)}
-    if how == "pickle":
-        path.write_bytes(pickle.dumps({"Policy": Malicious(ran)}))
-    else:
-        torch.save(content, path, _use_new_zipfile_serialization=how == "zip")
-    message = refused(path)
-    assert "Nothing of it was run" in message
-    assert not ran.exists()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-def test_truncated(tmp_path: Path, share: float) -> None:
-    path = tmp_path / "checkpoint.pt"
-    torch.save(to_peer(simple(behavior([vector(4)]), network())), path)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-    refused(path)
-
-
-def test_wrong_files(tmp_path: Path) -> None:
-    (tmp_path / "text.pt").write_text("behaviors:\n  3DBall: {}\n")
-    refused(tmp_path / "text.pt")
-    with zipfile.ZipFile(tmp_path / "zip.pt", "w") as archive:
-        archive.writestr("a.txt", "hello")
-    refused(tmp_path / "zip.pt")
-    torch.save([1, 2], tmp_path / "list.pt")
-    assert "expected an entry 'Policy'" in refused(tmp_path / "list.pt")
-    torch.save({"model": torch.zeros(1)}, tmp_path / "other.pt")
-    assert "['model']" in refused(tmp_path / "other.pt")
-    assert "does not exist" in refused(tmp_path / "missing.pt")
-    assert "cannot be" in refused(tmp_path)
-
-
-def test_an_onnx_file_is_no_checkpoint(shared_data: Path) -> None:
-    refused(shared_data / "models" / "Pong.onnx")
 
 
 # real runs

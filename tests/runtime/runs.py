@@ -55,7 +55,7 @@ class LearnProcess:
         if isinstance(settings, Path):
             config = settings
         else:
-            config.write_text(yaml.safe_dump(settings))
+            config.write_text(yaml.safe_dump(settings, sort_keys=False))
         self._log = folder / f"{run_id}-{time.monotonic_ns()}.log"
         command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--run-id={run_id}"]
         command += [f"--results-dir={folder / 'results'}", f"--base-port={free_port()}", *arguments]

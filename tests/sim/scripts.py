@@ -15,10 +15,10 @@ from trajtrainer.sim.simulation import Actions, Simulation, SimulationStep
 Policy = Callable[[SimulationStep], Actions]
 
 
-def make(name: str, seed: int = 0, parameters: EnvironmentParameters | None = None, **options: object) -> Simulation:
+def make(name: str, seed: int = 0, parameters: EnvironmentParameters | None = None, **options: Any) -> Simulation:
     """A simulation by its name."""
     kind = simulation_kind(name)
-    chosen = kind.options(**options)  # type: ignore[arg-type]
+    chosen = kind.options(**options)
     return kind.create(chosen, seeded_generator(seed), parameters or EnvironmentParameters())
 
 

@@ -25,7 +25,7 @@ def check_step(simulation: Simulation, step: SimulationStep) -> None:
         assert len(columns) == len(spec.observation_specs)
         for column, sensor in zip(columns, spec.observation_specs, strict=True):
             assert column.shape == (count, *sensor.shape)
-            is_picture = observation_kind(sensor) is ObservationKind.VISUAL
+            is_picture = observation_kind(sensor) is ObservationKind.VISUAL and not sensor.name.startswith("Picture")
             assert not ended or column.dtype == (np.uint8 if is_picture else np.float32)
             assert np.isfinite(column).all()
     assert (step.mask is not None) == masked

@@ -71,7 +71,9 @@ class Space:
 
 
 def message(space: Space, agents: Iterable[Agent], *, announce: bool = True, side_channel: bytes = b"") -> bytes:
-    return message_of({space.name: [space.record(agent) for agent in agents]}, [space] if announce else [], side_channel)
+    return message_of(
+        {space.name: [space.record(agent) for agent in agents]}, [space] if announce else [], side_channel
+    )
 
 
 def message_of(
@@ -93,7 +95,9 @@ def oracle(infos: Sequence[AgentInfoProto], space: Space) -> StepBatch:
     ordered = [info for info in infos if info.done] + [info for info in infos if not info.done]
     num_terminal = sum(info.done for info in infos)
     masks = [
-        list(info.action_mask) if info.action_mask and space.branches and not info.done else [False] * sum(space.branches)
+        list(info.action_mask)
+        if info.action_mask and space.branches and not info.done
+        else [False] * sum(space.branches)
         for info in ordered
     ]
     return StepBatch(

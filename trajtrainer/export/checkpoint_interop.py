@@ -21,15 +21,12 @@ critic holds its heads alone.
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trajtrainer.errors import CheckpointError
 from trajtrainer.export import peer_names
 from trajtrainer.export.peer_layout import (
     CRITIC,
@@ -51,42 +48,6 @@ State = dict[str, Any]
 PeerCheckpoint = dict[str, Any]
 
 _VERSION = 3.0
-
-
-def read_checkpoint(path: Path) -> PeerCheckpoint:
-    """Read a ``.pt`` file of ML-Agents or ours. Code in it is never run; tensors come to the CPU.
-
-    Raises:
-        CheckpointError: missing, unreadable, damaged, holding objects other than tensors and plain data, or something
-            else than a checkpoint.
-    """
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"The checkpoint {path} does not exist.") from error
-    except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from error
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"The checkpoint {path} was refused: it is no checkpoint, or holds objects other than tensors and plain "
-            f"data, which could be code. Nothing of it was run. ({_first_line(error)})"
-        ) from error
-    except Exception as error:  # damaged files make the zip reader and the unpickler raise anything
-        raise CheckpointError(
-            f"The checkpoint {path} cannot be loaded: it is truncated, damaged or no checkpoint. Nothing of it was "
-            f"run. Take another checkpoint of the run. ({_first_line(error)})"
-        ) from error
-    if not isinstance(content, dict) or not isinstance(content.get(POLICY), dict):
-        held = f"a dict with the keys {sorted(map(str, content))[:8]}" if isinstance(content, dict) else type(content)
-        raise CheckpointError(
-            f"The file {path} is no trainer's checkpoint: expected an entry {POLICY!r}, found {held}."
-        )
-    return content
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__
 
 
 # ours -> theirs
@@ -185,7 +146,7 @@ def from_peer(peer: Mapping[str, Any], like: Mapping[str, Any], *, source: str =
     not used or does not fit is named in one warning.
 
     Args:
-        peer: what :func:`read_checkpoint` gave.
+        peer: what ``read_checkpoint`` gave.
         like: the state of a freshly made trainer, with the networks that the settings ask for.
         source: the file's name, for the warning.
 

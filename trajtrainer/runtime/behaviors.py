@@ -15,11 +15,12 @@ from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import CheckpointError
+from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime.checkpoint_state import from_checkpoint, to_checkpoint
-from trajtrainer.runtime.checkpoints import CheckpointManager, load_checkpoint
+from trajtrainer.runtime.checkpoints import CheckpointManager
 from trajtrainer.runtime.collector import ActingBehavior
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.status import TrainingStatus
@@ -175,7 +176,7 @@ class Behaviors:
         path = self.folder.initial_weights(name, trainer.settings.init_path, listed=listed)
         if path is not None:
             logger.info("Initializing from %s.", path)
-            from_checkpoint(load_checkpoint(path), trainer, behavior.policy, str(path), reset_step=True)
+            from_checkpoint(read_checkpoint(path), trainer, behavior.policy, str(path), reset_step=True)
             logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from trajtrainer.errors import CheckpointError, RunFolderError
+from trajtrainer.export.checkpoint_file import first_line, load_checkpoint, read_checkpoint
 from trajtrainer.runtime import atomic
 from trajtrainer.runtime.rundir import BehaviorFolder
 from trajtrainer.runtime.status import CheckpointRecord, TrainingStatus, finite_or_none
@@ -36,23 +37,6 @@ class LoadedCheckpoint:
 
     path: Path
     state: State
-
-
-def load_checkpoint(path: Path) -> State:
-    """Reads a checkpoint without running anything that it may contain; tensors come to the CPU.
-
-    Raises:
-        CheckpointError: it is missing, truncated, no checkpoint, or holds other things than tensors and plain data.
-    """
-    try:
-        return _read(path)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"The checkpoint {path} does not exist.") from error
-    except Exception as error:  # damaged files make the unpickler and the zip reader raise anything
-        raise CheckpointError(
-            f"The checkpoint {path} cannot be loaded: it is damaged, not a checkpoint, or holds code, which is never "
-            f"run ({_first_line(error)}). Take another checkpoint, or start anew without --resume."
-        ) from error
 
 
 class CheckpointManager:
@@ -84,7 +68,7 @@ class CheckpointManager:
         Args:
             step: the trainer's step.
             reward: mean return of the episodes since the last policy update; None or NaN without any.
-            state: tensors and plain data only, so that ``load_checkpoint`` takes it.
+            state: tensors and plain data only, so that ``read_checkpoint`` takes it.
             export: writes the policy as ONNX to the path it is given. Its failure is logged and the ``.pt`` stays.
 
         Returns:
@@ -141,7 +125,7 @@ class CheckpointManager:
         refused = []
         for path in self._candidates():
             try:
-                loaded = LoadedCheckpoint(path, load_checkpoint(path))
+                loaded = LoadedCheckpoint(path, read_checkpoint(path))
             except CheckpointError as error:
                 logger.warning("%s", error)
                 refused.append(path.name)
@@ -180,12 +164,12 @@ class CheckpointManager:
             torch.save(dict(state), buffer)
             if not self._verified:  # once per run is enough: the kinds of things in it do not change
                 buffer.seek(0)
-                _read(buffer)
+                load_checkpoint(buffer)
                 self._verified = True
         except Exception as error:
             raise CheckpointError(
                 f"The state of behaviour {self.folder.behavior!r} cannot be saved so that it loads again: it may only "
-                f"hold tensors, numbers, text, lists and dicts ({_first_line(error)})."
+                f"hold tensors, numbers, text, lists and dicts ({first_line(error)})."
             ) from error
         return buffer.getbuffer()
 
@@ -197,7 +181,7 @@ class CheckpointManager:
                 "The policy of behaviour %r could not be exported to %s (%s). The .pt checkpoint is kept.",
                 self.folder.behavior,
                 path,
-                _first_line(error),
+                first_line(error),
             )
             logger.debug("Failed export:", exc_info=error)
             return None
@@ -254,21 +238,9 @@ class CheckpointManager:
         return any(self.folder.numbered(record.steps, suffix).exists() for suffix in (".pt", ".onnx"))
 
 
-def _read(source: Path | io.BytesIO) -> State:
-    content = torch.load(source, map_location="cpu", weights_only=True)
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ValueError(f"it holds a {type(content).__name__}, not a dict of names")
-    return content
-
-
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -139,6 +139,7 @@ class _Run:
                 if stop.requested:
                     logger.info("Learning was interrupted. Please wait while the graph is generated.")
                 self._save()
+            self._say_what_came_out()
         return stop.exit_code
 
     def _make_controller(self, environment: Environment, stop: StopRequest, view: ProgressView) -> Controller:
@@ -173,6 +174,20 @@ class _Run:
                 self._behaviors.save_all()
             finally:
                 self._write_files()
+
+    def _say_what_came_out(self) -> None:
+        for name, behavior in self._behaviors.known.items():
+            trainer = behavior.trainer
+            rewards = trainer.reward_buffer
+            reward = (
+                f"mean reward {np.mean(rewards):.3f} of the last {len(rewards)} episodes" if rewards else "no episode"
+            )
+            logger.info("%s: %d steps, %s.", name, trainer.step, reward)
+            if self._folder.writes:
+                files = behavior.checkpoints.folder
+                logger.info("  policy for Unity %s, checkpoints in %s", files.exported, files.path)
+        if self._folder.writes and self._behaviors.known:
+            logger.info("Curves: tensorboard --logdir %s", self._folder.path)
 
     def _write_files(self) -> None:
         self._folder.write_configuration(dump(self._settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,9 +59,9 @@ class BalanceBall(EpisodicSimulation):
         random: np.random.Generator,
         parameters: EnvironmentParameters,
         *,
-        sensor: ObservationSpec | None = None,
+        sensors: Sequence[ObservationSpec] | None = None,
     ) -> None:
-        spec = BehaviorSpec([sensor or vector_sensor(8)], action_spec(continuous=2))
+        spec = BehaviorSpec(list(sensors or [vector_sensor(8)]), action_spec(continuous=2))
         n = options.agents
         super().__init__(spec, n, random, parameters, max_decisions=MAX_DECISIONS)
         self._tilt: _Array = np.zeros((2, n))  # about z and about x, radians
@@ -184,7 +185,7 @@ class BalanceBallHard(BalanceBall):
     """3DBallHard: the same without the velocity, 5 numbers of which the last 9 are observed (``--stack``)."""
 
     def __init__(self, options: HardOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
-        super().__init__(options, random, parameters, sensor=vector_sensor(5, stack=options.stack))
+        super().__init__(options, random, parameters, sensors=[vector_sensor(5, stack=options.stack)])
         self._history = np.zeros((self.num_agents, options.stack, 5), dtype=np.float32)
 
     def _begin(self, agents: LongArray) -> None:

@@ -13,6 +13,7 @@ from trajtrainer.sim.simulation import (
     SimulationOptions,
     SimulationStep,
     action_spec,
+    entities_sensor,
     nobody,
     option,
     picture_sensor,
@@ -30,6 +31,7 @@ class BenchOptions(SimulationOptions):
     agents: int = option(12, "number of agents")
     observation_size: int = option(8, "numbers in the vector; 0 for no vector")
     picture: tuple[int, ...] = option((), "channels,height,width of a picture; none without it")
+    entities: tuple[int, ...] = option((), "number,size of a list of entities; none without it")
     continuous: int = option(2, "continuous actions")
     branches: tuple[int, ...] = option((), "sizes of the discrete branches, such as 3,2")
     episode_length: int = option(1000, "decisions in an episode")
@@ -38,6 +40,8 @@ class BenchOptions(SimulationOptions):
         SimulationOptions.__post_init__(self)
         if len(self.picture) not in (0, 3):
             raise ValueError(f"--picture takes channels,height,width, found {self.picture}")
+        if len(self.entities) not in (0, 2):
+            raise ValueError(f"--entities takes number,size, found {self.entities}")
         if self.episode_length < 1:
             raise ValueError(f"--episode-length must be at least 1, found {self.episode_length}")
 
@@ -60,6 +64,9 @@ class Bench:
         if options.picture:
             channels, height, width = options.picture
             sensors.append(picture_sensor(channels, height, width, "CameraSensor"))
+        if options.entities:
+            most, size = options.entities
+            sensors.append(entities_sensor(most, size, "BufferSensor"))
         self.spec = BehaviorSpec(sensors, action_spec(options.continuous, options.branches))
         self.num_agents = options.agents
         self._length = options.episode_length

@@ -12,9 +12,15 @@ import numpy as np
 from trajtrainer.sim.balance_ball import BalanceBall, BalanceBallHard, BallOptions, HardOptions
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.bench import Bench, BenchOptions
+from trajtrainer.sim.grid_world import GridOptions, GridWorld
 from trajtrainer.sim.hybrid import Hybrid, HybridOptions
+from trajtrainer.sim.match3 import Match3, Match3Options
+from trajtrainer.sim.memory_corridor import MemoryCorridor, MemoryOptions
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import Simulation, SimulationOptions
+from trajtrainer.sim.sorter import Sorter, SorterOptions
+from trajtrainer.sim.toy import Toy, ToyOptions
+from trajtrainer.sim.visual_ball import VisualBall, VisualBallOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,14 @@ SIMULATIONS: dict[str, SimulationKind] = {
     "Hybrid": SimulationKind(
         Hybrid, HybridOptions, "drive and use tools; 2 sensors, 2 continuous actions, masked branches 3,2"
     ),
+    "GridWorld": SimulationKind(
+        GridWorld, GridOptions, "walk to the named goal; a picture and a goal signal, a masked branch of 5"
+    ),
+    "Memory": SimulationKind(MemoryCorridor, MemoryOptions, "remember a sign to the end of a corridor; a branch of 4"),
+    "Sorter": SimulationKind(Sorter, SorterOptions, "press tiles in order; up to 20 entities, branches 3,3,2"),
+    "Match3": SimulationKind(Match3, Match3Options, "three of a kind in a row; pictures of a board, masked moves"),
+    "VisualBall": SimulationKind(VisualBall, VisualBallOptions, "3DBall seen by one or two cameras"),
+    "Toy": SimulationKind(Toy, ToyOptions, "the smallest task, with any kind of observation and action"),
     "Bench": SimulationKind(Bench, BenchOptions, "costs almost nothing, any size; for measuring"),
 }
 

@@ -17,7 +17,6 @@ from trajtrainer.unity.faults import InvalidObservationError
 from trajtrainer.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.unity.proto.communicator_pb2 import (
     BrainParametersProto,
-    UnityRLInitializationOutputProto,
     UnityRLOutputProto,
 )
 from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError
@@ -69,8 +68,8 @@ class MessageDecoder:
         if decoded.status != STATUS_OK:
             return decoded
         output = message.unity_output
-        if output.rl_initialization_output:
-            self._announce(output.rl_initialization_output)
+        for parameters in output.rl_initialization_output.brain_parameters:
+            self._announce(parameters)
         # Of two entries with one key the last one counts, as in every protobuf map.
         for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():
             if agents:
@@ -82,11 +81,10 @@ class MessageDecoder:
 
     def _announce(self, data: bytes) -> None:
         try:
-            output = UnityRLInitializationOutputProto.FromString(data)
+            parameters = BrainParametersProto.FromString(data)
         except DecodeError as error:
-            raise InvalidDataError(f"The player announced behaviours in no valid message ({error}).") from error
-        for parameters in output.brain_parameters:
-            self._announcements[parameters.brain_name] = parameters
+            raise InvalidDataError(f"The player announced a behaviour in no valid message ({error}).") from error
+        self._announcements[parameters.brain_name] = parameters
 
     def _meet(self, behavior_id: str, agents: bytes) -> BehaviorSpec:
         parameters = self._announcements.get(behavior_id)

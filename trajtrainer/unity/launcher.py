@@ -27,7 +27,7 @@ _LOG_FILE_ARGUMENT = "-logfile"  # Unity does not care about upper and lower cas
 _TERMINATE_GRACE_S = 5.0
 _TAIL_LINES = 15
 _TAIL_BYTES = 4096
-_GUARD_SCRIPT = 'read -r word || { kill -TERM -- "-$1"; sleep 5; kill -KILL -- "-$1"; } 2>/dev/null'
+_GUARD_SCRIPT = 'read -r word || { kill -TERM "-$1"; sleep 5; kill -KILL "-$1"; } 2>/dev/null'
 
 
 def player_arguments(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 
+from mlagents_envs import communicator_objects
+
 from trajtrainer.unity.proto import communicator_pb2
 
-_PACKAGE = "mlagents_envs.communicator_objects"
 _MODULES = (
     "agent_action",
     "agent_info",
@@ -40,7 +41,9 @@ _MODULES = (
 def register() -> None:
     """Registers the module under every name that has not been imported yet. Calling it again changes nothing."""
     for module in _MODULES:
-        sys.modules.setdefault(f"{_PACKAGE}.{module}_pb2", communicator_pb2)
+        name = f"{module}_pb2"
+        registered = sys.modules.setdefault(f"{communicator_objects.__name__}.{name}", communicator_pb2)
+        setattr(communicator_objects, name, registered)  # what `import a.b.c as d` looks for
 
 
 register()

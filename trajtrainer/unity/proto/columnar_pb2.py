@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&trajtrainer/unity/proto/columnar.proto\x12\x14trajtrainer_columnar\")\n\x06Header\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"u\n\x0cUnityMessage\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.trajtrainer_columnar.Header\x12\x37\n\x0cunity_output\x18\x02 \x01(\x0b\x32!.trajtrainer_columnar.UnityOutput\"b\n\x0bUnityOutput\x12\x31\n\trl_output\x18\x01 \x01(\x0b\x32\x1e.trajtrainer_columnar.RLOutput\x12 \n\x18rl_initialization_output\x18\x02 \x01(\x0c\"[\n\x08RLOutput\x12\x39\n\x0b\x61gent_infos\x18\x02 \x03(\x0b\x32$.trajtrainer_columnar.BehaviorAgents\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\",\n\x0e\x42\x65haviorAgents\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"?\n\rAgentInfoList\x12.\n\x05value\x18\x01 \x03(\x0b\x32\x1f.trajtrainer_columnar.AgentInfo\"\xc5\x01\n\tAgentInfo\x12\x0e\n\x06reward\x18\x07 \x01(\x02\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x18\n\x10max_step_reached\x18\t \x01(\x08\x12\n\n\x02id\x18\n \x01(\x05\x12\x13\n\x0b\x61\x63tion_mask\x18\x0b \x01(\x0c\x12\x37\n\x0cobservations\x18\r \x03(\x0b\x32!.trajtrainer_columnar.Observation\x12\x10\n\x08group_id\x18\x0e \x01(\x05\x12\x14\n\x0cgroup_reward\x18\x0f \x01(\x02\"\xe7\x01\n\x0bObservation\x12\r\n\x05shape\x18\x01 \x03(\x05\x12\x18\n\x10\x63ompression_type\x18\x02 \x01(\x05\x12\x19\n\x0f\x63ompressed_data\x18\x03 \x01(\x0cH\x00\x12\x41\n\nfloat_data\x18\x04 \x01(\x0b\x32+.trajtrainer_columnar.Observation.FloatDataH\x00\x12\"\n\x1a\x63ompressed_channel_mapping\x18\x05 \x03(\x05\x1a\x19\n\tFloatData\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x42\x12\n\x10observation_datab\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&trajtrainer/unity/proto/columnar.proto\x12\x14trajtrainer_columnar\")\n\x06Header\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"u\n\x0cUnityMessage\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.trajtrainer_columnar.Header\x12\x37\n\x0cunity_output\x18\x02 \x01(\x0b\x32!.trajtrainer_columnar.UnityOutput\"\x90\x01\n\x0bUnityOutput\x12\x31\n\trl_output\x18\x01 \x01(\x0b\x32\x1e.trajtrainer_columnar.RLOutput\x12N\n\x18rl_initialization_output\x18\x02 \x01(\x0b\x32,.trajtrainer_columnar.RLInitializationOutput\"2\n\x16RLInitializationOutput\x12\x18\n\x10\x62rain_parameters\x18\x05 \x03(\x0c\"[\n\x08RLOutput\x12\x39\n\x0b\x61gent_infos\x18\x02 \x03(\x0b\x32$.trajtrainer_columnar.BehaviorAgents\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\",\n\x0e\x42\x65haviorAgents\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"?\n\rAgentInfoList\x12.\n\x05value\x18\x01 \x03(\x0b\x32\x1f.trajtrainer_columnar.AgentInfo\"\xc5\x01\n\tAgentInfo\x12\x0e\n\x06reward\x18\x07 \x01(\x02\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x18\n\x10max_step_reached\x18\t \x01(\x08\x12\n\n\x02id\x18\n \x01(\x05\x12\x13\n\x0b\x61\x63tion_mask\x18\x0b \x01(\x0c\x12\x37\n\x0cobservations\x18\r \x03(\x0b\x32!.trajtrainer_columnar.Observation\x12\x10\n\x08group_id\x18\x0e \x01(\x05\x12\x14\n\x0cgroup_reward\x18\x0f \x01(\x02\"\xe7\x01\n\x0bObservation\x12\r\n\x05shape\x18\x01 \x03(\x05\x12\x18\n\x10\x63ompression_type\x18\x02 \x01(\x05\x12\x19\n\x0f\x63ompressed_data\x18\x03 \x01(\x0cH\x00\x12\x41\n\nfloat_data\x18\x04 \x01(\x0b\x32+.trajtrainer_columnar.Observation.FloatDataH\x00\x12\"\n\x1a\x63ompressed_channel_mapping\x18\x05 \x03(\x05\x1a\x19\n\tFloatData\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x42\x12\n\x10observation_datab\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,18 +35,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEADER']._serialized_end=105
   _globals['_UNITYMESSAGE']._serialized_start=107
   _globals['_UNITYMESSAGE']._serialized_end=224
-  _globals['_UNITYOUTPUT']._serialized_start=226
-  _globals['_UNITYOUTPUT']._serialized_end=324
-  _globals['_RLOUTPUT']._serialized_start=326
-  _globals['_RLOUTPUT']._serialized_end=417
-  _globals['_BEHAVIORAGENTS']._serialized_start=419
-  _globals['_BEHAVIORAGENTS']._serialized_end=463
-  _globals['_AGENTINFOLIST']._serialized_start=465
-  _globals['_AGENTINFOLIST']._serialized_end=528
-  _globals['_AGENTINFO']._serialized_start=531
-  _globals['_AGENTINFO']._serialized_end=728
-  _globals['_OBSERVATION']._serialized_start=731
-  _globals['_OBSERVATION']._serialized_end=962
-  _globals['_OBSERVATION_FLOATDATA']._serialized_start=917
-  _globals['_OBSERVATION_FLOATDATA']._serialized_end=942
+  _globals['_UNITYOUTPUT']._serialized_start=227
+  _globals['_UNITYOUTPUT']._serialized_end=371
+  _globals['_RLINITIALIZATIONOUTPUT']._serialized_start=373
+  _globals['_RLINITIALIZATIONOUTPUT']._serialized_end=423
+  _globals['_RLOUTPUT']._serialized_start=425
+  _globals['_RLOUTPUT']._serialized_end=516
+  _globals['_BEHAVIORAGENTS']._serialized_start=518
+  _globals['_BEHAVIORAGENTS']._serialized_end=562
+  _globals['_AGENTINFOLIST']._serialized_start=564
+  _globals['_AGENTINFOLIST']._serialized_end=627
+  _globals['_AGENTINFO']._serialized_start=630
+  _globals['_AGENTINFO']._serialized_end=827
+  _globals['_OBSERVATION']._serialized_start=830
+  _globals['_OBSERVATION']._serialized_end=1061
+  _globals['_OBSERVATION_FLOATDATA']._serialized_start=1016
+  _globals['_OBSERVATION_FLOATDATA']._serialized_end=1041
 # @@protoc_insertion_point(module_scope)

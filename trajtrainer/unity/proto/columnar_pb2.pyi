@@ -27,8 +27,14 @@ class UnityOutput(_message.Message):
     RL_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     RL_INITIALIZATION_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     rl_output: RLOutput
-    rl_initialization_output: bytes
-    def __init__(self, rl_output: _Optional[_Union[RLOutput, _Mapping]] = ..., rl_initialization_output: _Optional[bytes] = ...) -> None: ...
+    rl_initialization_output: RLInitializationOutput
+    def __init__(self, rl_output: _Optional[_Union[RLOutput, _Mapping]] = ..., rl_initialization_output: _Optional[_Union[RLInitializationOutput, _Mapping]] = ...) -> None: ...
+
+class RLInitializationOutput(_message.Message):
+    __slots__ = ("brain_parameters",)
+    BRAIN_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    brain_parameters: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, brain_parameters: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RLOutput(_message.Message):
     __slots__ = ("agent_infos", "side_channel")

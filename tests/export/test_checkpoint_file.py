@@ -1,0 +1,139 @@
+"""Reading checkpoint files: nothing in them is run, and whatever is wrong is said."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajtrainer.errors import CheckpointError
+from trajtrainer.export.checkpoint_file import read_checkpoint
+
+CONTENT = {"Policy": {"weight": torch.arange(6.0).reshape(2, 3)}, "global_step": {"step": torch.tensor([5])}}
+
+
+class Malicious:
+    """Unpickled without care, it makes a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def saved(path: Path, content: object) -> Path:
+    torch.save(content, path)
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_was_saved_is_read(tmp_path: Path) -> None:
+    content = read_checkpoint(saved(tmp_path / "checkpoint.pt", CONTENT))
+    assert content.keys() == CONTENT.keys()
+    assert torch.equal(content["Policy"]["weight"], CONTENT["Policy"]["weight"])
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy", "pickle"])
+def test_code_is_refused_and_not_run(tmp_path: Path, how: str) -> None:
+    path, ran = tmp_path / "checkpoint.pt", tmp_path / "ran"
+    content = {"Policy": {"weights": torch.zeros(1)}, "trajtrainer": Malicious(ran)}
+    if how == "pickle":
+        path.write_bytes(pickle.dumps({"Policy": Malicious(ran)}))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=how == "zip")
+    message = refused(path)
+    assert "Nothing of it was run" in message
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_truncated(tmp_path: Path, share: float) -> None:
+    path = saved(tmp_path / "checkpoint.pt", CONTENT)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    refused(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8), st.booleans())
+def test_any_damage_is_a_clear_error_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, place: int, rubbish: bytes, cut: bool
+) -> None:
+    path = saved(tmp_path_factory.mktemp("damage") / "checkpoint.pt", CONTENT)
+    content = path.read_bytes()
+    place %= len(content)
+    path.write_bytes(content[:place] if cut else content[:place] + rubbish + content[place + len(rubbish) :])
+    try:
+        loaded = read_checkpoint(path)
+    except CheckpointError:
+        return
+    assert isinstance(loaded["Policy"], dict)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([1, 2], "it holds a list"),
+        (torch.zeros(2), "it holds a Tensor"),
+        ({}, "found nothing"),
+        ({"model": torch.zeros(1)}, "expected an entry 'Policy' with weights, found 'model'"),
+        ({"Policy": torch.zeros(1)}, "expected an entry 'Policy' with weights, found 'Policy'"),
+        ({"Policy": {}, 3: torch.zeros(1)}, "found 'Policy', 3"),
+        ({"\x1b[2J": 1}, r"found '\\x1b\[2J'"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: object, words: str) -> None:
+    with pytest.raises(CheckpointError, match="is no trainer's checkpoint: .*" + words):
+        read_checkpoint(saved(tmp_path / "a.pt", content))
+
+
+def test_wrong_files(tmp_path: Path, shared_data: Path) -> None:
+    (tmp_path / "text.pt").write_text("behaviors:\n  3DBall: {}\n")
+    refused(tmp_path / "text.pt")
+    with zipfile.ZipFile(tmp_path / "zip.pt", "w") as archive:
+        archive.writestr("a.txt", "hello")
+    refused(tmp_path / "zip.pt")
+    refused(shared_data / "models" / "Pong.onnx")
+    assert "does not exist" in refused(tmp_path / "missing.pt")
+    assert "cannot be read" in refused(tmp_path)
+
+
+def circle() -> list[object]:
+    one: list[object] = []
+    one.append(one)
+    return one
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: torch.zeros(1).expand(10**15),  # four bytes that would become petabytes when copied
+        lambda: torch.zeros(3, device="meta"),
+        lambda: torch.zeros(3).to_sparse(),
+        circle,
+    ],
+    ids=["expanded", "meta", "sparse", "circle"],
+)
+def test_traps_are_refused(tmp_path: Path, value: Callable[[], object]) -> None:
+    refused(saved(tmp_path / "checkpoint.pt", {"Policy": {"weight": value()}}))
+
+
+@pytest.mark.parametrize("run", ["ppo_continuous/3DBall", "ppo_discrete_two_behaviors/Recall"])
+def test_the_peers_checkpoints_load(shared_data: Path, run: str) -> None:
+    loaded = read_checkpoint(shared_data / "golden" / "runs" / run / "checkpoint.pt")
+    assert {"Policy", "global_step", "Optimizer:value_optimizer", "Optimizer:critic"} <= loaded.keys()

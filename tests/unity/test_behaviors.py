@@ -1,0 +1,109 @@
+"""Specs from the first message of a behaviour."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unity.messages import BEHAVIOR, Agent, Space
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.spec import ActionSpec, DimensionProperty, ObservationType
+from trajtrainer.unity.behaviors import announced
+from trajtrainer.unity.proto.communicator_pb2 import (
+    AgentInfoProto,
+    BrainParametersProto,
+    ObservationProto,
+    continuous,
+    discrete,
+)
+
+
+def with_observation(observation: ObservationProto) -> AgentInfoProto:
+    return AgentInfoProto(observations=[observation])
+
+
+def floats(shape: tuple[int, ...], count: int) -> ObservationProto:
+    return ObservationProto(
+        shape=shape, name="Eyes", float_data=ObservationProto.FloatData(data=[0.0] * count), dimension_properties=[]
+    )
+
+
+def test_action_spec_of_new_packages() -> None:
+    spec = announced(Space(continuous_size=2, branches=(3, 2)).parameters(), AgentInfoProto(), channels_last=False)
+    assert spec.spec.action_spec == ActionSpec(2, (3, 2))
+    assert spec.mask_size == 5
+
+
+def test_deprecated_continuous_actions() -> None:
+    parameters = BrainParametersProto(
+        brain_name=BEHAVIOR, vector_action_size_deprecated=[4], vector_action_space_type_deprecated=continuous
+    )
+    assert announced(parameters, AgentInfoProto(), channels_last=True).spec.action_spec == ActionSpec(4, ())
+
+
+def test_deprecated_discrete_actions() -> None:
+    parameters = BrainParametersProto(
+        brain_name=BEHAVIOR, vector_action_size_deprecated=[3, 3, 2], vector_action_space_type_deprecated=discrete
+    )
+    assert announced(parameters, AgentInfoProto(), channels_last=True).spec.action_spec == ActionSpec(0, (3, 3, 2))
+
+
+def test_new_fields_win_over_deprecated_ones() -> None:
+    parameters = Space(continuous_size=2).parameters()
+    parameters.vector_action_size_deprecated.append(7)
+    assert announced(parameters, AgentInfoProto(), channels_last=True).spec.action_spec == ActionSpec(2, ())
+
+
+@pytest.mark.parametrize(
+    ("size", "branches"), [(-1, ()), (2**31 - 1, ()), (0, (0,)), (0, (3, -2)), (0, (2**31 - 1, 2**31 - 1))]
+)
+def test_absurd_action_spaces_are_refused(size: int, branches: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidDataError, match="Sizes must be positive"):
+        announced(Space(continuous_size=size, branches=branches).parameters(), AgentInfoProto(), channels_last=True)
+
+
+@pytest.mark.parametrize(("channels_last", "shape"), [(True, (3, 20, 10)), (False, (20, 10, 3))])
+def test_pictures_have_their_channels_first(channels_last: bool, shape: tuple[int, ...]) -> None:
+    observation = floats((20, 10, 3), 600)
+    observation.dimension_properties.extend((2, 2, 1))
+    observation.observation_type = 1
+    behavior = announced(Space().parameters(), with_observation(observation), channels_last=channels_last)
+    spec = behavior.spec.observation_specs[0]
+    convolved, plain = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE
+    assert spec.shape == shape
+    assert spec.dimension_property == (
+        (plain, convolved, convolved) if channels_last else (convolved, convolved, plain)
+    )
+    assert spec.observation_type is ObservationType.GOAL_SIGNAL
+    assert spec.name == "Eyes"
+    assert behavior.sensors[0].wire_shape == (20, 10, 3)
+
+
+def test_missing_dimension_properties_are_unspecified() -> None:
+    behavior = announced(Space().parameters(), with_observation(floats((4, 2), 8)), channels_last=True)
+    assert behavior.spec.observation_specs[0].dimension_property == (DimensionProperty.UNSPECIFIED,) * 2
+
+
+@pytest.mark.parametrize(
+    ("observation", "text"),
+    [
+        (floats((), 0), r"the shape \(\)"),
+        (floats((0,), 0), r"the shape \(0,\)"),
+        (floats((4, -1), 4), r"the shape \(4, -1\)"),
+        (floats((4,), 3), "is 4 numbers, but its first agent sent 3"),
+        (floats((2**30, 2**30), 3), "its first agent sent 3"),
+        (ObservationProto(shape=[1], dimension_properties=[1, 1]), r"dimension properties \(1, 1\)"),
+        (ObservationProto(shape=[1], dimension_properties=[9]), r"dimension properties \(9,\)"),
+        (ObservationProto(shape=[1], observation_type=3), "observation type 3"),  # type: ignore[arg-type]
+        (ObservationProto(shape=[2], compression_type=1), "only pictures of 3 dimensions"),  # type: ignore[arg-type]
+    ],
+)
+def test_impossible_sensors_are_refused(observation: ObservationProto, text: str) -> None:
+    with pytest.raises(InvalidDataError, match=text) as caught:
+        announced(Space().parameters(), with_observation(observation), channels_last=False)
+    assert repr(BEHAVIOR) in str(caught.value)
+    assert "(observation 0)" in str(caught.value)
+
+
+def test_an_agent_without_sensors() -> None:
+    behavior = announced(Space().parameters(), Space(shapes=()).record(Agent(observations=())), channels_last=False)
+    assert behavior.spec.observation_specs == []

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.unity import versions
+
+
+@pytest.mark.parametrize(
+    "version", ["1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0", "1.5.0", "1.0", "1.6.0", "1.5.0-exp.1"]
+)
+def test_versions_of_the_same_major_fit(version: str) -> None:
+    versions.check_api_version(version, "2.3.0")
+
+
+@pytest.mark.parametrize("version", ["0.15.0", "2.0.0", "10.5.0", "API-12", "", "1", "one.five", "1.x", "1.5.0\n2"])
+def test_other_versions_are_refused_with_both_versions_named(version: str) -> None:
+    with pytest.raises(EnvironmentFaultError) as caught:
+        versions.check_api_version(version, "0.9.9")
+    for part in (repr(version), "1.5.0", "0.9.9", "update the package"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [
+        ("1.0.0", True),
+        ("1.3.0-preview", True),
+        ("2.0.1", True),
+        ("2.3.0-exp.3", True),
+        ("3.0.0", False),
+        ("3.0.0-exp.1", False),
+        ("4.0.0", False),
+        ("10.1.0", False),
+        ("", False),
+        ("my own player", False),
+    ],
+)
+def test_packages_before_3_send_channels_last(package: str, expected: bool) -> None:
+    assert versions.sends_channels_last(package) is expected
+
+
+def test_all_seven_capabilities_are_announced() -> None:
+    announced = versions.capabilities()
+    assert all(getattr(announced, field.name) is True for field in announced.DESCRIPTOR.fields)
+    assert len(announced.DESCRIPTOR.fields) == 7

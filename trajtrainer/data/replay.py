@@ -1,0 +1,375 @@
+"""Experience to learn from again and again: a ring of rows in which the next observation is the next row.
+
+Letters: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, n sequences of a sample,
+b = n * L rows of it, D sum of branch sizes, C continuous actions, K discrete branches, H memory size, O an
+observation's own shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from trajtrainer.data.fifo import Fifo
+from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
+
+_STEP_COLUMNS = ("mask", "continuous", "discrete", "reward", "group_reward", "interrupted")
+_SEQUENCE_COLUMNS = ("length", "memory", "critic_memory")
+
+
+def rows_for(buffer_size: int, time_horizon: int) -> int:
+    """Rows of a ring that holds ``buffer_size`` steps of trajectories as long as the horizon allows."""
+    return buffer_size + -(-buffer_size // time_horizon) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Steps with what followed them: n sequences of L rows (L is 1 without a memory), copied out of the ring.
+
+    A sequence that is shorter than L, because its trajectory ended, repeats its last step.
+
+    Attributes:
+        obs: per sensor f32 or u8 [b, *O].
+        next_obs: per sensor [b, *O], what the agent saw after the step.
+        mask: bool [b, D], True = forbidden.
+        continuous: f32 [b, C].
+        discrete: i32 [b, K].
+        reward: f32 [b].
+        group_reward: f32 [b].
+        terminated: bool [b], the episode ended for good with the step.
+        interrupted: bool [b], it ended by its step limit.
+        memory: f32 [n, H], the actor's memory before each sequence.
+        critic_memory: f32 [n, H], the critic's.
+        real: bool [b], False in the repetitions; None when there are none.
+        sequence_length: L.
+    """
+
+    obs: tuple[ObservationArray, ...]
+    next_obs: tuple[ObservationArray, ...]
+    mask: BoolArray
+    continuous: FloatArray
+    discrete: IntArray
+    reward: FloatArray
+    group_reward: FloatArray
+    terminated: BoolArray
+    interrupted: BoolArray
+    memory: FloatArray
+    critic_memory: FloatArray
+    real: BoolArray | None
+    sequence_length: int
+
+    def __len__(self) -> int:
+        """b."""
+        return len(self.reward)
+
+    def packed(self) -> PackedSteps:
+        """The same without repetitions, every sequence as a trajectory: what reward signals evaluate.
+
+        Log-probabilities, groups, policy versions, agents and the memories within sequences are not kept in the ring;
+        they are 0.
+        """
+        rows: Any = slice(None) if self.real is None else np.flatnonzero(self.real)
+        shaped = None if self.real is None else self.real.reshape(-1, self.sequence_length)
+        count = len(self) // self.sequence_length
+        lengths = np.ones(count, np.int32) if shaped is None else shaped.sum(1, dtype=np.int32)
+        offset = offsets(lengths)
+        last: Any = slice(None) if self.real is None else offset[1:] - 1
+        steps, hidden = int(offset[-1]), self.memory.shape[1]
+        terminated, interrupted = self.terminated[rows], self.interrupted[rows]
+        done = terminated | interrupted
+        return PackedSteps(
+            obs=tuple(column[rows] for column in self.obs),
+            mask=self.mask[rows],
+            continuous=self.continuous[rows],
+            discrete=self.discrete[rows],
+            log_prob=np.zeros((steps, self.continuous.shape[1] + self.discrete.shape[1]), np.float32),
+            memory=np.zeros((steps, hidden), np.float32),
+            reward=self.reward[rows],
+            group_reward=self.group_reward[rows],
+            group=np.zeros(steps, np.int32),
+            done=done,
+            interrupted=interrupted,
+            version=np.zeros(steps, np.int32),
+            bootstrap_obs=tuple(column[rows][last] for column in self.next_obs),
+            bootstrap_memory=np.zeros((count, hidden), np.float32),
+            offset=offset,
+            terminated=terminated[last],
+            ended=done[last],
+            agent=np.zeros(count, np.int64),
+        )
+
+
+class Replay:
+    """The newest experience, in R rows.
+
+    Each trajectory takes a row per step and one more for the observation after its last step, so the observation that
+    follows a step is always in the next row and no observation is stored twice for it. Rows are overwritten in the
+    order in which they were written: there is no moment at which a fifth of the buffer is thrown away, as in
+    ML-Agents. With a memory every trajectory is cut from its start into sequences of L steps, which stay what they are
+    until their first row is overwritten; then the whole sequence is gone, so that no sequence ever holds steps of
+    another (ML-Agents cuts its buffer anywhere: reference 11, quirk 10).
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        obs_dtypes: Sequence[DTypeLike],
+        *,
+        num_rows: int,
+        sequence_length: int = 1,
+        memory_size: int = 0,
+        critic_memory_size: int = 0,
+        poison: bool = False,
+    ) -> None:
+        """Takes address space for ``num_rows`` rows; memory is used as they are filled.
+
+        Args:
+            spec: what the agents see and do.
+            obs_dtypes: per sensor, f32 or u8.
+            num_rows: R, at least 2.
+            sequence_length: L.
+            memory_size: H of the actor; 0 without a memory.
+            critic_memory_size: H of the critic.
+            poison: fill rows that belong to no sequence any more with NaN (or the largest or a negative number).
+
+        Raises:
+            ValueError: fewer than two rows.
+        """
+        if num_rows < 2:
+            raise ValueError(f"num_rows is {num_rows}, expected at least 2: a step and the observation after it")
+        action = spec.action_spec
+        self.num_rows = num_rows
+        self.sequence_length = sequence_length
+        self._num_sensors = len(spec.observation_specs)
+        shapes: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
+            f"obs.{i}": (tuple(sensor.shape), dtype)
+            for i, (sensor, dtype) in enumerate(zip(spec.observation_specs, obs_dtypes, strict=True))
+        } | {
+            "mask": ((sum(action.discrete_branches),), np.bool_),
+            "continuous": ((action.continuous_size,), np.float32),
+            "discrete": ((action.discrete_size,), np.int32),
+            "reward": ((), np.float32),
+            "group_reward": ((), np.float32),
+            "terminated": ((), np.bool_),
+            "interrupted": ((), np.bool_),
+        }
+        # Zeros, not empty: pages are still only taken when written, and a saved file holds nothing but experience.
+        self._rows: dict[str, NDArray[Any]] = {
+            name: np.zeros((num_rows, *shape), dtype) for name, (shape, dtype) in shapes.items()
+        }
+        # Rows are counted from the first one ever written; row r stands at r % R.
+        self._sequences = Fifo(
+            {
+                "start": ((), np.int64),
+                "length": ((), np.int32),
+                "memory": ((memory_size,), np.float32),
+                "critic_memory": ((critic_memory_size,), np.float32),
+            }
+        )
+        self._written = 0
+        self._num_steps = 0
+        self._poison = poison
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that can be sampled."""
+        return self._num_steps
+
+    @property
+    def num_sequences(self) -> int:
+        """Q; without a memory the same as the steps."""
+        return len(self._sequences)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next trajectory overwrites the oldest."""
+        return self._written >= self.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all columns when full."""
+        return sum(column.nbytes for column in self._rows.values()) + self._sequences.num_bytes
+
+    def add(self, packed: PackedSteps, critic_memory: FloatArray | None = None) -> None:
+        """Writes trajectories over the oldest rows. Of more than fit, the newest steps stay.
+
+        Args:
+            packed: the trajectories.
+            critic_memory: f32 [sequences of all trajectories in order, H], before each; None for a critic without.
+        """
+        count, steps = packed.num_trajectories, len(packed)
+        if not count:
+            return
+        trajectory = np.repeat(np.arange(count), packed.lengths)
+        step_rows = self._written + np.arange(steps) + trajectory
+        after_rows = self._written + packed.offset[1:] + np.arange(count, dtype=np.int64)
+        self._written += steps + count
+        oldest = self._written - self.num_rows
+        self._append_sequences(packed, step_rows, critic_memory)
+        self._drop_sequences(oldest)
+        if steps + count <= self.num_rows:
+            self._write(packed, step_rows, after_rows, slice(None), slice(None))
+        else:
+            keep, keep_after = np.flatnonzero(step_rows >= oldest), np.flatnonzero(after_rows >= oldest)
+            self._write(packed, step_rows[keep], after_rows[keep_after], keep, keep_after)
+
+    def sample(self, numbers: LongArray) -> Sample:
+        """Copies sequences out of the ring.
+
+        Args:
+            numbers: i64 [n] in 0 ... Q - 1, counted from the oldest; any order, repetitions allowed.
+        """
+        length = self.sequence_length
+        first = self._sequences["start"].take(numbers)
+        rows, real = first, None
+        if length > 1:
+            lengths = self._sequences["length"].take(numbers)[:, None]
+            steps = np.arange(length)
+            rows = (first[:, None] + np.minimum(steps, lengths - 1)).reshape(-1)
+            real = (steps < lengths).reshape(-1)
+            real = None if real.all() else real
+        rows = rows % self.num_rows
+        columns, size = self._rows, len(rows)
+        # Both observations by one index operation, around the ring's end.
+        pairs = np.concatenate((rows, rows + 1))
+        seen = [columns[f"obs.{i}"].take(pairs, axis=0, mode="wrap") for i in range(self._num_sensors)]
+        return Sample(
+            obs=tuple(column[:size] for column in seen),
+            next_obs=tuple(column[size:] for column in seen),
+            mask=columns["mask"].take(rows, axis=0),
+            continuous=columns["continuous"].take(rows, axis=0),
+            discrete=columns["discrete"].take(rows, axis=0),
+            reward=columns["reward"].take(rows),
+            group_reward=columns["group_reward"].take(rows),
+            terminated=columns["terminated"].take(rows),
+            interrupted=columns["interrupted"].take(rows),
+            memory=self._sequences["memory"].take(numbers, axis=0),
+            critic_memory=self._sequences["critic_memory"].take(numbers, axis=0),
+            real=real,
+            sequence_length=length,
+        )
+
+    def _append_sequences(self, packed: PackedSteps, step_rows: LongArray, critic_memory: FloatArray | None) -> None:
+        length, lengths = self.sequence_length, packed.lengths
+        within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], lengths)
+        begins: Any = slice(None) if length == 1 else np.flatnonzero(within % length == 0)
+        left = np.repeat(lengths, lengths)[begins] - within[begins]
+        sizes = np.minimum(left, length)
+        if critic_memory is None:
+            critic_memory = np.zeros((len(sizes), 0), np.float32)
+        self._sequences.append(
+            {
+                "start": step_rows[begins],
+                "length": sizes,
+                "memory": packed.memory[begins],
+                "critic_memory": critic_memory,
+            }
+        )
+        self._num_steps += len(packed)
+
+    def _drop_sequences(self, oldest: int) -> None:
+        """Forgets all sequences that begin before row ``oldest``."""
+        starts = self._sequences["start"]
+        count = int(np.searchsorted(starts, oldest))
+        if not count:
+            return
+        self._num_steps -= int(self._sequences["length"][:count].sum())
+        if self._poison:
+            end = int(starts[count]) if count < len(starts) else self._written
+            self._paint(np.arange(int(starts[0]), end))
+        self._sequences.drop(count)
+
+    def _write(
+        self, packed: PackedSteps, step_rows: LongArray, after_rows: LongArray, steps: Any, trajectories: Any
+    ) -> None:
+        """Writes the steps and the observations after the trajectories that the indices choose."""
+        rows, after = step_rows % self.num_rows, after_rows % self.num_rows
+        for i in range(self._num_sensors):
+            column = self._rows[f"obs.{i}"]
+            column[rows] = packed.obs[i][steps]
+            column[after] = packed.bootstrap_obs[i][trajectories]
+        for name in _STEP_COLUMNS:
+            self._rows[name][rows] = getattr(packed, name)[steps]
+        self._rows["terminated"][rows] = (packed.done & ~packed.interrupted)[steps]
+
+    def _paint(self, rows: LongArray) -> None:
+        for column in self._rows.values():
+            kind = column.dtype.kind
+            paint = float("nan") if kind == "f" else 255 if kind == "u" else True if kind == "b" else -1
+            column[rows % self.num_rows] = paint
+
+    def saved_columns(self) -> dict[str, list[NDArray[Any]]]:
+        """What a file keeps: column -> its pieces, one after the other; views. Rows are those from the oldest
+        sequence on, and sequences' starts count from there."""
+        starts = self._sequences["start"]
+        first = int(starts[0]) if len(starts) else self._written
+        begin, count = first % self.num_rows, self._written - first
+        pieces = {
+            name: [column[begin : begin + count], column[: max(0, begin + count - self.num_rows)]]
+            for name, column in self._rows.items()
+        }
+        return pieces | {"start": [starts - first]} | {name: [self._sequences[name]] for name in _SEQUENCE_COLUMNS}
+
+    def fill(self, column_of: Callable[[str], NDArray[Any]]) -> None:
+        """Takes what ``saved_columns`` gave; of more than fits, the newest. Only for a ring that is still empty.
+
+        Args:
+            column_of: gives a saved column by name, whole. Asked once for each.
+
+        Raises:
+            ValueError: the columns are not of such a ring. It stays empty then.
+        """
+        starts, lengths = column_of("start"), column_of("length")
+        _check(starts, "start", np.dtype(np.int64), ())
+        _check(lengths, "length", np.dtype(np.int32), ())
+        count = None
+        for name, column in self._rows.items():
+            saved = column_of(name)
+            _check(saved, name, column.dtype, column.shape[1:])
+            count = len(saved) if count is None else count
+            if len(saved) != count:
+                raise ValueError(f"{name} has {len(saved)} rows, others {count}")
+            kept = min(count, self.num_rows)
+            # Rows keep the places that they would have if all had been written here.
+            begin = (count - kept) % self.num_rows
+            head = min(kept, self.num_rows - begin)
+            column[begin : begin + head] = saved[count - kept : count - kept + head]
+            column[: kept - head] = saved[count - kept + head :]
+        assert count is not None
+        self._check_sequences(starts, lengths, count)
+        entries = {"start": starts, "length": lengths}
+        for name in ("memory", "critic_memory"):
+            entries[name] = column_of(name)
+            _check(entries[name], name, np.dtype(np.float32), self._sequences[name].shape[1:])
+            if len(entries[name]) != len(starts):
+                raise ValueError(f"{name} has {len(entries[name])} entries, expected {len(starts)}")
+        self._sequences.append(entries)
+        self._written, self._num_steps = count, int(lengths.sum())
+        self._drop_sequences(count - self.num_rows)
+
+    def _check_sequences(self, starts: LongArray, lengths: IntArray, count: int) -> None:
+        """Raises unless these are sequences within ``count`` rows, in order, each followed by a row."""
+        if len(starts) != len(lengths):
+            raise ValueError(f"there are {len(starts)} starts and {len(lengths)} lengths of sequences")
+        ends = starts + lengths
+        if len(starts) and (
+            starts[0] < 0
+            or ends[-1] >= count
+            or (starts[1:] < ends[:-1]).any()
+            or lengths.min() < 1
+            or lengths.max() > self.sequence_length
+        ):
+            raise ValueError("sequences overlap, lie outside the rows or have another length")
+
+
+def _check(column: NDArray[Any], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if column.dtype != dtype or column.ndim != 1 + len(shape) or column.shape[1:] != shape:
+        raise ValueError(
+            f"{name} is {column.dtype} {tuple(column.shape[1:])} per entry, expected {dtype} {tuple(shape)}"
+        )

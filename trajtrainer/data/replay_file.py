@@ -1,0 +1,66 @@
+"""A replay in a file: an uncompressed ``.npz`` that ``numpy.load`` reads without pickle.
+
+Written straight from the ring's memory, piece by piece, so that saving takes no copy of it. The archive's checksums tell a
+damaged file.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.data.replay import Replay
+from trajtrainer.errors import CheckpointError
+
+_FORMAT = 1
+
+
+def write(replay: Replay, path: Path) -> None:
+    """Writes all sequences that can be sampled.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    columns = {"format": [np.array([_FORMAT], np.int64)], **replay.saved_columns()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, pieces in columns.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
+                header = {"descr": pieces[0].dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for piece in pieces:
+                    if piece.size:
+                        file.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+
+
+def read(replay: Replay, path: Path) -> None:
+    """Fills an empty replay. If it holds less than the file, the newest experience is taken.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or of other observations, actions or memories. The replay stays
+            empty.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            version = _column(file, "format")
+            if version.tolist() != [_FORMAT]:
+                raise ValueError(f"its format is {version.tolist()}, expected {[_FORMAT]}")
+            replay.fill(lambda name: _column(file, name))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"There is no saved replay {path}.") from error
+    # What numpy and zipfile raise when bytes are missing or wrong.
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise CheckpointError(
+            f"The saved replay {path} cannot be used: it is damaged or of another behaviour or network "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def _column(file: Any, name: str) -> NDArray[Any]:
+    column: NDArray[Any] = file[name]
+    return column

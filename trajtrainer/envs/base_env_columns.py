@@ -1,0 +1,113 @@
+"""The steps of a ``mlagents_envs.base_env.BaseEnv`` as columns.
+
+Letters: N agents of a step batch, T terminal rows of it, D sum of branch sizes, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mlagents_envs.base_env import DecisionSteps, TerminalSteps
+from numpy.typing import NDArray
+
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.spec import BehaviorSpec, DimensionProperty, ObservationSpec
+from trajtrainer.steps import ObservationArray, StepBatch, agent_ids
+
+_PICTURE_RANK = 3
+_MOVES, _STANDS = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE
+
+
+class BehaviorColumns:
+    """One behaviour of a BaseEnv.
+
+    Pictures that the environment announces as (height, width, channels), by their dimension properties, or where those
+    are unspecified by their last dimension being the smallest, are turned to (channels, height, width).
+
+    Args:
+        name: of the behaviour.
+        spec: as the environment announces it.
+
+    Attributes:
+        spec: as the trainer sees it.
+    """
+
+    def __init__(self, name: str, spec: BehaviorSpec) -> None:
+        self.name = name
+        self._channels_last = [_has_channels_last(sensor) for sensor in spec.observation_specs]
+        sensors = [
+            _turned(sensor) if turn else sensor
+            for sensor, turn in zip(spec.observation_specs, self._channels_last, strict=True)
+        ]
+        self.spec = BehaviorSpec(sensors, spec.action_spec)
+
+    def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
+        """The agents of one step, terminal rows first.
+
+        Raises:
+            InvalidDataError: an observation or reward is NaN or infinite, or of another shape than announced.
+        """
+        num_terminal = len(terminals)
+        ids = np.concatenate([terminals.agent_id, decisions.agent_id]).astype(np.int64)
+        batch = StepBatch(
+            agent=agent_ids(worker, ids),
+            obs=tuple(self._column(i, terminals.obs[i], decisions.obs[i]) for i in range(len(self._channels_last))),
+            reward=_joined(terminals.reward, decisions.reward, np.float32),
+            group=_joined(terminals.group_id, decisions.group_id, np.int32),
+            group_reward=_joined(terminals.group_reward, decisions.group_reward, np.float32),
+            mask=self._mask(num_terminal, decisions),
+            interrupted=np.asarray(terminals.interrupted, np.bool_),
+            num_terminal=num_terminal,
+        )
+        self._check(batch)
+        return batch
+
+    def _column(self, index: int, terminal: NDArray[Any], deciding: NDArray[Any]) -> ObservationArray:
+        parts = [part for part in (terminal, deciding) if len(part)]
+        column = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if self._channels_last[index] and column.ndim == _PICTURE_RANK + 1:
+            column = np.moveaxis(column, 3, 1)
+        expected = tuple(self.spec.observation_specs[index].shape)
+        if column.shape[1:] != expected:
+            raise InvalidDataError(
+                f"Behaviour {self.name!r}, observation {index}: the environment sent the shape {column.shape[1:]}, "
+                f"but announced {expected}."
+            )
+        # Copied in any case: an environment may use its arrays again.
+        return np.array(column, np.uint8 if column.dtype == np.uint8 else np.float32)
+
+    def _mask(self, num_terminal: int, decisions: DecisionSteps) -> NDArray[np.bool_]:
+        mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
+        if decisions.action_mask is not None and mask.size:
+            mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
+        return mask
+
+    def _check(self, batch: StepBatch) -> None:
+        numbers = {"reward": batch.reward, "group reward": batch.group_reward}
+        numbers |= {f"observation {i}": column for i, column in enumerate(batch.obs) if column.dtype == np.float32}
+        for what, column in numbers.items():
+            if not np.isfinite(column.sum()) and not np.isfinite(column).all():
+                raise InvalidDataError(
+                    f"Behaviour {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
+                    "learn from."
+                )
+
+
+def _has_channels_last(sensor: ObservationSpec) -> bool:
+    if len(sensor.shape) != _PICTURE_RANK:
+        return False
+    properties = tuple(sensor.dimension_property)
+    if properties == (_MOVES, _MOVES, _STANDS):
+        return True
+    unspecified = properties == (DimensionProperty.UNSPECIFIED,) * _PICTURE_RANK
+    return unspecified and sensor.shape[2] < min(sensor.shape[:2])
+
+
+def _turned(sensor: ObservationSpec) -> ObservationSpec:
+    height, width, channels = sensor.shape
+    return sensor._replace(shape=(channels, height, width), dimension_property=(_STANDS, _MOVES, _MOVES))
+
+
+def _joined(terminal: NDArray[Any], deciding: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    return np.concatenate([terminal, deciding]).astype(dtype, copy=False)

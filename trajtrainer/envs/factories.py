@@ -1,0 +1,144 @@
+"""Python code of the user that makes environments: found by name, and called with what it takes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
+
+Factory = Callable[..., Any]
+
+
+def keyword_arguments(env_args: Sequence[str] | None) -> dict[str, Any]:
+    """``--env-args key=value ...`` as keyword arguments, the values read as YAML: numbers, true, [1, 2], text.
+
+    >>> keyword_arguments(["gravity=9.8", "continuous=true", "name=moon"])
+    {'gravity': 9.8, 'continuous': True, 'name': 'moon'}
+
+    Raises:
+        SettingsError: something else than ``key=value``.
+    """
+    arguments = {}
+    for text in env_args or ():
+        key, equals, value = text.removeprefix("--").partition("=")
+        if not equals or not key.isidentifier():
+            raise SettingsError(
+                f"--env-args has {text!r}; for Python environments each must be key=value, an argument of the "
+                "environment's constructor."
+            )
+        try:
+            arguments[key] = yaml.safe_load(value) if value else ""
+        except yaml.YAMLError as error:
+            raise SettingsError(f"--env-args {text!r}: the value is not readable as YAML; quote it.") from error
+    return arguments
+
+
+def import_first(names: Sequence[str], what: str) -> ModuleType:
+    """The first module that exists. The current directory counts too, as it does for ``python -m``.
+
+    Args:
+        names: candidates, the likeliest first.
+        what: that was asked for, for messages.
+
+    Raises:
+        SettingsError: none exists, or the one that does needs a package that is not installed.
+        EnvironmentFaultError: its code fails.
+    """
+    for name in names:
+        module = _import(name, what)
+        if module is not None:
+            return module
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        module = _import(names[-1], what)
+        if module is not None:
+            return module
+    raise SettingsError(f"{what}: there is no Python module {' or '.join(names)}. Install it or correct the name.")
+
+
+def _import(name: str, what: str) -> ModuleType | None:
+    """None if there is no module of this name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing == name or name.startswith(f"{missing}."):
+            return None
+        raise SettingsError(f"{what} needs the Python package {missing!r}, which is not installed.") from error
+    except Exception as error:
+        raise EnvironmentFaultError(
+            f"{what}: the module {name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def factory_of(module: ModuleType, path: str, what: str) -> Factory:
+    """The callable at a dotted path within a module.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if not callable(found):
+        raise SettingsError(
+            f"{what}: the module {module.__name__} has no function or class {path!r}. Expected one that returns an "
+            "environment."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapping[str, Callable[[], Any]]) -> Any:
+    """The factory's environment.
+
+    Args:
+        factory: to be called.
+        what: it is, for messages.
+        arguments: keyword arguments of the user.
+        offers: parameter name -> value, for parameters that the factory has under these names and the user did not set.
+
+    Raises:
+        SettingsError: the factory does not take the user's arguments.
+        EnvironmentFaultError: it fails.
+    """
+    accepted = {name: offer() for name, offer in offers.items() if name in _parameters(factory)}
+    try:
+        _check_signature(factory, what, accepted | dict(arguments))
+        return factory(**(accepted | dict(arguments)))
+    except TrajtrainerError:
+        raise
+    except Exception as error:
+        raise EnvironmentFaultError(f"{what} could not be made: {type(error).__name__}: {error}") from error
+
+
+def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
+    try:
+        found = inspect.signature(factory).parameters
+    except (ValueError, TypeError):  # written in C
+        return {}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: parameter for name, parameter in found.items() if parameter.kind in named}
+
+
+def _check_signature(factory: Factory, what: str, arguments: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (ValueError, TypeError):
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise SettingsError(
+            f"{what} cannot be called with the arguments {dict(arguments)}: {error}. It takes {signature}; pass "
+            "arguments with --env-args key=value."
+        ) from error

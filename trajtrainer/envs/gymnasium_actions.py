@@ -1,0 +1,144 @@
+"""Gymnasium action spaces as continuous actions and discrete branches.
+
+Letters: N agents, C continuous actions, K discrete branches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from trajtrainer.envs.gymnasium_observations import SUPPORTED, Key, sensor_name
+from trajtrainer.errors import UnsupportedError
+from trajtrainer.spec import ActionSpec
+from trajtrainer.steps import ActionBatch, FloatArray, IntArray
+
+# Bounds beyond these are only there because the type ends there.
+_UNBOUNDED_REAL = 1e30
+_UNBOUNDED_WHOLE = 2.0**31 - 1
+
+# f32 [N, C] and i32 [N, K] of a whole batch -> N actions of one (part of a) space.
+_Assemble = Callable[[FloatArray, IntArray], Sequence[Any]]
+
+
+class ActionLayout:
+    """An action space as a trainer's actions, in the space's own order (Gymnasium sorts the keys of a Dict).
+
+    - Box: continuous. [-1, 1], where a policy's actions lie, is stretched to the bounds; where either bound is
+      missing, the action is taken as it is and only clipped. Whole-numbered Boxes are rounded.
+    - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of two per number.
+    - Dict and Tuple: those of their parts, side by side (both continuous and discrete: hybrid actions).
+
+    Args:
+        space: to be described.
+        where: whose it is, for messages.
+
+    Raises:
+        UnsupportedError: a space of another kind, or one without any action.
+    """
+
+    def __init__(self, space: spaces.Space[Any], where: str) -> None:
+        plan = _Plan(where)
+        self._assemble = plan.add(space, ())
+        self.spec = ActionSpec(plan.continuous, tuple(plan.branches))
+        if not plan.continuous and not plan.branches:
+            raise UnsupportedError(f"{where}: the action space {space} holds nothing to decide.")
+
+    def actions(self, batch: ActionBatch) -> Sequence[Any]:
+        """N actions that the space contains, in the order of the batch."""
+        return self._assemble(batch.env_continuous, batch.discrete)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Hands out columns of the batch to the leaves of a space."""
+
+    where: str
+    continuous: int = 0
+    branches: list[int] = field(default_factory=list)
+
+    def add(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> _Assemble:
+        match space:
+            case spaces.Dict():
+                return _dicts({key: self.add(part, (*path, key)) for key, part in space.spaces.items()})
+            case spaces.Tuple():
+                return _tuples([self.add(part, (*path, index)) for index, part in enumerate(space.spaces)])
+            case spaces.Box() if math.prod(space.shape):
+                start = self.continuous
+                self.continuous += math.prod(space.shape)
+                return _box(space, slice(start, self.continuous))
+            case spaces.Discrete():
+                return _discrete(int(space.start), self._branches([int(space.n)]).start)
+            case spaces.MultiDiscrete() if space.nvec.size:
+                return _numbers(space, self._branches(space.nvec.ravel().tolist()), space.start)
+            case spaces.MultiBinary() if math.prod(space.shape):
+                return _numbers(space, self._branches([2] * math.prod(space.shape)), np.zeros(space.shape, np.int64))
+        raise UnsupportedError(
+            f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be made into "
+            f"actions. Supported are {SUPPORTED}, none of them empty; a wrapper (gymnasium.ActionWrapper) can "
+            "translate it."
+        )
+
+    def _branches(self, sizes: list[int]) -> slice:
+        start = len(self.branches)
+        self.branches += sizes
+        return slice(start, len(self.branches))
+
+
+def _box(space: spaces.Box, columns: slice) -> _Assemble:
+    low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+    whole = np.issubdtype(space.dtype, np.integer)
+    limit = _UNBOUNDED_WHOLE if whole else _UNBOUNDED_REAL
+    bounded = (low > -limit) & (high < limit)
+    # Each whole number gets an equal share of [-1, 1]: the outermost ones reach half a number further out.
+    margin = 0.5 if whole else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite bounds; their places are replaced
+        centre = np.where(bounded, (low + high) / 2, 0.0)
+        half = np.where(bounded, (high - low) / 2 + margin, 1.0)
+    smallest, largest = space.low.ravel(), space.high.ravel()
+
+    def assemble(continuous: FloatArray, _: IntArray) -> Sequence[Any]:
+        stretched = continuous[:, columns] * half + centre
+        if whole:
+            stretched = np.rint(stretched)
+        # Clipped after the cast too, which may round a number past a bound.
+        values = np.clip(np.clip(stretched, low, high).astype(space.dtype), smallest, largest)
+        rows: list[Any] = list(values.reshape(-1, *space.shape))
+        return rows if space.shape else [np.asarray(row) for row in rows]
+
+    return assemble
+
+
+def _discrete(start: int, column: int) -> _Assemble:
+    def assemble(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        values: list[int] = discrete[:, column].tolist()
+        return [value + start for value in values] if start else values
+
+    return assemble
+
+
+def _numbers(space: spaces.MultiDiscrete | spaces.MultiBinary, columns: slice, start: Any) -> _Assemble:
+    def assemble(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        return list((discrete[:, columns].reshape(-1, *space.shape) + start).astype(space.dtype))
+
+    return assemble
+
+
+def _dicts(parts: dict[str, _Assemble]) -> _Assemble:
+    def assemble(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        columns = [part(continuous, discrete) for part in parts.values()]
+        return [dict(zip(parts, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    return assemble
+
+
+def _tuples(parts: list[_Assemble]) -> _Assemble:
+    def assemble(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        return list(zip(*(part(continuous, discrete) for part in parts), strict=True))
+
+    return assemble

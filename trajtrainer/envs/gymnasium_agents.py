@@ -1,0 +1,85 @@
+"""What an agent with Gymnasium spaces sees and does, as a behaviour: observations, actions and action masks.
+
+Letters: N agents, D sum of branch sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from trajtrainer.envs.gymnasium_actions import ActionLayout
+from trajtrainer.envs.gymnasium_observations import ObservationLayout
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import ActionBatch, BoolArray, ObservationArray
+
+_OBSERVATION, _MASK = "observation", "action_mask"
+
+
+class AgentSpaces:
+    """The spaces of one kind of agent.
+
+    Masks (1 = allowed) are taken from a Dict observation whose keys are exactly ``observation`` and ``action_mask``, as
+    PettingZoo's games have it, or else from ``action_mask`` of an agent's info. Either is one array, or one per branch.
+
+    Args:
+        observation_space: of the agents.
+        action_space: of the agents.
+        where: whose they are, for messages.
+
+    Attributes:
+        spec: the behaviour.
+
+    Raises:
+        UnsupportedError: a space that cannot be translated.
+    """
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], where: str) -> None:
+        self._where = where
+        self._masked = isinstance(observation_space, spaces.Dict) and set(observation_space) == {_OBSERVATION, _MASK}
+        seen = observation_space[_OBSERVATION] if self._masked else observation_space  # type: ignore[index]
+        self._observations = ObservationLayout(seen, where)
+        self._actions = ActionLayout(action_space, where)
+        self.spec = BehaviorSpec(self._observations.specs, self._actions.spec)
+        self._num_choices = sum(self._actions.spec.discrete_branches)
+
+    def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
+        """A column per sensor.
+
+        Raises:
+            InvalidDataError: an observation is not of the space.
+        """
+        if self._masked:
+            observations = [observation[_OBSERVATION] for observation in observations]
+        return self._observations.columns(observations)
+
+    def masks(self, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> BoolArray:
+        """bool [N, D], True = forbidden.
+
+        Raises:
+            InvalidDataError: a mask of another size than the actions.
+        """
+        forbidden = np.zeros((len(observations), self._num_choices), np.bool_)
+        if self._num_choices:
+            masks = (o[_MASK] for o in observations) if self._masked else (info.get(_MASK) for info in infos)
+            for row, mask in zip(forbidden, masks, strict=True):
+                if mask is not None:
+                    self._read_mask(mask, row)
+        return forbidden
+
+    def _read_mask(self, mask: Any, row: BoolArray) -> None:
+        allowed = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple | list) else mask
+        if np.size(allowed) != len(row):
+            raise InvalidDataError(
+                f"{self._where}: an action_mask has {np.size(allowed)} entries, expected {len(row)}, one for each "
+                f"choice of the discrete actions {self._actions.spec.discrete_branches}."
+            )
+        row[:] = np.ravel(allowed) == 0
+
+    def actions(self, batch: ActionBatch) -> Sequence[Any]:
+        """N actions that the action space contains."""
+        return self._actions.actions(batch)

@@ -1,0 +1,190 @@
+"""Gymnasium observation spaces as sensors: each leaf of a space is one observation of the behaviour.
+
+Letters: N observations of a list, O a sensor's own shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from trajtrainer.errors import InvalidDataError, UnsupportedError
+from trajtrainer.spec import DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.steps import ObservationArray
+
+# The smallest picture that the default encoder (simple) takes; what is smaller is a board, not a picture.
+SMALLEST_PICTURE = 20
+_PICTURE_RANK = 3
+_BYTE = 255
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+
+Key = str | int
+# The same leaf of N observations -> a column [N, *O].
+Read = Callable[[Sequence[Any]], ObservationArray]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sensor:
+    """One leaf: the keys that lead to it, what the trainer sees of it, and how its values become a column."""
+
+    path: tuple[Key, ...]
+    spec: ObservationSpec
+    read: Read
+
+
+class ObservationLayout:
+    """The sensors of an observation space, in the space's own order (Gymnasium sorts the keys of a Dict).
+
+    - Box: a vector of its numbers. A picture if it has three dimensions, two of which are at least 20: as many
+      channels as its smallest outer dimension has (the last one, height x width x channels, where both fit), turned to
+      (channels, height, width). A u8 Box of two such dimensions is a picture with one channel. Pictures of bytes from
+      0 to 255 stay u8, so that the encoder divides them by 255; all else is f32 as it is.
+    - Discrete: one-hot. MultiDiscrete: the one-hots of its numbers side by side. MultiBinary: a vector of 0 and 1.
+    - Dict and Tuple: the sensors of their parts, named by the path ("arm.angle").
+
+    Args:
+        space: to be described.
+        where: whose it is, for messages.
+
+    Raises:
+        UnsupportedError: a space of another kind, or one without any numbers.
+    """
+
+    def __init__(self, space: spaces.Space[Any], where: str) -> None:
+        self._where = where
+        self._sensors = list(_sensors(space, (), where))
+        if not self._sensors:
+            raise UnsupportedError(f"{where}: the observation space {space} holds nothing to observe.")
+
+    @property
+    def specs(self) -> list[ObservationSpec]:
+        return [sensor.spec for sensor in self._sensors]
+
+    def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
+        """A column [N, *O] per sensor, f32 or u8.
+
+        Raises:
+            InvalidDataError: an observation is not of the space, or holds NaN or infinity.
+        """
+        return tuple(self._column(sensor, observations) for sensor in self._sensors)
+
+    def _column(self, sensor: _Sensor, observations: Sequence[Any]) -> ObservationArray:
+        values = observations
+        try:
+            for key in sensor.path:
+                values = [value[key] for value in values]
+            column = sensor.read(values)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise InvalidDataError(
+                f"{self._where}: an observation does not fit its space at sensor {sensor.spec.name!r} of shape "
+                f"{sensor.spec.shape}: {type(error).__name__}: {error}."
+            ) from error
+        # The sum alone is quick; huge numbers can make it infinite, so it only tells whether to look closer.
+        if column.dtype == np.float32 and not math.isfinite(column.sum()) and not np.isfinite(column).all():
+            raise InvalidDataError(
+                f"{self._where}: an observation holds NaN or infinity (sensor {sensor.spec.name!r}), which no network "
+                "can learn from. Fix it in the environment."
+            )
+        return column
+
+
+def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str) -> Iterator[_Sensor]:
+    match space:
+        case spaces.Dict():
+            for key, part in space.spaces.items():
+                yield from _sensors(part, (*path, key), where)
+        case spaces.Tuple():
+            for index, part in enumerate(space.spaces):
+                yield from _sensors(part, (*path, index), where)
+        case spaces.Box() if (channels := _channel_axis(space)) is not None:
+            yield _picture(space, channels, path)
+        case spaces.Box() | spaces.MultiBinary() if math.prod(space.shape):
+            yield _vector(path, math.prod(space.shape), _numbers(space.shape))
+        case spaces.Discrete():
+            yield _vector(path, int(space.n), _one_hots(np.array([space.n]), np.array([space.start]), ()))
+        case spaces.MultiDiscrete() if space.nvec.size:
+            yield _vector(path, int(space.nvec.sum()), _one_hots(space.nvec, space.start, space.shape))
+        case _:
+            raise UnsupportedError(
+                f"{where}: the observation space {space}{_at(path)} cannot be made into sensors. Supported are "
+                f"{SUPPORTED}, none of them empty; a wrapper (gymnasium.ObservationWrapper) can translate it."
+            )
+
+
+def sensor_name(path: tuple[Key, ...]) -> str:
+    return ".".join(map(str, path)) or "observation"
+
+
+def _at(path: tuple[Key, ...]) -> str:
+    return f" at {sensor_name(path)!r}" if path else ""
+
+
+def _vector(path: tuple[Key, ...], size: int, read: Read) -> _Sensor:
+    spec = ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, sensor_name(path))
+    return _Sensor(path, spec, read)
+
+
+def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Sensor:
+    whole = space.shape if len(space.shape) == _PICTURE_RANK else (*space.shape, 1)
+    shape = (whole[channel_axis], *(size for axis, size in enumerate(whole) if axis != channel_axis))
+    properties = (
+        DimensionProperty.NONE,
+        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+    )
+    bytes_ = space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == _BYTE))
+    dtype: type[np.uint8] | type[np.float32] = np.uint8 if bytes_ else np.float32
+
+    def read(values: Sequence[Any]) -> ObservationArray:
+        column = _exactly(np.array(values, dtype), space.shape).reshape(-1, *whole)
+        return np.ascontiguousarray(np.moveaxis(column, channel_axis + 1, 1))
+
+    return _Sensor(path, ObservationSpec(shape, properties, ObservationType.DEFAULT, sensor_name(path)), read)
+
+
+def _channel_axis(space: spaces.Box) -> int | None:
+    """Which dimension of a picture counts its channels; None if it is no picture."""
+    shape = space.shape
+    if len(shape) == 2 and space.dtype == np.uint8:
+        return 2 if min(shape) >= SMALLEST_PICTURE else None
+    if len(shape) != _PICTURE_RANK:
+        return None
+    axis = 0 if shape[0] < shape[2] else 2
+    return axis if min(shape[:axis] + shape[axis + 1 :]) >= SMALLEST_PICTURE else None
+
+
+def _numbers(shape: tuple[int, ...]) -> Read:
+    size = math.prod(shape)
+
+    def read(values: Sequence[Any]) -> ObservationArray:
+        return _exactly(np.array(values, np.float32), shape).reshape(-1, size)
+
+    return read
+
+
+def _one_hots(sizes: Any, starts: Any, shape: tuple[int, ...]) -> Read:
+    counts = np.asarray(sizes, np.int64).ravel()
+    offsets = np.cumsum(counts) - counts
+    first = np.asarray(starts, np.int64).ravel()
+    total = int(counts.sum())
+
+    def read(values: Sequence[Any]) -> ObservationArray:
+        chosen = _exactly(np.array(values, np.int64), shape).reshape(-1, len(counts)) - first
+        if ((chosen < 0) | (chosen >= counts)).any():
+            raise ValueError(f"a number outside of 0..{(counts - 1).tolist()} (after taking off {first.tolist()})")
+        column = np.zeros((len(chosen), total), np.float32)
+        np.put_along_axis(column, chosen + offsets, 1, axis=1)
+        return column
+
+    return read
+
+
+def _exactly(column: Any, shape: tuple[int, ...]) -> Any:
+    if column.shape[1:] != shape:
+        raise ValueError(f"shape {column.shape[1:]}, expected {shape}")
+    return column

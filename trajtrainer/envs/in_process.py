@@ -1,0 +1,86 @@
+"""Environments that are Python objects: stepped in the collector's own process, one worker after the other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
+from trajtrainer.steps import ActionBatch, EnvironmentEvent
+
+_Actions = Mapping[str, ActionBatch]
+
+
+class InProcessEnvironment(ABC):
+    """An ``Environment`` whose workers work within ``wait``, in the order of their numbers.
+
+    So a run with one seed repeats itself, whatever the number of workers. What the environment raises ends the run as a
+    fault, with the original error as its cause.
+
+    Args:
+        name: for messages.
+        num_workers: how many.
+    """
+
+    def __init__(self, name: str, num_workers: int) -> None:
+        self.name = name
+        self._num_workers = num_workers
+        # worker -> the actions to go on with; None to reset.
+        self._due: dict[int, _Actions | None] = {}
+
+    @property
+    def num_workers(self) -> int:
+        return self._num_workers
+
+    @abstractmethod
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``."""
+
+    @abstractmethod
+    def _begin(self, worker: int) -> EnvironmentEvent:
+        """Resets a worker: its first agents."""
+
+    @abstractmethod
+    def _go_on(self, worker: int, actions: _Actions) -> EnvironmentEvent:
+        """Steps a worker with the actions of the agents that asked for one."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Closes everything. Called once."""
+
+    def reset(self, parameters: Parameters) -> None:
+        """See ``Environment``."""
+        self.set_parameters(parameters)
+        self._due = dict.fromkeys(range(self._num_workers))
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:  # noqa: ARG002
+        """See ``Environment``. It never waits for anybody: a worker takes as long as its own step takes."""
+        events = []
+        for worker in sorted(self._due):
+            actions = self._due.pop(worker)
+            try:
+                events.append(self._begin(worker) if actions is None else self._go_on(worker, actions))
+            except TrajtrainerError:
+                raise
+            except Exception as error:
+                doing = "reset" if actions is None else "step"
+                number = f" {worker}" if self._num_workers > 1 else ""
+                raise EnvironmentFaultError(
+                    f"The environment {self.name}{number} failed in its {doing}: {type(error).__name__}: {error}"
+                ) from error
+        return events
+
+    def send(self, worker: int, actions: _Actions) -> None:
+        """See ``Environment``."""
+        if not 0 <= worker < self._num_workers:
+            raise ValueError(f"There is no worker {worker}, only 0 to {self._num_workers - 1}.")
+        self._due[worker] = actions
+
+    def close(self) -> None:
+        """See ``Environment``. An environment that fails to close is left as it is."""
+        self._due = {}
+        self._close()
+
+    def kill(self) -> None:
+        """See ``Environment``. There is no process to end."""

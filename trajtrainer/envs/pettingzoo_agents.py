@@ -1,0 +1,96 @@
+"""Which behaviour a PettingZoo agent belongs to: agents of one type share one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from typing import Any, Protocol
+
+from gymnasium import spaces
+
+from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.spec import BehaviorSpec
+
+_NUMBER = re.compile(r"[_-]?\d+$")
+_UNNAMED = "agent"
+
+AgentName = Hashable
+
+
+class HasSpaces(Protocol):
+    """What PettingZoo's environments tell of their agents."""
+
+    def observation_space(self, agent: Any) -> spaces.Space[Any]: ...
+
+    def action_space(self, agent: Any) -> spaces.Space[Any]: ...
+
+
+def agent_type(agent: AgentName) -> str:
+    """The name without its number: "adversary" for "adversary_0"; "agent" for agents that only have a number."""
+    return _NUMBER.sub("", str(agent)) or _UNNAMED
+
+
+class AgentTypes:
+    """The behaviours of an environment's agents.
+
+    Agents of one type and the same spaces share a behaviour called by the type. Where the agents of a type differ in
+    their spaces, each gets a behaviour under its own name. Agents that nobody announced beforehand are sorted in when
+    they first appear.
+
+    Args:
+        env: asked for the agents' spaces.
+        agents: those known beforehand.
+        where: the environment's name, for messages.
+
+    Raises:
+        UnsupportedError: an agent's space cannot be translated.
+    """
+
+    def __init__(self, env: HasSpaces, agents: Iterable[AgentName], where: str) -> None:
+        self._env = env
+        self._where = where
+        self._behaviors: dict[AgentName, str] = {}
+        self._spaces: dict[str, AgentSpaces] = {}
+        # Behaviour -> one of its agents, whose spaces all others have.
+        self._models: dict[str, AgentName] = {}
+        by_type: dict[str, list[AgentName]] = {}
+        for agent in agents:
+            by_type.setdefault(agent_type(agent), []).append(agent)
+        for type_, members in by_type.items():
+            alike = all(self._alike(members[0], member) for member in members[1:])
+            for member in members:
+                self._join(member, type_ if alike else str(member))
+
+    def behavior(self, agent: AgentName) -> str:
+        """The behaviour's name."""
+        found = self._behaviors.get(agent)
+        if found is None:
+            type_ = agent_type(agent)
+            model = self._models.get(type_)
+            # A type of unlike agents has no behaviour of its own name, unless an agent is called so.
+            others = [known for known in self._behaviors if agent_type(known) == type_]
+            shared = self._alike(model, agent) if model is not None else not others
+            found = self._join(agent, type_ if shared else str(agent))
+        return found
+
+    def spaces(self, behavior: str) -> AgentSpaces:
+        """How its agents' spaces are translated."""
+        return self._spaces[behavior]
+
+    def spec(self, behavior: str) -> BehaviorSpec:
+        return self._spaces[behavior].spec
+
+    def _join(self, agent: AgentName, behavior: str) -> str:
+        self._behaviors[agent] = behavior
+        if behavior not in self._spaces:
+            env = self._env
+            where = f"{self._where}, agent {agent}"
+            self._spaces[behavior] = AgentSpaces(env.observation_space(agent), env.action_space(agent), where)
+            self._models[behavior] = agent
+        return behavior
+
+    def _alike(self, one: AgentName, other: AgentName) -> bool:
+        env = self._env
+        return env.observation_space(one) == env.observation_space(other) and env.action_space(one) == env.action_space(
+            other
+        )

@@ -1,0 +1,140 @@
+"""PettingZoo environments: several copies, whose agents are the agents of one worker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trajtrainer.envs.episode_parameters import EpisodeParameters
+from trajtrainer.envs.gymnasium_environment import check_rewards
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.pettingzoo_agents import AgentName, AgentTypes
+from trajtrainer.envs.pettingzoo_game import Game, Record, as_parallel
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
+
+
+@dataclass(slots=True)
+class _Part:
+    """Records of one behaviour, from all copies, with the agents' ids."""
+
+    ended: list[Record] = field(default_factory=list)
+    ended_ids: list[int] = field(default_factory=list)
+    deciding: list[Record] = field(default_factory=list)
+    deciding_ids: list[int] = field(default_factory=list)
+
+
+class PettingZooEnvironment(InProcessEnvironment):
+    """Copies of one PettingZoo environment. Types of agents are behaviours (``AgentTypes``).
+
+    A copy begins anew when its last agent is gone; an agent keeps its id over its episodes. Agents that die have a
+    terminal record at once and come back with the next episode of their copy. An agent that is asked only now and then
+    is told the sum of its rewards since it was last asked.
+
+    The first reset seeds copy i with ``seed + i``. Environment parameters are drawn for each episode of a copy and
+    handed to ``reset(options={name: value, ...})``.
+
+    Args:
+        envs: the copies, parallel or AEC.
+        seed: of the run.
+        name: for messages.
+
+    Raises:
+        UnsupportedError: an agent's space cannot be translated.
+    """
+
+    def __init__(self, envs: Sequence[Any], *, seed: int, name: str | None = None) -> None:
+        super().__init__(_name(envs[0]) if name is None else name, num_workers=1)
+        self._games = [Game(as_parallel(env), seed + copy) for copy, env in enumerate(envs)]
+        first = self._games[0].env
+        self._types = AgentTypes(first, getattr(first, "possible_agents", ()), self.name)
+        self._parameters = EpisodeParameters()
+        self._ids: dict[tuple[int, AgentName], int] = {}
+        # Behaviour -> who was asked in the last event, in the order of its decisions.
+        self._asked: dict[str, list[tuple[int, AgentName]]] = {}
+        self._announced: set[str] = set()
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``. They count from each copy's next episode on."""
+        self._parameters.set(parameters)
+
+    def _begin(self, worker: int) -> EnvironmentEvent:
+        parts: dict[str, _Part] = {}
+        self._asked = {}
+        for copy, game in enumerate(self._games):
+            self._sort(copy, [], game.reset(self._parameters.draw()).deciding, parts)
+        return self._event(worker, parts, is_reset=True)
+
+    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+        joint: list[dict[AgentName, Any]] = [{} for _ in self._games]
+        for behavior, asked in self._asked.items():
+            chosen = self._types.spaces(behavior).actions(actions[behavior])
+            for (copy, agent), action in zip(asked, chosen, strict=True):
+                joint[copy][agent] = action
+        parts: dict[str, _Part] = {}
+        self._asked = {}
+        for copy, (game, one) in enumerate(zip(self._games, joint, strict=True)):
+            turn = game.step(one, self._parameters.draw)
+            self._sort(copy, turn.ended, turn.deciding, parts)
+        return self._event(worker, parts, is_reset=False)
+
+    def _sort(self, copy: int, ended: list[Record], deciding: list[Record], parts: dict[str, _Part]) -> None:
+        """Puts one copy's records with those of their behaviours."""
+        for record in ended:
+            part = parts.setdefault(self._types.behavior(record.agent), _Part())
+            part.ended.append(record)
+            part.ended_ids.append(self._id(copy, record.agent))
+        for record in deciding:
+            behavior = self._types.behavior(record.agent)
+            part = parts.setdefault(behavior, _Part())
+            part.deciding.append(record)
+            part.deciding_ids.append(self._id(copy, record.agent))
+            self._asked.setdefault(behavior, []).append((copy, record.agent))
+
+    def _id(self, copy: int, agent: AgentName) -> int:
+        return self._ids.setdefault((copy, agent), len(self._ids))
+
+    def _event(self, worker: int, parts: Mapping[str, _Part], *, is_reset: bool) -> EnvironmentEvent:
+        event = EnvironmentEvent(worker, {}, is_reset=is_reset)
+        for behavior, part in parts.items():
+            event.steps[behavior] = self._batch(behavior, part)
+        event.new_specs = self._announce(parts)
+        return event
+
+    def _announce(self, behaviors: Iterable[str]) -> dict[str, BehaviorSpec]:
+        new = {behavior: self._types.spec(behavior) for behavior in behaviors if behavior not in self._announced}
+        self._announced.update(new)
+        return new
+
+    def _batch(self, behavior: str, part: _Part) -> StepBatch:
+        spaces = self._types.spaces(behavior)
+        records = part.ended + part.deciding
+        decisions = spaces.masks([r.observation for r in part.deciding], [r.info for r in part.deciding])
+        rewards = np.array([record.reward for record in records], np.float32)
+        check_rewards(rewards, f"{self.name}, {behavior}")
+        return StepBatch(
+            agent=np.array(part.ended_ids + part.deciding_ids, np.int64),
+            obs=spaces.columns([record.observation for record in records]),
+            reward=rewards,
+            group=np.zeros(len(records), np.int32),
+            group_reward=np.zeros(len(records), np.float32),
+            mask=np.concatenate([np.zeros((len(part.ended), decisions.shape[1]), np.bool_), decisions]),
+            interrupted=np.array([record.interrupted for record in part.ended], np.bool_),
+            num_terminal=len(part.ended),
+        )
+
+    def _close(self) -> None:
+        for game in self._games:
+            with contextlib.suppress(Exception):
+                game.env.close()
+        self._games = []
+
+
+def _name(env: Any) -> str:
+    metadata = getattr(env, "metadata", None) or {}
+    return str(metadata.get("name", type(env.unwrapped).__name__))

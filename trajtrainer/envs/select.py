@@ -1,0 +1,195 @@
+"""From ``--env`` to an environment: Unity players and simulations, Gymnasium, PettingZoo, any Python factory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mlagents_envs.base_env import BaseEnv
+
+from trajtrainer.envs.factories import Factory, call, factory_of, import_first, keyword_arguments
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
+from trajtrainer.errors import SettingsError, TrajtrainerError
+from trajtrainer.settings.run import RunSettings
+
+_INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
+
+
+def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
+    """The environment that ``env_settings.env_path`` names.
+
+    - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first.
+    - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
+      your own.
+    - ``python:MODULE:FACTORY``: whatever a function or class makes, see ``from_factory``.
+    - all else, and nothing: a Unity player, the Editor, or a built-in simulation.
+
+    The first three make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments for each.
+
+    Raises:
+        SettingsError: there is no such environment, or a package for it is missing.
+        EnvironmentFaultError: it cannot be made.
+        UnsupportedError: its spaces cannot be translated.
+    """
+    path = settings.env_settings.env_path or ""
+    scheme, _, name = path.partition(":")
+    if scheme not in _SCHEMES:
+        return make_unity_environment(settings, logs)
+    if not name:
+        raise SettingsError(f"--env {path!r} names no environment; expected {_SCHEMES[scheme][1]}.")
+    return _SCHEMES[scheme][0](path, name, settings)
+
+
+def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
+    """The environment of a factory: a callable that returns a Gymnasium environment, a PettingZoo environment
+    (parallel or AEC) or a ``mlagents_envs`` BaseEnv. It is called once per copy (``num_envs``).
+
+    Args:
+        factory: called with ``env_args``, and, where it has parameters of these names, ``worker_id`` (0, 1, ...),
+            ``seed`` (of the run, plus the worker id) and ``side_channels`` (a list, for a BaseEnv).
+        settings: of the run.
+        what: it is, for messages.
+
+    Raises:
+        SettingsError: it does not take the arguments, or makes something else.
+        EnvironmentFaultError: it fails.
+        UnsupportedError: its environment's spaces cannot be translated.
+    """
+    what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
+    arguments = keyword_arguments(settings.env_settings.env_args)
+    offered: list[Any] = []
+
+    def make(copy: int) -> Any:
+        offered.append(None)
+        seed = settings.env_settings.seed + copy
+
+        def channels() -> list[Any]:
+            from trajtrainer.envs.base_env_environment import TrainerChannels
+
+            offered[copy] = TrainerChannels(settings.engine_settings)
+            return offered[copy].all()  # type: ignore[no-any-return]
+
+        offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
+        return call(factory, what, arguments, offers)
+
+    envs = _copies(make, settings.env_settings.num_envs)
+    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, what))
+
+
+def _adapt(envs: list[Any], channels: list[Any], seed: int, what: str) -> Environment:
+    first = envs[0]
+    if isinstance(first, BaseEnv):
+        from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
+
+        return BaseEnvEnvironment([BaseEnvWorker(*pair) for pair in zip(envs, channels, strict=True)])
+    # Who has made an object of these packages has imported them.
+    if "gymnasium" in sys.modules:
+        from trajtrainer.envs.gymnasium_environment import Env, GymnasiumEnvironment
+
+        if isinstance(first, sys.modules["gymnasium"].Env):
+            return GymnasiumEnvironment(envs, seed=seed)
+    if "pettingzoo" in sys.modules:
+        from trajtrainer.envs.pettingzoo_game import is_pettingzoo
+        from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
+
+        if is_pettingzoo(first):
+            return PettingZooEnvironment(envs, seed=seed)
+    raise SettingsError(
+        f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a PettingZoo "
+        "ParallelEnv or AECEnv, or a mlagents_envs BaseEnv (not a vectorised environment: --num-envs makes copies)."
+    )
+
+
+def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise SettingsError(f"--env {path} needs the package gymnasium, which is not installed. {_INSTALL}") from error
+    from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
+
+    arguments = keyword_arguments(settings.env_settings.env_args)
+
+    def make(_: int) -> Any:
+        try:
+            # The checker would run in the hot loop; what matters of it, the adapter checks itself.
+            return call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
+        except TrajtrainerError as error:
+            raise _explained(error, path) from error
+
+    envs = _copies(make, settings.env_settings.num_envs)
+    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=settings.env_settings.seed))
+
+
+def _explained(error: TrajtrainerError, path: str) -> TrajtrainerError:
+    """What Gymnasium itself says of ids and dependencies is clear; only its kind is another."""
+    from gymnasium import error as gymnasium_error
+
+    cause = error.__cause__
+    if isinstance(cause, gymnasium_error.DependencyNotInstalled):
+        hint = " With trajtrainer: pip install 'trajtrainer[mujoco]'." if "mujoco" in str(cause).lower() else ""
+        return SettingsError(f"--env {path}: {cause}.{hint}")
+    if isinstance(cause, gymnasium_error.Error | ModuleNotFoundError):
+        return SettingsError(f"--env {path}: {cause}")
+    return error
+
+
+def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
+    try:
+        import pettingzoo  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"--env {path} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
+    from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
+
+    family, _, rest = name.removeprefix("pettingzoo.").partition(".")
+    # PettingZoo's own mpe only tells where it has moved to.
+    names = [f"mpe2.{rest}"] if family == "mpe" else [f"pettingzoo.{family}.{rest}" if rest else name, name]
+    module = import_first(names, f"--env {path}")
+    entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
+    factory = factory_of(module, entry, f"--env {path}")
+    arguments = keyword_arguments(settings.env_settings.env_args)
+    envs = _copies(lambda _: call(factory, f"--env {path}", arguments, {}), settings.env_settings.num_envs)
+    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=settings.env_settings.seed))
+
+
+def _python(path: str, name: str, settings: RunSettings) -> Environment:
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise SettingsError(f"--env {path!r}: expected {_SCHEMES['python'][1]}.")
+    factory = factory_of(import_first([module], f"--env {path}"), attribute, f"--env {path}")
+    return from_factory(factory, settings, f"--env {path}")
+
+
+_SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] = {
+    "gym": (_gymnasium, "gym:ID such as gym:CartPole-v1"),
+    "pettingzoo": (_pettingzoo, "pettingzoo:MODULE such as pettingzoo:butterfly.pistonball_v6"),
+    "python": (_python, "python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env"),
+}
+
+
+def _copies(make: Callable[[int], Any], count: int) -> list[Any]:
+    """``count`` environments; if one cannot be made, those before it are closed."""
+    envs: list[Any] = []
+    for copy in range(count):
+        try:
+            envs.append(make(copy))
+        except BaseException:
+            _close(envs)
+            raise
+    return envs
+
+
+def _closing(envs: list[Any], adapt: Callable[[], Environment]) -> Environment:
+    try:
+        return adapt()
+    except BaseException:
+        _close(envs)
+        raise
+
+
+def _close(envs: list[Any]) -> None:
+    for env in envs:
+        close = getattr(env, "close", None)
+        if close is not None:
+            close()

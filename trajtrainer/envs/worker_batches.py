@@ -1,0 +1,225 @@
+"""Step batches and actions as columns in a shared block, for both ends of it.
+
+A block begins with int32 numbers: how many behaviours, then for each its place among those announced and how many
+rows it has. The columns follow, each at a multiple of 64 bytes. Both ends announce the same behaviours in the same
+order, so these numbers tell where everything is.
+
+Letters: N agents, T terminal rows, D sum of branch sizes, C continuous actions, K discrete branches.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.envs.shared_block import SharedBlock
+from trajtrainer.spec import ActionSpec, BehaviorSpec
+from trajtrainer.steps import ActionBatch, StepBatch
+
+_ALIGNMENT = 64
+_NUMBER = struct.Struct("<i")
+# Arrays over a block are kept for so many different row counts. Most messages have the counts of one before them.
+_MOST_KEPT = 64
+
+Batch = TypeVar("Batch", StepBatch, ActionBatch)
+
+
+class Column(NamedTuple):
+    """One column: its type and the shape of an entry; which of a batch's counts is its length."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    count: int = 0
+
+
+class _Layout(NamedTuple):
+    """What a behaviour's columns are."""
+
+    behavior_id: str
+    columns: tuple[Column, ...]
+
+
+class _Block(Generic[Batch]):
+    """Reads or writes batches of the behaviours announced so far.
+
+    Attributes:
+        block: may be replaced by ``use``.
+    """
+
+    num_counts: int
+
+    def __init__(self, block: SharedBlock) -> None:
+        self.block = block
+        self._layouts: list[_Layout] = []
+        self._places: dict[str, int] = {}
+        self._kept: dict[bytes, dict[str, Batch]] = {}
+
+    def __contains__(self, behavior_id: str) -> bool:
+        return behavior_id in self._places
+
+    def use(self, block: SharedBlock) -> None:
+        """Goes over to another block and closes the one so far."""
+        former, self.block = self.block, block
+        self._kept = {}
+        former.close()
+
+    def forget(self) -> None:
+        """Forgets all behaviours, for another environment."""
+        self._layouts, self._places, self._kept = [], {}, {}
+
+    def close(self) -> None:
+        """Closes the block."""
+        self.forget()
+        self.block.close()
+
+    def _add(self, behavior_id: str, columns: tuple[Column, ...]) -> None:
+        self._places[behavior_id] = len(self._layouts)
+        self._layouts.append(_Layout(behavior_id, columns))
+
+    def _header(self, counts: Mapping[str, tuple[int, ...]]) -> bytes:
+        numbers = [len(counts)]
+        for behavior_id, own in counts.items():
+            numbers += (self._places[behavior_id], *own)
+        return struct.pack(f"<{len(numbers)}i", *numbers)
+
+    def _read_header(self) -> bytes:
+        (count,) = _NUMBER.unpack_from(self.block.buffer)
+        return bytes(self.block.buffer[: _NUMBER.size * (1 + count * (1 + self.num_counts))])
+
+    def _size(self, header: bytes) -> int:
+        return _aligned(len(header)) + sum(
+            _size_of(column, counts) for layout, counts in self._parts(header) for column in layout.columns
+        )
+
+    def _batches(self, header: bytes) -> dict[str, Batch]:
+        """Arrays over the block, where a message with this header has its columns."""
+        known = self._kept.get(header)
+        if known is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            known = self._kept[header] = self._make(header)
+        return known
+
+    def _make(self, header: bytes) -> dict[str, Batch]:
+        position = _aligned(len(header))
+        batches: dict[str, Batch] = {}
+        for layout, counts in self._parts(header):
+            arrays: list[NDArray[Any]] = []
+            for column in layout.columns:
+                shape = (counts[column.count], *column.shape)
+                arrays.append(np.ndarray(shape, column.dtype, self.block.buffer, position))
+                position += _size_of(column, counts)
+            batches[layout.behavior_id] = self._batch(arrays, counts)
+        return batches
+
+    def _parts(self, header: bytes) -> list[tuple[_Layout, tuple[int, ...]]]:
+        numbers = struct.unpack(f"<{len(header) // _NUMBER.size}i", header)
+        step = 1 + self.num_counts
+        return [
+            (self._layouts[numbers[at]], numbers[at + 1 : at + step]) for at in range(1, 1 + numbers[0] * step, step)
+        ]
+
+    def _batch(self, columns: list[NDArray[Any]], counts: tuple[int, ...]) -> Batch:
+        raise NotImplementedError
+
+
+class EventBlock(_Block[StepBatch]):
+    """The step batches of one event. The worker writes, the main process reads."""
+
+    num_counts = 2  # N and T
+
+    def announce(self, behavior_id: str, spec: BehaviorSpec, types: Sequence[str]) -> None:
+        """A behaviour of which agents may come from now on; ``types`` are the numpy types of its observations."""
+        long, number, integer, boolean = (np.dtype(name) for name in ("<i8", "<f4", "<i4", "?"))
+        one = Column(number, ())
+        mask = Column(boolean, (sum(spec.action_spec.discrete_branches),))
+        observations = [
+            Column(np.dtype(name), tuple(sensor.shape))
+            for name, sensor in zip(types, spec.observation_specs, strict=True)
+        ]
+        fixed = (Column(long, ()), one, Column(integer, ()), one, mask, Column(boolean, (), 1))
+        self._add(behavior_id, (*fixed, *observations))
+
+    def room_for(self, steps: Mapping[str, StepBatch]) -> int:
+        """How many bytes ``write`` needs."""
+        return self._size(self._header(_counts(steps)))
+
+    def write(self, steps: Mapping[str, StepBatch]) -> None:
+        """Puts batches of announced behaviours into the block, which must have room for them."""
+        header = self._header(_counts(steps))
+        for target, source in zip(self._batches(header).values(), steps.values(), strict=True):
+            target.agent[:] = source.agent
+            target.reward[:] = source.reward
+            target.group[:] = source.group
+            target.group_reward[:] = source.group_reward
+            target.mask[:] = source.mask
+            target.interrupted[:] = source.interrupted
+            for column, values in zip(target.obs, source.obs, strict=True):
+                column[:] = values
+        self.block.buffer[: len(header)] = header
+
+    def read(self) -> dict[str, StepBatch]:
+        """What was written last, as arrays over the block: they change with the next ``write``."""
+        return dict(self._batches(self._read_header()))
+
+    def _batch(self, columns: list[NDArray[Any]], counts: tuple[int, ...]) -> StepBatch:
+        agent, reward, group, group_reward, mask, interrupted, *observations = columns
+        return StepBatch(
+            agent=agent,
+            obs=tuple(observations),
+            reward=reward,
+            group=group,
+            group_reward=group_reward,
+            mask=mask,
+            interrupted=interrupted,
+            num_terminal=counts[1],
+        )
+
+
+class ActionBlock(_Block[ActionBatch]):
+    """What the agents of one worker shall do. The main process writes, the worker reads."""
+
+    num_counts = 1  # N
+
+    def announce(self, behavior_id: str, spec: ActionSpec) -> None:
+        """A behaviour for which actions may come from now on."""
+        continuous = Column(np.dtype("<f4"), (spec.continuous_size,))
+        self._add(behavior_id, (continuous, Column(np.dtype("<i4"), (spec.discrete_size,))))
+
+    def room_for(self, actions: Mapping[str, ActionBatch]) -> int:
+        """How many bytes ``write`` needs."""
+        return self._size(self._header({name: (len(batch),) for name, batch in actions.items()}))
+
+    def write(self, actions: Mapping[str, ActionBatch]) -> None:
+        """Puts actions of announced behaviours into the block, which must have room for them."""
+        header = self._header({name: (len(batch),) for name, batch in actions.items()})
+        for target, source in zip(self._batches(header).values(), actions.values(), strict=True):
+            target.env_continuous[:] = source.env_continuous
+            target.discrete[:] = source.discrete
+        self.block.buffer[: len(header)] = header
+
+    def read(self) -> dict[str, ActionBatch]:
+        """What was written last, only what an environment needs of it: ``env_continuous`` and ``discrete``."""
+        return dict(self._batches(self._read_header()))
+
+    def _batch(self, columns: list[NDArray[Any]], counts: tuple[int, ...]) -> ActionBatch:
+        continuous, discrete = columns
+        nothing = np.zeros((counts[0], 0), np.float32)
+        return ActionBatch(continuous, discrete, continuous, nothing, nothing[:, :0].sum(1), nothing, 0)
+
+
+def _counts(steps: Mapping[str, StepBatch]) -> dict[str, tuple[int, int]]:
+    return {name: (len(batch), batch.num_terminal) for name, batch in steps.items()}
+
+
+def _size_of(column: Column, counts: tuple[int, ...]) -> int:
+    return _aligned(counts[column.count] * prod(column.shape) * column.dtype.itemsize)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,86 @@
+"""What a worker process and the main process say to each other: one byte, and sometimes something pickled after it.
+
+Observations and actions are not in here, they stand in shared blocks. Both ends are ours and of one version.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from trajtrainer.errors import TrajtrainerError
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import Statistic
+
+# To the worker.
+START = b"S"  # start an environment, in place of the last one
+PARAMETERS = b"P"  # Parameters; they go out with the next RESET or STEP
+RESET = b"R"
+STEP = b"A"  # the actions stand in the block
+ACTION_BLOCK = b"B"  # name of a larger block for actions from now on
+EVENT_BLOCK = b"E"  # answers NEED: name of a larger block for events from now on
+END = b"X"  # close the environment and end
+# To the main process.
+CONNECTED = b"c"  # the environment is there and waits for its first reset
+EVENT = b"e"  # an event stands in the block
+EVENT_WITH_MORE = b"m"  # the same, with EventExtras
+NEED = b"n"  # bytes that an event needs and the block lacks
+FAULT = b"f"  # the error; the environment is gone, the worker waits for START
+LOG = b"l"  # a log record
+
+
+@dataclass(slots=True)
+class EventExtras:
+    """The rare parts of an event.
+
+    Attributes:
+        layouts: behaviours whose agents come for the first time: id, spec, numpy types of the observations.
+        new_specs, statistics, is_reset: see ``EnvironmentEvent``.
+    """
+
+    layouts: list[tuple[str, BehaviorSpec, tuple[str, ...]]]
+    new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
+    statistics: list[Statistic] = field(default_factory=list)
+    is_reset: bool = False
+
+
+class WorkerBugError(RuntimeError):
+    """A worker failed in a way nobody foresaw. The message ends with its traceback."""
+
+
+def post(connection: Connection, kind: bytes, *content: Any) -> None:
+    """Sends a message.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    connection.send_bytes(kind + pickle.dumps(content[0]) if content else kind)
+
+
+def read(connection: Connection) -> tuple[bytes, bytes]:
+    """Waits for a message; returns its kind and what is pickled after it.
+
+    Raises:
+        EOFError, OSError: the other end is gone.
+    """
+    message = connection.recv_bytes()
+    return message[:1], message[1:]
+
+
+def content_of(pickled: bytes) -> Any:
+    """What ``post`` was given."""
+    return pickle.loads(pickled)  # noqa: S301  (from a process of our own, over a pipe that only the two of us hold)
+
+
+def portable(error: Exception) -> Exception:
+    """``error`` as it can be sent: itself if a user can cause it, otherwise its traceback."""
+    if isinstance(error, TrajtrainerError):
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301
+        except Exception:
+            return TrajtrainerError(str(error))
+        return error
+    return WorkerBugError("".join(["An environment's worker failed.\n", *traceback.format_exception(error)]))

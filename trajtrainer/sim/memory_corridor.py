@@ -1,0 +1,70 @@
+"""Memory: Unity's Hallway in small. What is shown at the beginning of a corridor decides about the door at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.simulation import (
+    Actions,
+    Agents,
+    EpisodicSimulation,
+    Observations,
+    SimulationOptions,
+    action_spec,
+    option,
+    vector_sensor,
+)
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import BoolArray, FloatArray, LongArray
+
+SHOWN_DECISIONS = 2
+FORWARD, BACK, LEFT, RIGHT = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions(SimulationOptions):
+    agents: int = option(16, "number of agents")
+    length: int = option(6, "steps from the beginning of the corridor to its doors")
+
+    def __post_init__(self) -> None:
+        SimulationOptions.__post_init__(self)
+        if self.length < SHOWN_DECISIONS:
+            raise ValueError(f"--length must be at least {SHOWN_DECISIONS}, found {self.length}")
+
+
+class MemoryCorridor(EpisodicSimulation):
+    """Chooses to go forward, back, through the left or the right door (a branch of 4); the doors are at the end.
+
+    Observes 4 numbers: the sign for left, the sign for right (only at the first two decisions, when nobody can be at
+    the doors yet), how far it has come (0 to 1), whether it stands at the doors. The door that the sign showed gives
+    1, the other -1, and both end the episode; nothing else counts. It is interrupted after 8 times the length.
+    Who remembers scores 1; who does not, and who acts at random, scores 0 on average.
+    """
+
+    def __init__(self, options: MemoryOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
+        spec = BehaviorSpec([vector_sensor(4)], action_spec(branches=(4,)))
+        super().__init__(spec, options.agents, random, parameters, max_decisions=8 * options.length)
+        self._length = options.length
+        self._place: LongArray = np.zeros(options.agents, dtype=np.int64)
+        self._door: LongArray = np.zeros(options.agents, dtype=np.int64)
+        self._move = np.array([1, -1, 0, 0], dtype=np.int64)
+
+    def _begin(self, agents: LongArray) -> None:
+        self._place[agents] = 0
+        self._door[agents] = np.where(self._random.random(len(agents)) < 0.5, LEFT, RIGHT)
+
+    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+        choice = actions.discrete[:, 0]
+        through = (self._place == self._length) & (choice >= LEFT)
+        reward = np.where(through, np.where(choice == self._door, 1.0, -1.0), 0.0)
+        self._place = np.clip(self._place + self._move[choice], 0, self._length)
+        return reward.astype(np.float32), through
+
+    def _observe(self, agents: Agents) -> Observations:
+        place, door = self._place[agents], self._door[agents]
+        shown = self._decisions[agents] < SHOWN_DECISIONS
+        seen = (shown & (door == LEFT), shown & (door == RIGHT), place / self._length, place == self._length)
+        return (np.stack(seen, axis=1, dtype=np.float32, casting="unsafe"),)
