@@ -21,7 +21,7 @@ from trajtrainer.export.peer_names import actor_names, critic_names
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
+from trajtrainer.settings.trainer import HYPERPARAMETERS, ScheduleType, TrainerSettings
 
 Json = dict[str, Any]
 
@@ -91,8 +91,10 @@ def _signal(name: str, data: Json) -> RewardSignalSettings:
 def trainer_settings(data: Json) -> TrainerSettings:
     hyper = dict(data["hyperparameters"])
     schedules = {key: ScheduleType(value) for key, value in hyper.items() if key.endswith("_schedule")}
+    trainer_type = data.get("trainer_type", "ppo")
     return TrainerSettings(
-        hyperparameters=PPOHyperparameters(**(hyper | schedules)),
+        trainer_type=trainer_type,
+        hyperparameters=HYPERPARAMETERS[trainer_type](**(hyper | schedules)),
         network_settings=network_settings(data["network_settings"]),
         reward_signals={RewardSignalType(n): _signal(n, one) for n, one in data["reward_signals"].items()},
         max_steps=data["max_steps"],

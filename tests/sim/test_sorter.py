@@ -25,10 +25,10 @@ def sorting(step: SimulationStep) -> Actions:
     lowest = np.where(to_press, entities[..., 0], 9.0).argmin(axis=1)
     rows = np.arange(len(entities))
     way = entities[rows, lowest, 1:3]
-    nearest = np.where(to_press, np.hypot(entities[..., 1], entities[..., 2]), 9.0).argmin(axis=1)
-    press = (nearest == lowest) & (entities[rows, lowest, 4] == 1.0)
-    move = np.where(np.abs(way) > 0.1, np.sign(way) + 1, 1)
-    discrete = np.concatenate((move, press[:, None]), axis=1).astype(np.int32)
+    far = np.abs(way) > 0.101  # nearer, no other tile can be the nearest one
+    move = np.where(far, np.sign(way) + 1, 1)
+    press = ~far.any(axis=1, keepdims=True)
+    discrete = np.concatenate((move, press), axis=1).astype(np.int32)
     return Actions(np.zeros((len(entities), 0), dtype=np.float32), discrete)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trajtrainer.steps import StepBatch
 from trajtrainer.unity.proto.communicator_pb2 import (
@@ -125,7 +127,7 @@ def assert_same(found: StepBatch, expected: StepBatch) -> None:
         _assert_same_array(f"obs {index}", column, expected.obs[index])
 
 
-def _assert_same_array(name: str, found: np.ndarray, expected: np.ndarray) -> None:  # type: ignore[type-arg]
+def _assert_same_array(name: str, found: NDArray[Any], expected: NDArray[Any]) -> None:
     assert found.dtype == expected.dtype, name
     assert found.shape == expected.shape, name
     assert found.tobytes() == expected.tobytes(), name

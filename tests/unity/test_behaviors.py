@@ -9,6 +9,7 @@ from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import ActionSpec, DimensionProperty, ObservationType
 from trajtrainer.unity.behaviors import announced
 from trajtrainer.unity.proto.communicator_pb2 import (
+    GOAL_SIGNAL,
     AgentInfoProto,
     BrainParametersProto,
     ObservationProto,
@@ -65,7 +66,7 @@ def test_absurd_action_spaces_are_refused(size: int, branches: tuple[int, ...]) 
 def test_pictures_have_their_channels_first(channels_last: bool, shape: tuple[int, ...]) -> None:
     observation = floats((20, 10, 3), 600)
     observation.dimension_properties.extend((2, 2, 1))
-    observation.observation_type = 1
+    observation.observation_type = GOAL_SIGNAL
     behavior = announced(Space().parameters(), with_observation(observation), channels_last=channels_last)
     spec = behavior.spec.observation_specs[0]
     convolved, plain = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE

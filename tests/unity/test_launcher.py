@@ -157,10 +157,13 @@ def test_no_player_outlives_the_trainer(tmp_path: Path, number: signal.Signals) 
         "from trajtrainer.unity.launcher import PlayerProcess\n"
         f"player = [sys.executable, '-c', {pipe.opened('time.sleep(600)')!r}]\n"
         "PlayerProcess(player, show_output=False, on_exit=lambda: None)\n"
+        "print(flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen(python(program)) as trainer:
+    with subprocess.Popen(python(program), stdout=subprocess.PIPE) as trainer:
         pipe.wait_until_opened()
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline()
         trainer.send_signal(number)
         pipe.wait_until_closed()
 

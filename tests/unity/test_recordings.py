@@ -10,10 +10,11 @@ import pytest
 
 from tests.unity import recordings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty
-from trajtrainer.unity import decode, encode
+from trajtrainer.unity import encode
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
 from trajtrainer.unity.record_parser import parse_records
+from trajtrainer.unity.record_reader import RecordReader
 from trajtrainer.unity.versions import sends_channels_last
 
 
@@ -57,7 +58,7 @@ def test_the_general_way_reads_the_same(shared_data: Path, name: str, monkeypatc
     channels_last = sends_channels_last(recording.package_version)
     fast = MessageDecoder(3, channels_last=channels_last)
     fast_messages = [fast.decode(data) for data in recording.steps]
-    monkeypatch.setattr(decode.RecordReader, "read", lambda self, data: parse_records(data, self._behavior))
+    monkeypatch.setattr(RecordReader, "read", lambda self, data: parse_records(data, self._behavior))
     general = MessageDecoder(3, channels_last=channels_last)
     for data, message in zip(recording.steps, fast_messages, strict=True):
         other = general.decode(data)

@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
+
+
+class Rows(Protocol):
+    """What reward signals need of the rows that a trainer learns from, on-policy or off-policy. See ``Minibatch``."""
+
+    @property
+    def obs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def mask(self) -> Tensor: ...
+
+    @property
+    def continuous(self) -> Tensor: ...
+
+    @property
+    def discrete(self) -> Tensor: ...
+
+    @property
+    def loss_mask(self) -> Tensor | None: ...
+
+    @property
+    def sequence_length(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

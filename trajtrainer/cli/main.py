@@ -57,6 +57,11 @@ COMMANDS: tuple[Command, ...] = (
         "Check a configuration and print it with all defaults filled in, starting nothing. Takes the options of learn.",
     ),
     Command(
+        "export",
+        "trajtrainer.cli.export",
+        "Write the .onnx that Unity loads of a checkpoint or of a whole run, also of ML-Agents.",
+    ),
+    Command(
         "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."
     ),
 )

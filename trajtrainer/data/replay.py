@@ -192,6 +192,11 @@ class Replay:
         return self._written >= self.num_rows
 
     @property
+    def row_bytes(self) -> int:
+        """Size of one row."""
+        return sum(column[0].nbytes for column in self._rows.values())
+
+    @property
     def num_bytes(self) -> int:
         """Size of all columns when full."""
         return sum(column.nbytes for column in self._rows.values()) + self._sequences.num_bytes

@@ -1,7 +1,7 @@
 """A replay in a file: an uncompressed ``.npz`` that ``numpy.load`` reads without pickle.
 
-Written straight from the ring's memory, piece by piece, so that saving takes no copy of it. The archive's checksums tell a
-damaged file.
+Written straight from the ring's memory, piece by piece, so that saving takes no copy of it. The archive's checksums
+tell a damaged file.
 """
 
 from __future__ import annotations

@@ -241,6 +241,7 @@ class RowPool:
             if start + width < self.capacity:
                 width *= 4
             else:
+                assert start > 0, "fewer rows are free than counted"
                 start, width = 0, n
         rows: LongArray = free[:n] + start
         self._next = int(rows[-1]) + 1

@@ -75,7 +75,7 @@ class BehaviorColumns:
                 f"but announced {expected}."
             )
         # Copied in any case: an environment may use its arrays again.
-        return np.array(column, np.uint8 if column.dtype == np.uint8 else np.float32)
+        return np.array(column, np.uint8) if column.dtype == np.uint8 else np.array(column, np.float32)
 
     def _mask(self, num_terminal: int, decisions: DecisionSteps) -> NDArray[np.bool_]:
         mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
@@ -84,7 +84,7 @@ class BehaviorColumns:
         return mask
 
     def _check(self, batch: StepBatch) -> None:
-        numbers = {"reward": batch.reward, "group reward": batch.group_reward}
+        numbers: dict[str, NDArray[Any]] = {"reward": batch.reward, "group reward": batch.group_reward}
         numbers |= {f"observation {i}": column for i, column in enumerate(batch.obs) if column.dtype == np.float32}
         for what, column in numbers.items():
             if not np.isfinite(column.sum()) and not np.isfinite(column).all():

@@ -1,4 +1,4 @@
-"""Environment parameters of environments that have no sampler of their own: drawn here, at the start of each episode."""
+"""Environment parameters for environments without samplers of their own: drawn here, for each episode."""
 
 from __future__ import annotations
 

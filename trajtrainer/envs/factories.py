@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ Factory = Callable[..., Any]
 
 
 def keyword_arguments(env_args: Sequence[str] | None) -> dict[str, Any]:
-    """``--env-args key=value ...`` as keyword arguments, the values read as YAML: numbers, true, [1, 2], text.
+    """``--env-args key=value ...`` as keyword arguments, the values read as JSON or YAML: numbers, true, [1, 2], text.
 
     >>> keyword_arguments(["gravity=9.8", "continuous=true", "name=moon"])
     {'gravity': 9.8, 'continuous': True, 'name': 'moon'}
@@ -34,11 +35,34 @@ def keyword_arguments(env_args: Sequence[str] | None) -> dict[str, Any]:
                 f"--env-args has {text!r}; for Python environments each must be key=value, an argument of the "
                 "environment's constructor."
             )
-        try:
-            arguments[key] = yaml.safe_load(value) if value else ""
-        except yaml.YAMLError as error:
-            raise SettingsError(f"--env-args {text!r}: the value is not readable as YAML; quote it.") from error
+        arguments[key] = _value(value, text)
     return arguments
+
+
+def _value(text: str, whole: str) -> Any:
+    try:
+        return json.loads(text)  # first, because YAML takes 1e-3 for text
+    except ValueError:
+        pass
+    try:
+        return yaml.safe_load(text) if text else ""
+    except yaml.YAMLError as error:
+        raise SettingsError(f"--env-args {whole!r}: the value is not readable as YAML; quote it.") from error
+
+
+def to_env_args(arguments: Mapping[str, Any]) -> list[str]:
+    """The opposite of ``keyword_arguments``.
+
+    Raises:
+        SettingsError: a value that text cannot carry.
+    """
+    try:
+        return [f"{key}={json.dumps(value)}" for key, value in arguments.items()]
+    except TypeError as error:
+        raise SettingsError(
+            f"env_args {dict(arguments)!r} cannot be written down ({error}). Give such values to a factory: "
+            "environment=functools.partial(make_env, ...)."
+        ) from error
 
 
 def import_first(names: Sequence[str], what: str) -> ModuleType:

@@ -151,7 +151,7 @@ def check_rewards(rewards: Any, where: str) -> None:
     Raises:
         InvalidDataError: a reward is NaN or infinite, or they are no single numbers.
     """
-    if rewards.ndim != 1 or not math.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
+    if rewards.ndim != 1 or (not math.isfinite(rewards.sum()) and not np.isfinite(rewards).all()):
         raise InvalidDataError(
             f"{where} gave a reward that is no finite number, which nobody can learn from: {rewards}."
         )

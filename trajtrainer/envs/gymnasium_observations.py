@@ -162,7 +162,8 @@ def _numbers(shape: tuple[int, ...]) -> Read:
     size = math.prod(shape)
 
     def read(values: Sequence[Any]) -> ObservationArray:
-        return _exactly(np.array(values, np.float32), shape).reshape(-1, size)
+        column: ObservationArray = _exactly(np.array(values, np.float32), shape).reshape(-1, size)
+        return column
 
     return read
 

@@ -82,5 +82,5 @@ class InProcessEnvironment(ABC):
         self._due = {}
         self._close()
 
-    def kill(self) -> None:
+    def kill(self) -> None:  # noqa: B027
         """See ``Environment``. There is no process to end."""

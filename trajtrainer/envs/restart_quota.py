@@ -54,5 +54,5 @@ class RestartQuota:
         if self._rate != UNLIMITED:
             self._recent.append(now_s)
         recovered = worked_s > _RECOVERY * self._delay_s
-        self._delay_s = FIRST_DELAY_S if recovered else min(2 * self._delay_s, LONGEST_DELAY_S)
+        self._delay_s = min(max(FIRST_DELAY_S, 0.0 if recovered else 2 * self._delay_s), LONGEST_DELAY_S)
         return self._delay_s

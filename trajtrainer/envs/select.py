@@ -86,13 +86,13 @@ def _adapt(envs: list[Any], channels: list[Any], seed: int, what: str) -> Enviro
         return BaseEnvEnvironment([BaseEnvWorker(*pair) for pair in zip(envs, channels, strict=True)])
     # Who has made an object of these packages has imported them.
     if "gymnasium" in sys.modules:
-        from trajtrainer.envs.gymnasium_environment import Env, GymnasiumEnvironment
+        from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 
         if isinstance(first, sys.modules["gymnasium"].Env):
             return GymnasiumEnvironment(envs, seed=seed)
     if "pettingzoo" in sys.modules:
-        from trajtrainer.envs.pettingzoo_game import is_pettingzoo
         from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
+        from trajtrainer.envs.pettingzoo_game import is_pettingzoo
 
         if is_pettingzoo(first):
             return PettingZooEnvironment(envs, seed=seed)

@@ -7,6 +7,9 @@ import os
 import sys
 from multiprocessing.shared_memory import SharedMemory
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trajtrainer.errors import EnvironmentFaultError
 
 _FOLDER = "/dev/shm"  # noqa: S108  (where Linux shows shared memory as files; nothing is created by this name)
@@ -19,13 +22,16 @@ class SharedBlock:
     the memory when both processes are gone, whatever ends them.
 
     Attributes:
-        buffer: the block's bytes. Arrays over it must not be used after ``close``.
+        buffer: u8 [size], the block's bytes. Arrays over it keep the memory alive, even after ``close``.
     """
 
     def __init__(self, memory: SharedMemory, *, owned: bool) -> None:
         self._memory = memory
         self._has_name = owned
-        self.buffer: memoryview = memory.buf
+        if memory.buf is None:
+            raise AssertionError("shared memory that was just opened has a buffer")
+        # Unlike numpy.ndarray, frombuffer holds on to the memory.
+        self.buffer: NDArray[np.uint8] = np.frombuffer(memory.buf, np.uint8)
 
     @classmethod
     def create(cls, size: int) -> SharedBlock:
@@ -72,6 +78,7 @@ class SharedBlock:
     def close(self) -> None:
         """Ends the use of the block by this process. Its memory stays until the last array over it is gone."""
         self.unlink()
+        self.buffer = np.zeros(0, np.uint8)
         with contextlib.suppress(BufferError):
             self._memory.close()
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from attrs import evolve
+
+from trajtrainer.envs.local_seat import LocalSeat
+from trajtrainer.envs.ports import candidates, holder
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.worker_seat import WorkerSeats
+from trajtrainer.envs.workers import Workers
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.unity.session import PlayerSession
+from trajtrainer.unity import executable
+from trajtrainer.unity.faults import PortInUseError
+from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession
 from trajtrainer.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -22,6 +32,9 @@ from trajtrainer.unity.side_channels import (
     queue_parameter,
 )
 
+_LOGGER = logging.getLogger(__name__)
+_SLACK_S = 60.0
+
 
 class PlayerLogs(Protocol):
     """Knows where players write their logs."""
@@ -30,15 +43,60 @@ class PlayerLogs(Protocol):
         """``Player-<worker>.log`` in some folder; None if nothing may be written."""
 
 
-def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> UnityEnvironment:
-    """The environment that a run's settings ask for. Raises what ``UnityEnvironment`` raises."""
+def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Workers:
+    """The players that a run's settings ask for: one in this process, several each in a process of its own.
+
+    Raises:
+        EnvironmentFaultError: see ``Workers``.
+    """
+    environment = settings.env_settings
+    if environment.env_path is not None:
+        executable.command(environment.env_path)  # to tell what is wrong with it before any process is started
     log_file = logs.player_log(0)
-    return UnityEnvironment(
-        settings.env_settings,
-        settings.engine_settings,
-        seed=settings.env_settings.seed,
+    connect = partial(
+        connect_player,
+        settings=environment,
+        engine=settings.engine_settings,
         log_folder=log_file.parent if log_file is not None else None,
     )
+    if environment.num_envs == 1:
+        return Workers(LocalSeat(connect), environment)
+    # The two messages of a start may each take timeout_wait.
+    return Workers(WorkerSeats(environment.num_envs, connect, 2 * environment.timeout_wait + _SLACK_S), environment)
+
+
+def connect_player(
+    worker: int, *, settings: EnvironmentSettings, engine: EngineSettings, log_folder: Path | None
+) -> UnityEnvironment:
+    """Starts the player of one worker, on its port or, if that is taken, on the next free one.
+
+    A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then.
+
+    Raises:
+        EnvironmentFaultError: see ``UnityEnvironment``.
+    """
+    is_free_to_choose = settings.env_path is not None and settings.base_port == BASE_PORT
+    ports = candidates(settings.base_port, settings.num_envs) if is_free_to_choose else [settings.base_port]
+    taken: PortInUseError | None = None
+    for base_port in ports:
+        try:
+            environment = UnityEnvironment(
+                evolve(settings, base_port=base_port), engine, seed=settings.seed, worker=worker, log_folder=log_folder
+            )
+        except PortInUseError as error:
+            taken = taken or error
+            continue
+        if taken is not None:
+            first = settings.base_port + worker
+            _LOGGER.warning("Port %d is in use%s. Took port %d.", first, _by_whom(first), base_port + worker)
+        return environment
+    port = settings.base_port + worker if settings.env_path is not None else EDITOR_PORT
+    raise PortInUseError(f"{taken} It is held{_by_whom(port)}.") from taken
+
+
+def _by_whom(port: int) -> str:
+    who = holder(port)
+    return f" by {who}" if who is not None else ", by whom the system does not tell"
 
 
 class UnityEnvironment:

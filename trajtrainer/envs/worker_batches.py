@@ -26,7 +26,7 @@ _NUMBER = struct.Struct("<i")
 # Arrays over a block are kept for so many different row counts. Most messages have the counts of one before them.
 _MOST_KEPT = 64
 
-Batch = TypeVar("Batch", StepBatch, ActionBatch)
+Batch = TypeVar("Batch")
 
 
 class Column(NamedTuple):
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    count: int = 0
+    length: int = 0
 
 
 class _Layout(NamedTuple):
@@ -89,7 +89,10 @@ class _Block(Generic[Batch]):
 
     def _read_header(self) -> bytes:
         (count,) = _NUMBER.unpack_from(self.block.buffer)
-        return bytes(self.block.buffer[: _NUMBER.size * (1 + count * (1 + self.num_counts))])
+        return self.block.buffer[: _NUMBER.size * (1 + count * (1 + self.num_counts))].tobytes()
+
+    def _write_header(self, header: bytes) -> None:
+        self.block.buffer[: len(header)] = np.frombuffer(header, np.uint8)
 
     def _size(self, header: bytes) -> int:
         return _aligned(len(header)) + sum(
@@ -111,7 +114,7 @@ class _Block(Generic[Batch]):
         for layout, counts in self._parts(header):
             arrays: list[NDArray[Any]] = []
             for column in layout.columns:
-                shape = (counts[column.count], *column.shape)
+                shape = (counts[column.length], *column.shape)
                 arrays.append(np.ndarray(shape, column.dtype, self.block.buffer, position))
                 position += _size_of(column, counts)
             batches[layout.behavior_id] = self._batch(arrays, counts)
@@ -161,7 +164,7 @@ class EventBlock(_Block[StepBatch]):
             target.interrupted[:] = source.interrupted
             for column, values in zip(target.obs, source.obs, strict=True):
                 column[:] = values
-        self.block.buffer[: len(header)] = header
+        self._write_header(header)
 
     def read(self) -> dict[str, StepBatch]:
         """What was written last, as arrays over the block: they change with the next ``write``."""
@@ -201,7 +204,7 @@ class ActionBlock(_Block[ActionBatch]):
         for target, source in zip(self._batches(header).values(), actions.values(), strict=True):
             target.env_continuous[:] = source.env_continuous
             target.discrete[:] = source.discrete
-        self.block.buffer[: len(header)] = header
+        self._write_header(header)
 
     def read(self) -> dict[str, ActionBatch]:
         """What was written last, only what an environment needs of it: ``env_continuous`` and ``discrete``."""
@@ -218,7 +221,7 @@ def _counts(steps: Mapping[str, StepBatch]) -> dict[str, tuple[int, int]]:
 
 
 def _size_of(column: Column, counts: tuple[int, ...]) -> int:
-    return _aligned(counts[column.count] * prod(column.shape) * column.dtype.itemsize)
+    return _aligned(counts[column.length] * prod(column.shape) * column.dtype.itemsize)
 
 
 def _aligned(size: int) -> int:

@@ -89,10 +89,6 @@ class _Worker:
                 self._do(kind, content)
             except _EndError:
                 return
-            except (EOFError, OSError) as error:
-                if self._pipe.is_broken:
-                    raise
-                self._fail(error)
             except Exception as error:
                 self._fail(error)
 
@@ -179,12 +175,9 @@ class _Worker:
         self._end_environment()
 
     def _end_environment(self) -> None:
-        environment, self._environment = self._environment, None
-        if environment is not None:
-            # Known to the lifeline's thread until it is over.
-            self._environment = environment
+        if self._environment is not None:
             try:
-                environment.close()
+                self._environment.close()
             finally:
                 self._environment = None
 
@@ -198,17 +191,12 @@ class _LockedPipe:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.is_broken = False
         self._lock = threading.Lock()
 
     def post(self, kind: bytes, *content: object) -> None:
         """Sends a message. Raises ``OSError`` if the main process is gone."""
         with self._lock:
-            try:
-                messages.post(self.connection, kind, *content)
-            except OSError:
-                self.is_broken = True
-                raise
+            messages.post(self.connection, kind, *content)
 
 
 class _LogForwarder(logging.Handler):

@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from trajtrainer.errors import CheckpointError, UnsupportedError
-from trajtrainer.export.peer_description import describe
+from trajtrainer.export.peer_description import Description, describe
 from trajtrainer.export.peer_layout import POLICY, module_entries
+from trajtrainer.export.peer_names import BRANCH_SIZES
 from trajtrainer.export.peer_reader import Reader
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.init import seeded
+from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
 
 
-def load_actor(peer: Mapping[str, Any], spec: BehaviorSpec, *, source: str = "The checkpoint") -> Actor:
-    """The policy of a checkpoint in the peer's layout (of PPO, SAC or POCA), with the network that its weights tell.
+def load_actor(
+    peer: Mapping[str, Any],
+    spec: BehaviorSpec,
+    *,
+    network: NetworkSettings | None = None,
+    source: str = "The checkpoint",
+) -> Actor:
+    """The policy of a checkpoint in the peer's layout (of PPO, SAC or POCA). No random generator is changed.
 
     Args:
         peer: what ``read_checkpoint`` gave.
         spec: what the agents see and do; a checkpoint does not tell it all (see ``describe``).
+        network: its settings; by default those that its weights tell.
         source: the file's name, for messages.
 
     Raises:
@@ -32,21 +44,37 @@ def load_actor(peer: Mapping[str, Any], spec: BehaviorSpec, *, source: str = "Th
             f"{source} holds a policy of {held[0]} continuous actions and the branches {held[1]}, not of {wanted[0]} "
             f"and {wanted[1]}."
         )
-    sac = found.trainer_type == "sac"
-    try:
-        actor = Actor(spec, found.settings, conditional_sigma=sac, tanh_squash=sac)
-    except UnsupportedError as error:
-        raise CheckpointError(f"{source} does not fit these observations. {error}") from error
-    weights = actor.state_dict()
-    reader = Reader(peer)
-    for entry in module_entries("actor", weights, POLICY):
-        value = reader.value(entry, weights[entry.ours])
-        if value is not None:
-            weights[entry.ours] = value
+    settings = found.settings if network is None else network
+    # First without memory behind the weights: a damaged or hostile file may speak of a network of any size.
+    with torch.device("meta"):
+        shapes = _make(found, spec, settings, source)
+    reader = _read(peer, shapes)[1]
     if reader.differences:
         raise CheckpointError(
             f"{source} is of agents with other observations: its first layer takes {found.encoding_size} numbers, "
             f"{found.plain_vector_size} of them from vectors as they are. {reader.describe()}."
         )
-    actor.load_state_dict(weights)
+    with seeded(0):
+        actor = _make(found, spec, settings, source)
+    actor.load_state_dict(_read(peer, actor)[0])
     return actor
+
+
+def _make(found: Description, spec: BehaviorSpec, settings: NetworkSettings, source: str) -> Actor:
+    sac = found.trainer_type == "sac"
+    try:
+        return Actor(spec, settings, conditional_sigma=sac, tanh_squash=sac)
+    except (UnsupportedError, RuntimeError) as error:
+        raise CheckpointError(f"{source} does not fit these observations. {error}") from error
+
+
+def _read(peer: Mapping[str, Any], actor: Actor) -> tuple[dict[str, torch.Tensor], Reader]:
+    """The actor's ``state_dict`` with the checkpoint's weights, and what is missing or does not fit."""
+    weights = actor.state_dict()
+    weights[BRANCH_SIZES] = torch.tensor(actor.head.branches, dtype=torch.int64, device="cpu")
+    reader = Reader(peer)
+    for entry in module_entries("actor", weights, POLICY):
+        value = reader.value(entry, weights[entry.ours])
+        if value is not None:
+            weights[entry.ours] = value
+    return weights, reader

@@ -80,7 +80,7 @@ def describe(peer: Mapping[str, Any]) -> Description:
         if not isinstance(policy, Mapping):
             raise KeyError(POLICY)
         return _describe(peer, policy)
-    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             f"The checkpoint's policy is none of ML-Agents (versions 0.28 to 1.1): {type(error).__name__}: {error}."
         ) from error

@@ -149,7 +149,18 @@ class NetworkBody(nn.Module):
         Returns:
             The encoding [B, E], and the memories after each sequence [S, H] (H is 0 without a memory).
         """
-        x = self.features(obs, actions)
+        return self.of_encoded(self.encoder(obs), actions, memory, sequence_length)
+
+    def of_encoded(
+        self,
+        encoded: tuple[Tensor, list[Tensor]],
+        actions: Tensor | None = None,
+        memory: Tensor | None = None,
+        sequence_length: int = 1,
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`forward`, from what ``encoder`` made of the observations: with several actions for the same
+        observations these are encoded once."""
+        x = self._layered(encoded, actions)
         if self.memory is None:
             return x, memory if memory is not None else x.new_empty((x.shape[0], 0))
         return self.memory(x, memory, sequence_length)  # type: ignore[no-any-return]
@@ -161,7 +172,10 @@ class NetworkBody(nn.Module):
 
     def features(self, obs: Sequence[Tensor], actions: Tensor | None = None) -> Tensor:
         """What the layers make of each step [B, hidden_units], ahead of the memory."""
-        x, parts = self.encoder(obs)
+        return self._layered(self.encoder(obs), actions)
+
+    def _layered(self, encoded: tuple[Tensor, list[Tensor]], actions: Tensor | None) -> Tensor:
+        x, parts = encoded
         if actions is not None:
             x = torch.cat((x, actions), 1)
         if self.conditioned:

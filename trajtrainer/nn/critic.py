@@ -54,7 +54,17 @@ class Critic(nn.Module):
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Values [V, B] (or [V, B, outputs]) of B steps in S sequences, and the memories after each sequence [S, H]."""
-        encoding, memory_out = self.body(obs, actions, memory, sequence_length)
+        return self.of_encoded(self.body.encoder(obs), memory, sequence_length, actions)
+
+    def of_encoded(
+        self,
+        encoded: tuple[Tensor, list[Tensor]],
+        memory: Tensor | None = None,
+        sequence_length: int = 1,
+        actions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`forward`, from what ``body.encoder`` made of the observations."""
+        encoding, memory_out = self.body.of_encoded(encoded, actions, memory, sequence_length)
         return self.heads(encoding), memory_out
 
     def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:

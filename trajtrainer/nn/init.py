@@ -23,8 +23,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _empty_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Without torch's own initial weights, which would cost time and random numbers."""
-    return nn.Linear(in_features, out_features, device="meta").to_empty(device="cpu")
+    """Without torch's own initial weights, which would cost time and random numbers. On torch's default device, so that
+    a whole network can be made on "meta", without memory."""
+    return nn.Linear(in_features, out_features, device="meta").to_empty(device=torch.get_default_device())
 
 
 def kaiming_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:

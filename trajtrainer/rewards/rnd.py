@@ -11,7 +11,7 @@ from attrs import evolve
 from torch import Tensor, nn
 
 from trajtrainer.algos.losses import masked_mean
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.minibatch import Rows
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.rewards.signal import RewardSignal
@@ -54,7 +54,7 @@ class RndReward(RewardSignal):
         reward: FloatArray = distance.cpu().numpy()
         return reward
 
-    def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
+    def update(self, minibatch: Rows) -> dict[str, Tensor]:
         real = minibatch.obs
         if minibatch.loss_mask is not None and self._normalize:
             rows = minibatch.loss_mask.nonzero().squeeze(1)

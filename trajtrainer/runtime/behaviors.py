@@ -32,7 +32,7 @@ from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.stats import StatsReporter, StatsWriter
 from trajtrainer.steps import StepBatch
 from trajtrainer.timers import Timers
-from trajtrainer.trainers.factory import create_trainer
+from trajtrainer.trainers.factory import create_trainer, max_lead
 from trajtrainer.trainers.rl_trainer import RLTrainer, derived_seeds
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Behaviors:
             spec,
             [obs.dtype for obs in first.obs],
             memory_size=0 if memory is None else memory.memory_size,
-            limit=settings.hyperparameters.buffer_size if settings.threaded else None,
+            limit=max_lead(settings) if settings.threaded else None,
         )
         trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         policies: PolicyQueue[Tensor] = PolicyQueue()

@@ -7,7 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from trajtrainer.errors import CheckpointError
+from trajtrainer.export.checkpoint_file import first_line
 from trajtrainer.export.checkpoint_interop import from_peer, to_peer
+from trajtrainer.export.policy_record import PolicyRecord
+from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.nn.acting import Policy
 from trajtrainer.trainers.rl_trainer import RLTrainer
 
@@ -17,7 +21,10 @@ _ACTING_RNG = "acting_rng"
 def to_checkpoint(trainer: RLTrainer, policy: Policy) -> dict[str, Any]:
     """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step."""
     state = trainer.checkpoint_state()
-    state["extra"][_ACTING_RNG] = policy.rng_state()
+    record = PolicyRecord(
+        trainer.behavior, trainer.settings.trainer_type, trainer.spec, trainer.settings.network_settings
+    )
+    state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
     return to_peer(state)
 
 
@@ -34,10 +41,16 @@ def from_checkpoint(
         reset_step: begin a new run with these weights (``--initialize-from``).
 
     Raises:
-        CheckpointError: the checkpoint is of other networks.
+        CheckpointError: the checkpoint is of other networks, or damaged.
     """
     state = from_peer(content, trainer.checkpoint_state(), source=source)
-    trainer.restore(state, reset_step=reset_step)
-    rng = state["extra"].get(_ACTING_RNG)
-    if isinstance(rng, Tensor) and not reset_step:
-        policy.set_rng_state(rng)
+    try:
+        trainer.restore(state, reset_step=reset_step)
+        rng = state["extra"].get(_ACTING_RNG)
+        if isinstance(rng, Tensor) and not reset_step:
+            policy.set_rng_state(rng)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise CheckpointError(
+            f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of the "
+            "run, or its weights alone with --initialize-from."
+        ) from error

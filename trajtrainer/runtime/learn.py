@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.unity_environment import make_unity_environment
-from trajtrainer.runtime.behaviors import Behaviors
+from trajtrainer.envs.select import make_environment as environment_of_settings
+from trajtrainer.runtime.behaviors import Behavior, Behaviors
 from trajtrainer.runtime.collector import ActingBehavior, Collector
 from trajtrainer.runtime.controller import Controller
 from trajtrainer.runtime.device import choose_device, set_threads
 from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.logs import ConsoleHandler, banner
-from trajtrainer.runtime.progress import BehaviorSnapshot, ProgressView, RewardHistory, RunSnapshot, make_view
+from trajtrainer.runtime.progress import BehaviorSnapshot, NoView, ProgressView, RewardHistory, RunSnapshot, make_view
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.runtime.status import TrainingStatus
@@ -44,23 +45,47 @@ _LARGEST_DRAWN_SEED = 10_000
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
-def run(
-    settings: RunSettings, handler: ConsoleHandler, make_environment: EnvironmentFactory = make_unity_environment
-) -> int:
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run that came to its end.
+
+    Attributes:
+        exit_code: 0 when done or after SIGINT, 143 after SIGTERM.
+        settings: its own, the seed settled.
+        folder: its files.
+        behaviors: name -> what it has learned, in order of appearance.
+    """
+
+    exit_code: int
+    settings: RunSettings
+    folder: RunFolder
+    behaviors: Mapping[str, Behavior]
+
+
+def run(settings: RunSettings, handler: ConsoleHandler) -> int:
+    """``train`` for the command line. Returns the exit code, raises what ``train`` raises."""
+    return train(settings, handler).exit_code
+
+
+def train(
+    settings: RunSettings,
+    handler: ConsoleHandler | None,
+    make_environment: EnvironmentFactory = environment_of_settings,
+    stop: StopRequest | None = None,
+) -> FinishedRun:
     """Trains, or with ``--inference`` acts, until done or stopped.
 
     Args:
         settings: of the run.
-        handler: of the console's log, above which the live view is drawn.
+        handler: of the console's log, above which the live view is drawn; None for neither banner nor view.
         make_environment: starts what the collector steps.
-
-    Returns:
-        The exit code: 0 when done or after SIGINT, 143 after SIGTERM.
+        stop: connected with the signals for as long as this lasts.
 
     Raises:
         TrajtrainerError: whatever ended the run early. Everything was saved before.
     """
-    sys.stdout.write(banner(API_VERSION))
+    if handler is not None:
+        sys.stdout.write(banner(API_VERSION))
     settings = settings.with_seed(_seed(settings))
     check_supported(_all_behaviors(settings))
     device = choose_device(settings.torch_settings.device)
@@ -68,7 +93,7 @@ def run(
     folder = RunFolder(settings.checkpoint_settings)
     folder.check({name: each.init_path for name, each in settings.behaviors.items()})
     folder.create()
-    return _Run(settings, folder, handler, make_environment, device).run()
+    return _Run(settings, folder, handler, make_environment, device).run(stop or StopRequest())
 
 
 class _Run:
@@ -78,7 +103,7 @@ class _Run:
         self,
         settings: RunSettings,
         folder: RunFolder,
-        handler: ConsoleHandler,
+        handler: ConsoleHandler | None,
         make_environment: EnvironmentFactory,
         device: torch.device,
     ) -> None:
@@ -115,11 +140,15 @@ class _Run:
             writers.append(TensorboardWriter(lambda behavior: self._folder.behavior(behavior).path))
         return writers + plugin_writers(self._settings)
 
-    def run(self) -> int:
+    def run(self, stop: StopRequest) -> FinishedRun:
+        self._train(stop)
+        return FinishedRun(stop.exit_code, self._settings, self._folder, self._behaviors.known)
+
+    def _train(self, stop: StopRequest) -> None:
         with ExitStack() as stack:
-            stop = stack.enter_context(stop_on_signals(StopRequest()))
+            stack.enter_context(stop_on_signals(stop))
             stack.callback(self._close_writers)
-            view = make_view(self._handler, debug=self._settings.debug)
+            view = NoView() if self._handler is None else make_view(self._handler, debug=self._settings.debug)
             stack.callback(view.close)
             self._write_files()
             self._status.save()
@@ -129,7 +158,7 @@ class _Run:
                     environment = self._make_environment(self._settings, self._folder)
             except StopInterrupt:
                 logger.info("Stopped before the environment was connected; nothing was trained.")
-                return stop.exit_code
+                return
             stack.callback(environment.close)
             stop.on_abort(environment.kill)
             try:
@@ -140,7 +169,6 @@ class _Run:
                     logger.info("Learning was interrupted. Please wait while the graph is generated.")
                 self._save()
             self._say_what_came_out()
-        return stop.exit_code
 
     def _make_controller(self, environment: Environment, stop: StopRequest, view: ProgressView) -> Controller:
         lessons = LessonKeeper(self._curriculum, environment, self._status)
@@ -178,7 +206,7 @@ class _Run:
     def _say_what_came_out(self) -> None:
         for name, behavior in self._behaviors.known.items():
             trainer = behavior.trainer
-            rewards = trainer.reward_buffer
+            rewards = trainer.recent_rewards
             reward = (
                 f"mean reward {np.mean(rewards):.3f} of the last {len(rewards)} episodes" if rewards else "no episode"
             )

@@ -77,11 +77,15 @@ class StopRequest:
             with contextlib.suppress(Exception):
                 callback()
 
-    def abort(self, number: int) -> None:
-        """Ends the process at once, without any saving."""
+    def emergency(self) -> None:
+        """Calls the callbacks of ``on_abort``; their exceptions are dropped."""
         for callback in list(self._emergency):
             with contextlib.suppress(Exception):
                 callback()
+
+    def abort(self, number: int) -> None:
+        """Called by the handler of a second signal: ends the process at once, without any saving."""
+        self.emergency()
         with contextlib.suppress(OSError):
             os.write(_STDERR, b"\nSecond signal: ended at once, nothing more is saved.\n")
         os._exit(128 + number)

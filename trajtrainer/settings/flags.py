@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from trajtrainer.settings.run import CheckpointSettings, RunSettings
 
 if TYPE_CHECKING:
     from trajtrainer.settings.document import Entry
+    from trajtrainer.settings.problems import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -80,28 +81,54 @@ def resolve(arguments: argparse.Namespace) -> RunSettings:
     Raises:
         SettingsError: the file is missing or anything in it, or in the options, is wrong.
     """
-    from trajtrainer.settings.convert import read_file, settle
+    from trajtrainer.settings.convert import read_file
     from trajtrainer.settings.document import Entry
     from trajtrainer.settings.problems import Place
 
     path = arguments.trainer_config_path
     root, problems = (Entry({}, Place(COMMAND_LINE)), []) if path is None else read_file(Path(path))
-    given = [flag for flag in FLAGS if hasattr(arguments, flag.name)]
+    given = {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
+    return settle_with(root, given, problems, behaviors_required=path is not None)
+
+
+def settle_with(
+    root: Entry,
+    options: Mapping[str, object],
+    problems: Iterable[Problem] = (),
+    *,
+    behaviors_required: bool,
+    source: str = COMMAND_LINE,
+) -> RunSettings:
+    """The settings of a configuration's tree, which is used up, and of options, which go before it.
+
+    Args:
+        root: of the configuration.
+        options: ``Flag.name`` -> value, of those that were given.
+        problems: of the configuration that are known already.
+        behaviors_required: there was a configuration, so that it must cover every behaviour.
+        source: where the options come from, for messages.
+
+    Raises:
+        SettingsError: anything in the configuration or the options is wrong.
+    """
+    from trajtrainer.settings.convert import settle
+
+    given = [flag for flag in FLAGS if flag.name in options]
     for flag in given:
         if flag.note is not None:
             logger.warning(flag.note)
         if flag.path:
-            _put(root, flag, getattr(arguments, flag.name))
-    settings = settle(root, problems, behaviors_required=path is not None)
+            _put(root, flag, options[flag.name], source)
+    settings = settle(root, problems, behaviors_required=behaviors_required)
     checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in given})
     return evolve(settings, checkpoint_settings=checkpoints)
 
 
-def _put(root: Entry, flag: Flag, value: object) -> None:
+def _put(root: Entry, flag: Flag, value: object, source: str) -> None:
     from trajtrainer.settings.document import Entry, from_mapping
     from trajtrainer.settings.problems import Place
 
-    place = Place(COMMAND_LINE, None, (flag.option,))
+    place = Place(source, None, (flag.option if source == COMMAND_LINE else flag.name,))
     *sections, name = flag.path.split(".")
     inner = root
     for section in sections:

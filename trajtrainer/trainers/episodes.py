@@ -18,6 +18,7 @@ from trajtrainer.stats import StatsReporter
 from trajtrainer.steps import WORKER_SHIFT, Aggregation, BoolArray, FloatArray, IntArray, LongArray
 
 DEFAULT_REWARD_BUFFER = 100
+RECENT_EPISODES = 100
 
 
 class EpisodeSums:
@@ -59,13 +60,15 @@ class EpisodeRecord:
     """Rewards of finished episodes: statistics, and what curricula and checkpoints want to know.
 
     Attributes:
-        reward_buffer: rewards of the newest episodes.
+        reward_buffer: rewards of the newest episodes, as many as the curriculum looks at, since its last lesson change.
+        recent: those of the newest ``RECENT_EPISODES`` of this process, to tell how good the policy is.
         returns_since_update: rewards of the episodes since the last policy update.
         best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
     """
 
     def __init__(self, reporter: StatsReporter) -> None:
         self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
+        self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.returns_since_update: list[float] = []
         self.best_reward: float | None = None
         self._reporter = reporter
@@ -85,6 +88,7 @@ class EpisodeRecord:
             return
         returns = finished[0].tolist()
         self.reward_buffer.extend(returns)
+        self.recent.extend(returns)
         self.returns_since_update += returns
         self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
         for title, sums in zip(titles, finished[1:], strict=True):

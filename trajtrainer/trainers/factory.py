@@ -16,10 +16,11 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.stats import StatsReporter
 from trajtrainer.timers import Timers
+from trajtrainer.trainers.off_policy import OffPolicyTrainer
 from trajtrainer.trainers.on_policy import OnPolicyTrainer
 from trajtrainer.trainers.rl_trainer import RLTrainer
 
-TRAINERS: dict[str, type[RLTrainer]] = {"ppo": OnPolicyTrainer}
+TRAINERS: dict[str, type[RLTrainer]] = {"ppo": OnPolicyTrainer, "sac": OffPolicyTrainer}
 
 
 def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
@@ -49,6 +50,11 @@ def _faults(settings: TrainerSettings) -> list[str]:
         if getattr(settings, key) is not None:
             faults.append(f"{key} is not built yet. Remove the section.")
     return faults
+
+
+def max_lead(settings: TrainerSettings) -> int:
+    """How many steps acting may be ahead of a trainer that has a thread of its own."""
+    return TRAINERS[settings.trainer_type].max_lead(settings)
 
 
 def create_trainer(

@@ -19,13 +19,13 @@ from trajtrainer.algos.losses import explained_variance, normalized
 from trajtrainer.algos.ppo import PPO, Coefficients
 from trajtrainer.algos.returns import gae
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.nn.acting import PolicyDivergedError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.init import seeded
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.trainer import PPOHyperparameters
 from trajtrainer.steps import FloatArray
+from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.rl_trainer import RLTrainer
 from trajtrainer.trainers.update_buffer import Targets, UpdateBuffer
 from trajtrainer.trainers.values import ValueEstimator
@@ -135,13 +135,7 @@ class OnPolicyTrainer(RLTrainer):
     def _report(self, statistics: Mapping[str, list[Tensor]], coefficients: Coefficients, variance: Tensor) -> None:
         """Reads the statistics back from the device, once per update."""
         means = {tag: torch.stack(values).mean().item() for tag, values in statistics.items()}
-        diverged = [tag for tag, mean in means.items() if not math.isfinite(mean)]
-        if diverged:
-            raise PolicyDivergedError(
-                f"Behavior {self.behavior!r}: {', '.join(diverged)} of the update at step {self.step} is not a finite "
-                "number, so the weights have diverged. Lower learning_rate, or look for extreme rewards or "
-                "observations (normalize: true limits the latter), and resume from an earlier checkpoint."
-            )
+        check_finite(self.behavior, self.step, means)
         means["Policy/Learning Rate"] = coefficients.learning_rate
         means["Policy/Epsilon"] = coefficients.epsilon
         means["Policy/Beta"] = coefficients.beta

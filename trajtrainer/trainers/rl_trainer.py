@@ -110,6 +110,11 @@ class RLTrainer(ABC):
         self._build(derived_seeds(seed, behavior))
         self._policy_weights = PolicyWeights(self.actor)
 
+    @staticmethod
+    def max_lead(settings: TrainerSettings) -> int:
+        """How many steps acting may be ahead of learning, when the trainer has a thread of its own."""
+        return settings.hyperparameters.buffer_size
+
     @abstractmethod
     def _build(self, seeds: Sequence[int]) -> None:
         """Makes ``actor``, ``signals`` and what else the algorithm needs. ``seeds`` are two: weights, and all else."""
@@ -175,6 +180,11 @@ class RLTrainer(ABC):
         return self._episodes.reward_buffer
 
     @property
+    def recent_rewards(self) -> Sequence[float]:
+        """Rewards of up to 100 newest episodes of this process, oldest first; no lesson change clears them."""
+        return self._episodes.recent
+
+    @property
     def best_reward(self) -> float | None:
         """Highest mean of ``reward_buffer`` at a summary; None before the first episode."""
         return self._episodes.best_reward
@@ -229,7 +239,7 @@ class RLTrainer(ABC):
     def _process(self, batches: Sequence[TrajectoryBatch]) -> bool:
         """Copies the drain out of the pool, gives its rows back, and counts it from boundary to boundary."""
         packed = gather(self.pool, batches)
-        release(self.pool, batches)
+        self._give_back(batches)
         changed = False
         start = 0
         settings = self.settings
@@ -244,6 +254,10 @@ class RLTrainer(ABC):
                 with self._timers("RLTrainer._checkpoint"):
                     self._checkpoint(self)
         return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or changed
+
+    def _give_back(self, batches: Sequence[TrajectoryBatch]) -> None:
+        """Returns the rows of a drain, which were copied, to the pool."""
+        release(self.pool, batches)
 
     def _count(self, packed: PackedSteps) -> bool:
         """Counts trajectories between two boundaries and hands those up to ``max_steps`` to the algorithm."""

@@ -27,7 +27,7 @@ _LOG_FILE_ARGUMENT = "-logfile"  # Unity does not care about upper and lower cas
 _TERMINATE_GRACE_S = 5.0
 _TAIL_LINES = 15
 _TAIL_BYTES = 4096
-_GUARD_SCRIPT = 'read -r word || { kill -TERM "-$1"; sleep 5; kill -KILL "-$1"; } 2>/dev/null'
+_GUARD_SCRIPT = 'read -r word || { kill -s TERM -- "-$1"; sleep 5; kill -s KILL -- "-$1"; } 2>/dev/null'
 
 
 def player_arguments(
@@ -164,10 +164,16 @@ def _start_guard(pid: int) -> subprocess.Popen[bytes] | None:
     shell = shutil.which("sh")
     if os.name != "posix" or shell is None:
         return None
-    return subprocess.Popen(  # noqa: S603
-        [shell, "-c", _GUARD_SCRIPT, "player-guard", str(pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    try:
+        return subprocess.Popen(  # noqa: S603
+            [shell, "-c", _GUARD_SCRIPT, "player-guard", str(pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        _LOGGER.warning(
+            "The player (process %d) has no guard and may outlive a trainer that is killed: %s.", pid, error
+        )
+        return None

@@ -1,0 +1,98 @@
+"""Reading the peer's golden SAC files: its weights into our networks, its buffer fields into our transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.algos.peer import Case, Json
+from trajtrainer.algos.sac import SAC, make_networks
+from trajtrainer.algos.sac_stack import can_stack
+from trajtrainer.algos.transitions import Transitions
+from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.rewards.factory import create_reward_signals
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorSpec
+
+CPU = torch.device("cpu")
+
+
+def make_sac(spec: BehaviorSpec, settings: TrainerSettings, *, stacked: bool = True) -> SAC:
+    """SAC with networks of these settings; ``stacked`` False takes the way of large networks."""
+    actor, networks = make_networks(spec, settings)
+    return SAC(actor, networks, settings, stacked=stacked and can_stack(networks))
+
+
+def modules(sac: SAC) -> dict[str, Any]:
+    networks = sac.networks
+    return {
+        "actor": sac.actor,
+        "q1": networks.q1,
+        "q2": networks.q2,
+        "critic": networks.critic,
+        "target": networks.target,
+    }
+
+
+def state(sac: SAC) -> Json:
+    """In the form of ``checkpoint_interop``."""
+    return {
+        "step": 0,
+        "modules": {name: module.state_dict() for name, module in modules(sac).items()},
+        "optimizers": sac.states(),
+    }
+
+
+def restored(case: Case, *, stacked: bool = True) -> SAC:
+    """SAC with the weights, Adams and entropy coefficients that the peer started from."""
+    sac = make_sac(case.spec, case.settings, stacked=stacked)
+    loaded = from_peer(case.checkpoint("start"), state(sac))
+    for name, module in modules(sac).items():
+        module.load_state_dict(loaded["modules"][name])
+    sac.load_states(loaded["optimizers"])
+    sac.load_coefficients(coefficients(case, "start"))
+    sac.copy_normalization()
+    return sac
+
+
+def coefficients(case: Case, when: str) -> dict[str, Tensor]:
+    kinds = ("discrete", "continuous")
+    return {kind: torch.from_numpy(case.arrays[f"{when}_log_ent_coef_{kind}"]) for kind in kinds}
+
+
+def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Transitions:
+    """The peer's buffer fields, without noise."""
+    spec, memory = case.spec, case.settings.network_settings.memory
+    arrays: Mapping[str, Any] = {
+        n.removeprefix(prefix): case.arrays[n][rows] for n in case.arrays if n.startswith(prefix)
+    }
+    length = memory.sequence_length if memory else 1
+    sensors = range(len(spec.observation_specs))
+    signals = create_reward_signals("B", spec, case.settings, CPU)
+    ends = torch.tensor([[float(not signal.ignore_done)] for signal in signals])
+    gamma = torch.tensor([[signal.gamma] for signal in signals])
+    return Transitions(
+        obs=tuple(torch.tensor(arrays[f"obs__{i}"]) for i in sensors),
+        next_obs=tuple(torch.tensor(arrays[f"next_obs__{i}"]) for i in sensors),
+        mask=torch.tensor(arrays["action_mask"] == 0),
+        continuous=torch.tensor(arrays["continuous_action"]),
+        discrete=torch.tensor(arrays["discrete_action"].astype(np.int64)),
+        rewards=torch.tensor(np.stack([arrays[f"rewards__{signal.name}"] for signal in signals])),
+        discount=gamma * (1.0 - ends * torch.tensor(arrays["done"].astype(np.float32))),
+        noise=torch.zeros(len(arrays["done"]), spec.action_spec.continuous_size),
+        memory=torch.tensor(arrays["memory"][::length]) if memory else None,
+        critic_memory=torch.tensor(arrays["critic_memory"][::length]) if memory else None,
+        loss_mask=torch.tensor(arrays["masks"]) if memory else None,
+        sequence_length=length,
+    )
+
+
+def with_noise(batch: Transitions, case: Case, update: int) -> Transitions:
+    """With the noise that the peer drew in its update ``update`` (1, 2, 3)."""
+    name = f"update_{update}_draw_0_randn_like"
+    return replace(batch, noise=torch.tensor(case.arrays[name])) if name in case.arrays else batch

@@ -1,0 +1,158 @@
+"""The player as an environment of ``mlagents_envs``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from mlagents_envs.base_env import ActionTuple, BaseEnv
+from mlagents_envs.exception import UnityActionException
+
+from tests.unity.client import LIMIT_S, connected, free_port, handshake, header, in_background
+from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
+from tests.unity.test_pictures import ALL, FIRST, agent, png
+from trajtrainer.unity.player import UnityPlayer
+from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
+
+SPACE = Space(continuous_size=2, branches=(3, 2))
+FORBIDDEN = (False, True, False, False, True)
+FIRST_MESSAGE = message(SPACE, [Agent(id=4, mask=FORBIDDEN), Agent(id=9, group=2, group_reward=0.5)])
+SECOND_MESSAGE = message(
+    SPACE,
+    [
+        Agent(id=4, reward=1.5, done=True, interrupted=True, observations=((3.0, 4.0),)),
+        Agent(id=4),
+        Agent(id=9, reward=-1.0, done=True, group=2, group_reward=2.5),
+    ],
+    announce=False,
+)
+
+
+@contextmanager
+def environment(*messages: bytes) -> Iterator[tuple[UnityPlayer, list[UnityMessageProto]]]:
+    """A player that sends ``messages`` one after the other, and the answers to all that it has sent so far."""
+    port = free_port()
+    answers: list[UnityMessageProto] = []
+
+    def play() -> None:
+        with connected(port) as exchange:
+            sent = (handshake(), header(), *messages)
+            answers.extend(UnityMessageProto.FromString(exchange(each)) for each in sent)
+
+    playing = in_background(play)
+    with UnityPlayer(base_port=port, timeout_wait=LIMIT_S) as env:
+        yield env, answers
+    playing.result(LIMIT_S)
+
+
+def test_it_is_a_base_env() -> None:
+    assert issubclass(UnityPlayer, BaseEnv)
+
+
+def test_steps_of_an_episode() -> None:
+    with environment(FIRST_MESSAGE, SECOND_MESSAGE) as (env, answers):
+        assert len(env.behavior_specs) == 0
+        env.reset()
+        assert list(env.behavior_specs) == [BEHAVIOR]
+        decisions, terminals = env.get_steps(BEHAVIOR)
+        assert list(decisions) == [4, 9]
+        assert decisions[4].action_mask is not None
+        assert [mask.tolist() for mask in decisions[4].action_mask] == [[False, True, False], [False, True]]
+        assert decisions[9].group_id == 2
+        assert decisions[9].group_reward == 0.5
+        assert decisions.obs[0].tolist() == [[0.5, -1.0], [0.5, -1.0]]
+        assert len(terminals) == 0
+        env.step()
+        decisions, terminals = env.get_steps(BEHAVIOR)
+        assert list(decisions) == [4]
+        assert list(terminals) == [4, 9]
+        assert terminals[4].interrupted
+        assert not terminals[9].interrupted
+        assert terminals[4].reward == 1.5
+        assert terminals[4].obs[0].tolist() == [3.0, 4.0]
+        assert terminals[9].group_reward == 2.5
+        assert terminals.agent_id.dtype == np.int32
+    assert answers[1].unity_input.rl_input.command == RESET
+    assert answers[-1].header.status == 400
+
+
+def test_the_first_step_is_a_reset() -> None:
+    with environment(FIRST_MESSAGE) as (env, _):
+        env.step()
+        assert list(env.get_steps(BEHAVIOR)[0]) == [4, 9]
+
+
+def test_actions_for_all() -> None:
+    with environment(FIRST_MESSAGE, SECOND_MESSAGE) as (env, answers):
+        env.reset()
+        continuous = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
+        discrete = np.array([[1, 0], [2, 1]], np.int32)
+        env.set_actions(BEHAVIOR, ActionTuple(continuous, discrete))
+        env.step()
+    sent = answers[2].unity_input.rl_input.agent_actions[BEHAVIOR].value
+    assert [list(action.continuous_actions) for action in sent] == continuous.tolist()
+    assert [list(action.discrete_actions) for action in sent] == discrete.tolist()
+
+
+def test_an_action_for_one() -> None:
+    with environment(FIRST_MESSAGE, SECOND_MESSAGE, SECOND_MESSAGE) as (env, answers):
+        env.reset()
+        action = ActionTuple(np.array([[0.5, 0.25]], np.float32), np.array([[2, 1]], np.int32))
+        env.set_action_for_agent(BEHAVIOR, 9, action)
+        with pytest.raises(IndexError, match="agent 5"):
+            env.set_action_for_agent(BEHAVIOR, 5, action)
+        env.step()
+        env.step()
+    sent = answers[2].unity_input.rl_input.agent_actions[BEHAVIOR].value
+    assert [list(each.continuous_actions) for each in sent] == [[0.0, 0.0], [0.5, 0.25]]
+    assert [list(each.discrete_actions) for each in sent] == [[0, 0], [2, 1]]
+    later = answers[3].unity_input.rl_input.agent_actions[BEHAVIOR].value
+    assert [list(each.continuous_actions) for each in later] == [[0.0, 0.0]]  # actions are for one step
+
+
+def test_wrong_actions() -> None:
+    with environment(FIRST_MESSAGE) as (env, _):
+        env.reset()
+        with pytest.raises(UnityActionException):
+            env.set_actions(BEHAVIOR, zeros(3))
+        with pytest.raises(UnityActionException, match="'Nobody'"):
+            env.set_actions("Nobody", zeros(2))
+        with pytest.raises(UnityActionException, match="Known: 'Walker"):
+            env.get_steps("Nobody")
+
+
+def zeros(count: int) -> ActionTuple:
+    return ActionTuple(np.zeros((count, 2), np.float32), np.zeros((count, 2), np.int32))
+
+
+def test_a_behavior_that_is_silent_has_empty_steps() -> None:
+    other = Space(name="Other?team=0")
+    with environment(FIRST_MESSAGE, message(other, [Agent()])) as (env, _):
+        env.reset()
+        env.step()
+        decisions, terminals = env.get_steps(BEHAVIOR)
+        assert len(decisions) == len(terminals) == 0
+        assert decisions.obs[0].shape == (0, 2)
+        env.set_actions(BEHAVIOR, zeros(0))
+        assert list(env.behavior_specs) == [BEHAVIOR, "Other?team=0"]
+
+
+def test_pictures_are_floats() -> None:
+    """As the peer's, so in 0..1; channels first."""
+    hello = handshake(package="2.3.0")
+    port = free_port()
+
+    def play() -> None:
+        with connected(port) as exchange:
+            for sent in (hello, header(), message_of({BEHAVIOR: [agent(png(FIRST), [])]}, [Space()])):
+                exchange(sent)
+
+    playing = in_background(play)
+    with UnityPlayer(base_port=port, timeout_wait=LIMIT_S) as env:
+        env.reset()
+        obs = env.get_steps(BEHAVIOR)[0].obs[0]
+        assert obs.dtype == np.float32
+        assert np.array_equal(obs[0], ALL[:3] / np.float32(255.0))
+    playing.result(LIMIT_S)

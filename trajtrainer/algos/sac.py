@@ -1,0 +1,245 @@
+"""Soft actor-critic (Haarnoja et al. 2018) with a value network, as ML-Agents has it (reference 4.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trajtrainer.algos import sac_losses
+from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
+from trajtrainer.algos.sac_stack import StackedEvaluation, can_stack, is_small
+from trajtrainer.algos.sac_values import Evaluation, SeparateEvaluation, ValueNetworks
+from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.algos.transitions import Transitions
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.spec import BehaviorSpec
+
+_DISCRETE_TARGET = 0.2  # of a branch's highest possible entropy
+
+
+def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor, ValueNetworks]:
+    """A policy with state-dependent deviation and squashed actions, and value networks with a head per reward signal.
+
+    Raises:
+        UnsupportedError: a sensor that no encoder takes.
+    """
+    network, names = settings.network_settings, [kind.value for kind in settings.reward_signals]
+    continuous = int(spec.action_spec.continuous_size)
+    outputs = max(1, sum(spec.action_spec.discrete_branches))
+    actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
+    critic, target = Critic(spec, network, names), Critic(spec, network, names)
+    q1, q2 = (Critic(spec, network, names, action_size=continuous, outputs=outputs) for _ in range(2))
+    target.load_state_dict(critic.state_dict())
+    return actor, ValueNetworks(critic=critic, target=target, q1=q1, q2=q2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entropy:
+    """Of the policy in b states. Without one kind of actions its fields are None.
+
+    Attributes:
+        continuous: ``-ln pi`` of the sampled continuous action, summed over the dimensions [b].
+        discrete: ``-sum of p ln p`` of each branch [b, K].
+    """
+
+    continuous: Tensor | None
+    discrete: Tensor | None
+
+
+class SAC:
+    """Updates policy, value networks and entropy coefficients, each by its own loss.
+
+    All losses are of the same weights: what one of the peer's three optimizers changes enters no other loss of the same
+    update. So they are added, go through one backward pass, and one Adam (torch's fused one) makes the three's steps.
+    Letters as in ``sac_losses``.
+
+    Attributes:
+        actor: the policy.
+        networks: the value networks.
+        log_alpha_discrete: [K], logarithms of the entropy coefficients.
+        log_alpha_continuous: [1].
+    """
+
+    def __init__(
+        self, actor: Actor, networks: ValueNetworks, settings: TrainerSettings, *, stacked: bool | None = None
+    ) -> None:
+        """Takes the networks as they are, on their device; of small ones the parameters move into common tensors.
+
+        Args:
+            actor: of SAC's kind (state-dependent deviation, tanh).
+            networks: with one head per reward signal.
+            settings: with ``SACHyperparameters``.
+            stacked: whether to evaluate the value networks together; by default where it is faster.
+        """
+        hyper = settings.hyperparameters
+        assert isinstance(hyper, SACHyperparameters)
+        self.actor = actor
+        self.networks = networks
+        self._hyper = hyper
+        self._max_steps = settings.max_steps
+        branches, device = actor.head.branches, actor.head.branch_sizes.device
+        self._num_branches, self._continuous_size = len(branches), actor.head.continuous_size
+        start = math.log(hyper.init_entcoef)
+        self.log_alpha_discrete = torch.full((len(branches),), start, device=device).requires_grad_()
+        self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_()
+        self._discrete_target = torch.tensor([_DISCRETE_TARGET * math.log(size) for size in branches], device=device)
+        columns = actor.head.branch_sizes
+        self._sum_by_branch = torch.eye(len(branches), device=device).repeat_interleave(columns, 0)  # [D, K]
+        stacked = can_stack(networks) and is_small(networks) if stacked is None else stacked
+        self._evaluate: Evaluation = (
+            StackedEvaluation(networks, actor.body.encoder) if stacked else SeparateEvaluation(networks)
+        )
+        self._pieces = {
+            "policy": [whole(parameter) for parameter in actor.parameters()],
+            "value": self._evaluate.pieces,
+            "entropy": [whole(self.log_alpha_discrete), whole(self.log_alpha_continuous)],
+        }
+        used = ([self.log_alpha_discrete] if branches else []) + (
+            [self.log_alpha_continuous] if self._continuous_size else []
+        )
+        self._parameters = [*actor.parameters(), *self._evaluate.parameters, *used]
+        self._optimizer = torch.optim.Adam(self._parameters, lr=hyper.learning_rate, fused=True)
+
+    def learning_rate(self, step: int) -> float:
+        """Of all networks at trainer step ``step``."""
+        hyper = self._hyper
+        return decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, self._max_steps, step)
+
+    def copy_normalization(self) -> None:
+        """The value networks take over the actor's normalisers. To be called when those have changed, ahead of
+        ``update``."""
+        self.networks.copy_normalization(self.actor.body)
+
+    def update(self, batch: Transitions, learning_rate: float) -> dict[str, Tensor]:
+        """One gradient step of everything, and a step of the target network.
+
+        Args:
+            batch: on the networks' device.
+            learning_rate: of this step.
+
+        Returns:
+            Statistics tag -> 0-d tensor without gradient, on the networks' device; nothing is read back.
+        """
+        loss, statistics = self.loss(batch)
+        # What zero_grad does, without its profiling hooks.
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.param_groups[0]["lr"] = learning_rate
+        self._optimizer.step()
+        self._evaluate.follow(self._hyper.tau)
+        return statistics | self._coefficients()
+
+    def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """The sum of all losses, and each of them (without gradient) by its tag."""
+        mask = batch.loss_mask
+        encoded = self.actor.body.encoder(batch.obs)
+        encoding, _ = self.actor.body.of_encoded(encoded, None, batch.memory, batch.sequence_length)
+        policy = self.actor.head(encoding, batch.mask)
+        sampled = policy.continuous_from_noise(batch.noise) if self._continuous_size else None
+        estimates = self._evaluate(batch, encoded, sampled)
+        entropy = self._entropy(policy, sampled)
+        bonus = self._bonus(entropy)
+        policy_loss = sac_losses.policy_loss(estimates.sampled_q[0], *bonus, policy.probs, mask)
+        with torch.no_grad():
+            q_target = torch.addcmul(batch.rewards, batch.discount, estimates.next_value)
+            value_target = sac_losses.value_target(
+                self._of_policy(estimates.sampled_q, policy), *bonus, self._num_branches
+            )
+        q_losses = sac_losses.squared_error(self._of_batch(estimates.stored_q, batch), q_target, mask)
+        value_loss = sac_losses.squared_error(estimates.value, value_target, mask)
+        total = policy_loss + q_losses.sum() + value_loss + self._coefficient_loss(entropy, mask)
+        q1_loss, q2_loss = q_losses.detach().unbind()
+        return total, {
+            "Losses/Policy Loss": policy_loss.detach(),
+            "Losses/Value Loss": value_loss.detach(),
+            "Losses/Q1 Loss": q1_loss,
+            "Losses/Q2 Loss": q2_loss,
+        }
+
+    def _entropy(self, policy: ActionDistribution, sampled: Tensor | None) -> _Entropy:
+        continuous = None if sampled is None else -policy.continuous_log_prob(sampled).sum(1)
+        discrete = None
+        if self._num_branches:
+            discrete = -(policy.probs * policy.all_log_probs) @ self._sum_by_branch
+        return _Entropy(continuous, discrete)
+
+    def _bonus(self, entropy: _Entropy) -> tuple[Tensor | None, Tensor | None]:
+        """The entropies times their coefficients [b], continuous and discrete."""
+        continuous, discrete = entropy.continuous, entropy.discrete
+        if continuous is not None:
+            continuous = self.log_alpha_continuous.detach().exp() * continuous
+        if discrete is not None:
+            discrete = discrete @ self.log_alpha_discrete.detach().exp()
+        return continuous, discrete
+
+    def _of_policy(self, q: Tensor, policy: ActionDistribution) -> Tensor:
+        """What the Q networks expect of the policy: [2, V, b] from [2, V, b, P]."""
+        if not self._num_branches:
+            return q.squeeze(3)
+        return sac_losses.expected_q(q, policy.probs, self._num_branches)
+
+    def _of_batch(self, q: Tensor, batch: Transitions) -> Tensor:
+        """Values of the actions in the batch: [2, V, b] from [2, V, b, P]."""
+        if not self._num_branches:
+            return q.squeeze(3)
+        return sac_losses.taken_q(q, batch.discrete, self.actor.head.branch_starts)
+
+    def _coefficient_loss(self, entropy: _Entropy, mask: Tensor | None) -> Tensor:
+        loss = self._discrete_target.new_zeros(())
+        if entropy.continuous is not None:
+            surplus = entropy.continuous.detach().unsqueeze(1) + float(self._continuous_size)
+            loss = loss + sac_losses.coefficient_loss(self.log_alpha_continuous, surplus, mask)
+        if entropy.discrete is not None:
+            surplus = entropy.discrete.detach() - self._discrete_target
+            loss = loss + sac_losses.coefficient_loss(self.log_alpha_discrete, surplus, mask)
+        return loss
+
+    @torch.no_grad()
+    def _coefficients(self) -> dict[str, Tensor]:
+        """Entropy coefficients; NaN for discrete actions where there are none."""
+        return {
+            "Policy/Discrete Entropy Coeff": self.log_alpha_discrete.exp().mean(),
+            "Policy/Continuous Entropy Coeff": self.log_alpha_continuous.exp().squeeze(0),
+        }
+
+    def coefficients(self) -> dict[str, Tensor]:
+        """The logarithms of the entropy coefficients, a copy: ML-Agents' checkpoints lack them (quirk 9)."""
+        return {
+            "discrete": self.log_alpha_discrete.detach().clone(),
+            "continuous": self.log_alpha_continuous.detach().clone(),
+        }
+
+    @torch.no_grad()
+    def load_coefficients(self, coefficients: Mapping[str, Tensor]) -> None:
+        """Takes what ``coefficients`` gave.
+
+        Raises:
+            KeyError: one kind is missing.
+            RuntimeError: there are more or fewer of them.
+        """
+        self.log_alpha_discrete.copy_(coefficients["discrete"])
+        self.log_alpha_continuous.copy_(coefficients["continuous"])
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """The states of three Adams, as the peer has them: ``policy``, ``value`` (over q1, q2, critic) and ``entropy``
+        (over the discrete, then the continuous coefficients). Their tensors go on changing."""
+        return {name: adam_state(self._optimizer, pieces) for name, pieces in self._pieces.items()}
+
+    def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes what ``states`` gave, or moments of some of the parameters; the others start anew.
+
+        Raises:
+            KeyError: one of the three is missing.
+            ValueError: moments that fit no parameter.
+        """
+        for name, pieces in self._pieces.items():
+            load_adam_state(self._optimizer, pieces, states[name])

@@ -1,0 +1,165 @@
+"""SAC's value networks evaluated together: one batched matrix product per layer instead of one small one per network.
+
+V, Q1, Q2 and the target network are kept in common tensors [4, in, out], in this order, so that those that are trained
+are the first three and those that only tell values of the policy's actions and of the next state are the last three:
+two calls for six evaluations. V and its copy see no actions; their weights for them are 0 and stay so, because what
+enters there is 0.
+
+Small networks gain a sixth of the time of an update, of which most is not arithmetic; large ones gain nothing
+(measured by ``scripts/bench_sac.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trajtrainer.algos.adam_moments import Piece
+from trajtrainer.algos.sac_values import Encoded, Estimates, ValueNetworks
+from trajtrainer.algos.transitions import Transitions
+from trajtrainer.nn.conditioning import Mlp
+from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.normalizer import Normalizer
+
+_LARGEST_HIDDEN = 256  # units, up to which stacking pays
+
+
+def can_stack(networks: ValueNetworks) -> bool:
+    """Whether these networks are plain layers on vectors: their encodings of an observation are the same then, as
+    their normalisers are."""
+    body = networks.critic.body
+    return (
+        isinstance(body.layers, Mlp)
+        and body.memory is None
+        and all(isinstance(sensor, Normalizer | nn.Identity) for sensor in body.encoder.sensors)
+    )
+
+
+def is_small(networks: ValueNetworks) -> bool:
+    """Whether being stacked makes their evaluation faster."""
+    return networks.critic.body.encoding_size <= _LARGEST_HIDDEN
+
+
+class StackedEvaluation:
+    """Plain layers on vectors (see ``can_stack``). The four modules go on working: their parameters are views."""
+
+    def __init__(self, networks: ValueNetworks, encode: nn.Module) -> None:
+        """Moves the networks' parameters into common tensors.
+
+        Args:
+            networks: on their device.
+            encode: the actor's observation encoder.
+        """
+        self._encode = encode
+        self._signals = len(networks.critic.signals)
+        self._outputs = networks.q1.heads.outputs
+        self._action_size = networks.q1.body.action_size
+        order = (networks.critic, networks.q1, networks.q2, networks.target)
+        networks.target.requires_grad_(False)
+        homes = _Homes(order)
+        self.parameters: list[Tensor] = homes.live
+        self.pieces = [piece for index in (1, 2, 0) for piece in homes.pieces[index]]
+        self._frozen = [tensor.detach()[1:] for tensor in homes.tensors]
+        self._followed = [tensor.detach()[0] for tensor in homes.tensors]
+        self._followers = [tensor.detach()[3] for tensor in homes.tensors]
+
+    def __call__(self, batch: Transitions, encoded: Encoded, sampled: Tensor | None) -> Estimates:
+        x = encoded[0]
+        following = self._encode(batch.next_obs)[0]
+        if sampled is None:
+            out = self._heads(_layers(self.parameters, x.expand(3, -1, -1)))
+            next_value = self._heads(_layers([part[2:] for part in self._frozen], following.unsqueeze(0)))
+            return Estimates(out[0, :, :, 0], out[1:], out[1:].detach(), next_value[0, :, :, 0])
+        nothing = x.new_zeros(len(x), self._action_size)
+        wanted = torch.cat((x, sampled), 1)
+        after = torch.cat((following, nothing), 1)
+        frozen = self._heads(_layers(self._frozen, torch.stack((wanted, wanted.detach(), after))))
+        stored = torch.cat((x, batch.continuous), 1)
+        live = self._heads(_layers(self.parameters, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
+        return Estimates(live[0, :, :, 0], live[1:], frozen[:2], frozen[2, :, :, 0].detach())
+
+    def follow(self, tau: float) -> None:
+        with torch.no_grad():
+            torch._foreach_lerp_(self._followers, self._followed, tau)
+
+    def _heads(self, out: Tensor) -> Tensor:
+        """[networks, b, V * P] to [networks, V, b, P]."""
+        if self._signals == 1:
+            return out.unsqueeze(1)
+        return out.view(*out.shape[:2], self._signals, self._outputs).transpose(1, 2)
+
+
+def _layers(parameters: list[Tensor], x: Tensor) -> Tensor:
+    """Linear layers, weight and bias in turn, with Swish between them: [networks, b, in] to [networks, b, out]."""
+    for index in range(0, len(parameters) - 2, 2):
+        x = F.silu(torch.baddbmm(parameters[index + 1], x, parameters[index]))
+    return torch.baddbmm(parameters[-1], x, parameters[-2])
+
+
+class _Homes:
+    """The common tensors of four networks, and where in them each network's parameters are.
+
+    Attributes:
+        tensors: weight [4, in, out] and bias [4, 1, out] of each layer in turn, the heads of all signals as the last.
+        live: their first three networks, as leaves to be trained.
+        pieces: for each network its parameters, in the module's order, as parts of the live leaves (of the fourth
+            network: of nothing, so it has none).
+    """
+
+    def __init__(self, order: tuple[Critic, ...]) -> None:
+        self.tensors: list[Tensor] = []
+        self.live: list[Tensor] = []
+        self.pieces: list[list[Piece]] = [[] for _ in order]
+        depth = len(_linears(order[0]))
+        for layer in range(depth):
+            self._add([[_linears(network)[layer]] for network in order])
+        self._add([_of_kind(network.heads.linears.values()) for network in order])
+
+    def _add(self, linears: list[list[nn.Linear]]) -> None:
+        """One layer: for each network the linears that stand side by side in it."""
+        inputs = max(linear.in_features for side in linears for linear in side)
+        width = max(linear.out_features for side in linears for linear in side)
+        sample = linears[0][0].weight
+        weight = sample.new_zeros(len(linears), inputs, width * len(linears[0]))
+        bias = sample.new_zeros(len(linears), 1, width * len(linears[0]))
+        live = [tensor.detach()[: len(linears) - 1].requires_grad_() for tensor in (weight, bias)]
+        self.tensors += [weight, bias]
+        self.live += live
+        for network, side in enumerate(linears):
+            for number, linear in enumerate(side):
+                begin = number * width
+                views = (
+                    partial(_weight, network=network, begin=begin, shape=(linear.out_features, linear.in_features)),
+                    partial(_bias, network=network, begin=begin, size=linear.out_features),
+                )
+                for tensor, leaf, view, parameter in zip(
+                    (weight, bias), live, views, (linear.weight, linear.bias), strict=True
+                ):
+                    place = view(tensor)
+                    place.copy_(parameter.detach())
+                    parameter.data = place
+                    if network < len(linears) - 1:
+                        self.pieces[network].append(Piece(leaf, view))
+
+
+def _linears(network: Critic) -> list[nn.Linear]:
+    layers = network.body.layers
+    assert isinstance(layers, Mlp)
+    return _of_kind(layers.layers)
+
+
+def _of_kind(modules: Iterable[nn.Module]) -> list[nn.Linear]:
+    return [module for module in modules if isinstance(module, nn.Linear)]
+
+
+def _weight(tensor: Tensor, network: int, begin: int, shape: tuple[int, int]) -> Tensor:
+    """A linear's weight [out, in] within [networks, in, out]."""
+    return tensor[network, : shape[1], begin : begin + shape[0]].t()
+
+
+def _bias(tensor: Tensor, network: int, begin: int, size: int) -> Tensor:
+    return tensor[network, 0, begin : begin + size]

@@ -1,0 +1,63 @@
+"""``trajtrainer export RUN_OR_CHECKPOINT``: the ``.onnx`` of a checkpoint, ours or of ML-Agents."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trajtrainer.cli.console import console
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "target",
+        metavar="RUN_OR_CHECKPOINT",
+        type=Path,
+        help="a .pt file, the folder of a run or of one of its behaviors, or a run id",
+    )
+    parser.add_argument("--behavior", metavar="NAME", help="export this behavior of a run alone (default: all)")
+    parser.add_argument("--opset", metavar="N", type=int, help="of the ONNX operators, 9 to 15 (default: 9)")
+    parser.add_argument(
+        "--output",
+        metavar="PATH",
+        type=Path,
+        help="the file to write, or a folder (default: <Behavior>.onnx in the run's folder, as after training; for a "
+        "single checkpoint the file beside it)",
+    )
+    parser.add_argument(
+        "--observation",
+        metavar="SHAPE",
+        action="append",
+        default=[],
+        help="what a sensor sends, one option per sensor in Unity's order: 8 is a vector, 3x84x84 a picture (channels, "
+        "height, width), 20x6 a list (entities, size), 3:goal a goal signal. Needed only for checkpoints of "
+        "ML-Agents without an .onnx beside them",
+    )
+    parser.add_argument(
+        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files and say where they are.
+
+    Raises:
+        CheckpointError: nothing to export, or a checkpoint that cannot be used.
+        ExportError: the policy cannot be exported or written.
+    """
+    # Late: torch and onnx take longer to import than help may take.
+    from trajtrainer.export.contract import DEFAULT_OPSET
+    from trajtrainer.export.spec_recovery import parse_sensors
+    from trajtrainer.runtime.saved_policies import export_saved
+
+    with console(debug=False):
+        export_saved(
+            arguments.target,
+            results=arguments.results_dir,
+            behavior=arguments.behavior,
+            sensors=parse_sensors(arguments.observation),
+            opset=DEFAULT_OPSET if arguments.opset is None else arguments.opset,
+            output=arguments.output,
+        )
+    return 0

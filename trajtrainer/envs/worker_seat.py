@@ -1,0 +1,342 @@
+"""The main process's end of a worker process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import signal
+import sys
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from trajtrainer.envs import worker_messages as messages
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.seat import CONNECTED, Report, WorkerDiedError
+from trajtrainer.envs.shared_block import SharedBlock
+from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
+from trajtrainer.envs.worker_process import EnvironmentMaker, WorkerTask, run_worker
+from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
+from trajtrainer.steps import ActionBatch, EnvironmentEvent
+
+_LOGGER = logging.getLogger(__name__)
+_PACKAGE = "trajtrainer"
+_FIRST_BLOCK = 16384
+_JOIN_S = 5.0
+# For players to quit by themselves, and for workers to end those that do not.
+_CLOSE_GRACE_S = 16.0
+
+
+class WorkerSeat:
+    """One worker process and the environment in it.
+
+    Args:
+        number: of the worker.
+        make_environment: runs in the worker.
+        patience_s: how long the process may be silent when it is its turn. Environments have limits of their own; this
+            is for a process that itself is stuck.
+    """
+
+    def __init__(self, number: int, make_environment: EnvironmentMaker, patience_s: float) -> None:
+        self.number = number
+        self._make_environment = make_environment
+        self._patience_s = patience_s
+        self._process: _Process | None = None
+        self._due_s = float("inf")
+
+    @property
+    def pipe(self) -> Connection | None:
+        """To wait on; None while there is no process."""
+        return None if self._process is None else self._process.pipe
+
+    @property
+    def process_id(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def due_s(self) -> float:
+        """When the process is late, on the monotonic clock; infinity if nothing is awaited."""
+        return self._due_s
+
+    def start(self) -> None:
+        """See ``Seat``."""
+        if self._process is None:
+            self._process = _Process(self.number, self._make_environment)
+        self._process.forget_behaviors()
+        self._post(messages.START)
+
+    def reset(self, parameters: Parameters) -> None:
+        """See ``Seat``."""
+        self._send_parameters(parameters)
+        self._post(messages.RESET)
+
+    def send(self, actions: Mapping[str, ActionBatch], parameters: Parameters) -> None:
+        """See ``Seat``."""
+        if self._process is None:
+            return
+        self._send_parameters(parameters)
+        larger = self._process.write_actions(actions)
+        if larger is not None:
+            self._post(messages.ACTION_BLOCK, larger)
+        self._post(messages.STEP)
+
+    def report(self) -> Report | None:
+        """The next thing that came, or None if it is nothing of interest. Called when the pipe has something."""
+        process = self._process
+        if process is None:
+            return None
+        try:
+            kind, content = messages.read(process.pipe)
+        except (EOFError, OSError):
+            return self._bury()
+        if kind == messages.LOG:
+            _log(messages.content_of(content), self.number)
+            return None
+        if kind == messages.NEED:
+            self._post(messages.EVENT_BLOCK, process.enlarge_events(messages.content_of(content)))
+            return None
+        self._due_s = float("inf")
+        process.unlink_blocks()  # whoever sends one of the following has opened them
+        if kind == messages.FAULT:
+            return _fault(messages.content_of(content))
+        if kind == messages.CONNECTED:
+            return CONNECTED
+        extras = messages.content_of(content) if kind == messages.EVENT_WITH_MORE else None
+        return process.event(extras)
+
+    def give_up(self) -> EnvironmentFaultError:
+        """Ends a process that is late."""
+        if self._process is not None:
+            self._process.kill()
+            _LOGGER.debug("Ended the process of worker %d, which was silent.", self.number)
+        self._bury()
+        return WorkerDiedError(f"The worker process of environment {self.number} stopped answering.")
+
+    def ask_to_end(self) -> None:
+        """Lets the process end in order."""
+        self._post(messages.END)
+
+    def kill(self) -> None:
+        """See ``Seat``."""
+        if self._process is not None:
+            self._process.cut_lifeline()
+
+    def bury(self, timeout_s: float) -> None:
+        """Waits for the process to end, ends it after ``timeout_s`` seconds, and frees what belonged to it."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.finish(timeout_s)
+
+    def _bury(self) -> WorkerDiedError:
+        process = self._process
+        self.bury(_JOIN_S)
+        self._due_s = float("inf")
+        how = "is gone" if process is None else process.how_it_ended
+        return WorkerDiedError(f"The worker process of environment {self.number} {how}.")
+
+    def _send_parameters(self, parameters: Parameters) -> None:
+        if parameters:
+            self._post(messages.PARAMETERS, dict(parameters))
+
+    def _post(self, kind: bytes, *content: Any) -> None:
+        self._due_s = time.monotonic() + self._patience_s
+        if self._process is not None:
+            # A process that is gone is noticed when its pipe is read.
+            with contextlib.suppress(OSError):
+                messages.post(self._process.pipe, kind, *content)
+
+
+class WorkerSeats:
+    """The worker processes of a run. None is started here."""
+
+    def __init__(self, count: int, make_environment: EnvironmentMaker, patience_s: float) -> None:
+        self._seats = [WorkerSeat(number, make_environment, patience_s) for number in range(count)]
+
+    def __getitem__(self, number: int) -> WorkerSeat:
+        return self._seats[number]
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+        """See ``Seats``."""
+        found: list[tuple[int, Report]] = []
+        for seat in self._ready(timeout_s):
+            report = seat.report()
+            if report is not None:
+                found.append((seat.number, report))
+        now_s = time.monotonic()
+        found += [(seat.number, seat.give_up()) for seat in self._seats if seat.due_s < now_s]
+        return found
+
+    def close(self) -> None:
+        """See ``Seats``."""
+        for seat in self._seats:
+            seat.ask_to_end()
+        deadline_s = time.monotonic() + _CLOSE_GRACE_S
+        while any(seat.pipe for seat in self._seats) and (remaining_s := deadline_s - time.monotonic()) > 0:
+            for seat in self._ready(remaining_s):
+                with contextlib.suppress(TrajtrainerError, messages.WorkerBugError):
+                    seat.report()  # for the log, and the end of the pipe
+        for seat in self._seats:
+            seat.kill()
+        for seat in self._seats:
+            seat.bury(_JOIN_S)
+
+    def _ready(self, timeout_s: float | None) -> list[WorkerSeat]:
+        """Those of whose pipe there is something to read.
+
+        The end of a process is the end of its pipe, for nobody else holds the pipe's other end.
+        """
+        by_pipe = {seat.pipe: seat for seat in self._seats if seat.pipe is not None}
+        if not by_pipe:
+            time.sleep(timeout_s or 0.0)  # until somebody is started again; there is nothing to wait on
+            return []
+        return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s) if isinstance(pipe, Connection)]
+
+
+class _Process:
+    """A worker's process with its pipes and blocks, from its launch to its end.
+
+    Attributes:
+        how_it_ended: set by ``finish``.
+    """
+
+    def __init__(self, number: int, make_environment: EnvironmentMaker) -> None:
+        spawning = multiprocessing.get_context("spawn")
+        self.pipe, pipe_of_worker = spawning.Pipe()
+        lifeline_of_worker, self._lifeline = spawning.Pipe(duplex=False)
+        self.how_it_ended = "is running"
+        self._worker = number
+        self._events = EventBlock(SharedBlock.create(_FIRST_BLOCK))
+        self._actions = ActionBlock(SharedBlock.create(_FIRST_BLOCK))
+        task = WorkerTask(
+            number,
+            make_environment,
+            pipe_of_worker,
+            lifeline_of_worker,
+            self._events.block.name,
+            self._actions.block.name,
+            _log_level(number),
+        )
+        self._process: SpawnProcess = spawning.Process(
+            target=run_worker, args=(task,), name=f"environment-{number}", daemon=True
+        )
+        with _without_main_module():
+            self._process.start()
+        # Copies of the worker's ends here would hide its death.
+        pipe_of_worker.close()
+        lifeline_of_worker.close()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def forget_behaviors(self) -> None:
+        """For another environment in this process."""
+        self._events.forget()
+        self._actions.forget()
+
+    def event(self, extras: messages.EventExtras | None) -> EnvironmentEvent:
+        """What stands in the block."""
+        if extras is None:
+            return EnvironmentEvent(self._worker, self._events.read())
+        for behavior_id, spec, observation_types in extras.layouts:
+            self._events.announce(behavior_id, spec, observation_types)
+            self._actions.announce(behavior_id, spec.action_spec)
+        steps = self._events.read()
+        return EnvironmentEvent(self._worker, steps, extras.new_specs, extras.statistics, extras.is_reset)
+
+    def write_actions(self, actions: Mapping[str, ActionBatch]) -> str | None:
+        """Puts the actions into the block; returns its name if it is a new one."""
+        needed = self._actions.room_for(actions)
+        name = None
+        if needed > self._actions.block.size:
+            self._actions.use(SharedBlock.create(_larger(needed)))
+            name = self._actions.block.name
+        self._actions.write(actions)
+        return name
+
+    def enlarge_events(self, size: int) -> str:
+        """Another block for events, of which it returns the name."""
+        self._events.use(SharedBlock.create(_larger(size)))
+        return self._events.block.name
+
+    def unlink_blocks(self) -> None:
+        """The worker has opened the blocks: their names are of no use any more."""
+        self._events.block.unlink()
+        self._actions.block.unlink()
+
+    def cut_lifeline(self) -> None:
+        """Makes the worker kill its environment and end."""
+        with contextlib.suppress(OSError):
+            self._lifeline.close()
+
+    def kill(self) -> None:
+        """Ends the process. Its environment must notice by itself."""
+        self._process.kill()
+
+    def finish(self, timeout_s: float) -> None:
+        """Waits for the end, ends what is left after ``timeout_s`` seconds, frees everything."""
+        self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self.how_it_ended = _how_it_ended(self._process.exitcode)
+        self._process.close()
+        self.pipe.close()
+        self.cut_lifeline()
+        self._events.close()
+        self._actions.close()
+
+
+@contextlib.contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Keeps a new process from running the user's script (again), which multiprocessing does for functions in it.
+
+    A worker needs nothing from there; a script without ``if __name__ == "__main__"`` would start worker after worker,
+    and one that imports torch would cost each of them its memory.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _larger(size: int) -> int:
+    """Room for somewhat more than what is needed now."""
+    return 2 * size
+
+
+def _log_level(number: int) -> int:
+    """All environments of a run say the same as they start: one is enough. Warnings come from all."""
+    level = logging.getLogger(_PACKAGE).getEffectiveLevel()
+    return level if number == 0 or level < logging.INFO else max(level, logging.WARNING)
+
+
+def _log(fields: dict[str, Any], worker: int) -> None:
+    if fields["levelno"] >= logging.WARNING:
+        fields["msg"] = f"Environment {worker}: {fields['msg']}"
+    record = logging.makeLogRecord(fields)
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)
+
+
+def _fault(error: Exception) -> EnvironmentFaultError:
+    if isinstance(error, EnvironmentFaultError):
+        return error
+    raise error
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by the signal {signal.Signals(-code).name}"
+    return f"ended with the exit code {code}"

@@ -1,0 +1,149 @@
+"""From a replay to the batches of gradient steps, many at once.
+
+Letters: b rows of a batch, V reward signals, C continuous actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trajtrainer.algos.transitions import Transitions
+from trajtrainer.data.replay import Replay, Sample
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.steps import FloatArray, LongArray
+
+# Batches are drawn together: index operations and rewards then cost little per batch. Not too many, because a learner
+# with a thread of its own tells the acting side of its progress between two blocks.
+_MAX_BATCHES = 32
+_MAX_BYTES = 1 << 25
+
+
+class ReplayBatches:
+    """Draws uniformly with replacement, single steps or (with a memory) whole sequences.
+
+    Rewards are evaluated when drawn, by the reward signals as they are then.
+    """
+
+    def __init__(
+        self,
+        replay: Replay,
+        signals: Sequence[RewardSignal],
+        *,
+        batch_size: int,
+        action_size: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        """
+        Args:
+            replay: to draw from.
+            signals: in the order of the value heads.
+            batch_size: rows; rounded down to whole sequences, at least one.
+            action_size: C.
+            seed: of the draws and the policy's noise.
+            device: of the networks.
+        """
+        self._replay = replay
+        self._signals = signals
+        self._per_batch = max(1, batch_size // replay.sequence_length)
+        self._action_size = action_size
+        self._device = device
+        self._draws = torch.Generator().manual_seed(seed)
+        self._noise = torch.Generator(device).manual_seed(seed ^ 1)
+        self._gamma = np.array([[signal.gamma] for signal in signals], np.float32)
+        self._ends = np.array([[not signal.ignore_done] for signal in signals])
+
+    def blocks(self, count: int) -> Iterator[list[Transitions]]:
+        """``count`` batches, some at a time."""
+        rows = self._per_batch * self._replay.sequence_length
+        block = min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
+        for start in range(0, count, block):
+            yield self._draw(min(block, count - start))
+
+    def _draw(self, count: int) -> list[Transitions]:
+        sample = self._replay.sample(self._numbers(count))
+        columns = {name: _split(part, count, 1) for name, part in self._signal_columns(sample).items()}
+        columns |= {name: _split(part, count, 0) for name, part in self._columns(sample).items()}
+        sensors = range(len(sample.obs))
+        return [
+            Transitions(
+                obs=tuple(columns[f"obs.{i}"][k] for i in sensors),
+                next_obs=tuple(columns[f"next_obs.{i}"][k] for i in sensors),
+                mask=columns["mask"][k],
+                continuous=columns["continuous"][k],
+                discrete=columns["discrete"][k],
+                rewards=columns["rewards"][k],
+                discount=columns["discount"][k],
+                noise=columns["noise"][k],
+                memory=columns["memory"][k] if "memory" in columns else None,
+                critic_memory=columns["critic_memory"][k] if "critic_memory" in columns else None,
+                loss_mask=columns["loss_mask"][k] if "loss_mask" in columns else None,
+                sequence_length=sample.sequence_length,
+            )
+            for k in range(count)
+        ]
+
+    def _columns(self, sample: Sample) -> dict[str, Tensor]:
+        columns = {f"obs.{i}": self._tensor(one) for i, one in enumerate(sample.obs)}
+        columns |= {f"next_obs.{i}": self._tensor(one) for i, one in enumerate(sample.next_obs)}
+        columns |= {
+            "mask": self._tensor(sample.mask),
+            "continuous": self._tensor(sample.continuous),
+            "discrete": self._tensor(sample.discrete).to(torch.int64),
+            "noise": self._normal(len(sample)),
+        }
+        if sample.memory.shape[1]:
+            columns["memory"] = self._tensor(sample.memory)
+            columns["critic_memory"] = self._tensor(sample.critic_memory)
+        if sample.real is not None:
+            columns["loss_mask"] = self._tensor(sample.real).float()
+        return columns
+
+    def _signal_columns(self, sample: Sample) -> dict[str, Tensor]:
+        """``rewards`` and ``discount``, [V, rows]."""
+        goes_on = ~(sample.terminated & self._ends)
+        return {"rewards": self._tensor(self._rewards(sample)), "discount": self._tensor(self._gamma * goes_on)}
+
+    def _rewards(self, sample: Sample) -> FloatArray:
+        packed = sample.packed()
+        rewards = np.zeros((len(self._signals), len(sample)), np.float32)
+        places: Any = slice(None) if sample.real is None else np.flatnonzero(sample.real)
+        for row, signal in zip(rewards, self._signals, strict=True):
+            row[places] = signal.evaluate(packed) * np.float32(signal.strength)
+        return rewards
+
+    def _numbers(self, count: int) -> LongArray:
+        """Which steps or sequences make ``count`` batches, i64."""
+        size = (count * self._per_batch,)
+        numbers: LongArray = torch.randint(self._replay.num_sequences, size, generator=self._draws).numpy()
+        return numbers
+
+    def _normal(self, rows: int) -> Tensor:
+        """Standard normal numbers [rows, C]."""
+        return torch.randn(rows, self._action_size, generator=self._noise, device=self._device)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    def rng_states(self) -> dict[str, Tensor]:
+        """Name -> state of each random generator."""
+        return {"replay": self._draws.get_state(), "noise": self._noise.get_state()}
+
+    def load_rng(self, replay: Tensor | None, noise: Tensor | None) -> None:
+        """Takes what ``rng_states`` gave; a generator without a state goes on as it is, as does that of the noise when
+        the state is of another device."""
+        if replay is not None:
+            self._draws.set_state(replay)
+        if noise is not None and noise.shape == self._noise.get_state().shape:
+            self._noise.set_state(noise)
+
+
+def _split(column: Tensor, count: int, dim: int) -> tuple[Tensor, ...]:
+    """``count`` equal parts, views."""
+    return column.split_with_sizes([column.shape[dim] // count] * count, dim)
