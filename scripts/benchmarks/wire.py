@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent import futures
+from functools import partial
 from typing import Any
 
 import grpc
@@ -26,7 +27,7 @@ SIZES = ((12, 8), (100, 8), (100, 200))
 def measure() -> list[Row]:
     rows = []
     for agents, floats in SIZES:
-        floor, stepping = interleaved([lambda: wire_floor(agents, floats), lambda: stepping_only(agents, floats)], RUNS)
+        floor, stepping = interleaved([partial(f, agents, floats) for f in (wire_floor, stepping_only)], RUNS)
         label = f"{agents} agents x {floats} floats"
         rows.append(Row(f"wire floor, {label}", "agent-steps/s", floor))
         rows.append(
@@ -71,10 +72,10 @@ class _CannedServer(grpc.GenericRpcHandler):
         self.started = self.finished = 0.0
         self._count = 0
 
-    def service(self, details: Any) -> Any:
+    def service(self, _details: Any) -> Any:
         return grpc.unary_unary_rpc_method_handler(self._exchange)
 
-    def _exchange(self, request: bytes, context: Any) -> bytes:
+    def _exchange(self, _request: bytes, _context: Any) -> bytes:
         self._count += 1
         if self._count <= len(self._first):
             return self._first[self._count - 1]

@@ -132,7 +132,7 @@ class Recorder:
 
     def record(self, worker: int, batch: StepBatch, *, is_reset: bool) -> ActionBatch:
         """Takes a message; returns the actions for it."""
-        observations = np.array(batch.obs[0][batch.num_terminal :])
+        observations = np.array(batch.obs[0][batch.num_terminal :], np.float32)
         incarnation = int(observations[0, 0])
         assert incarnation // _LARGEST_RUN == worker
         assert is_reset == (self.seen[incarnation] == 0), "is_reset belongs to the first message of a life, alone"
@@ -151,7 +151,7 @@ class Recorder:
         pool = self._pool
         for index, (begin, end) in enumerate(zip(trajectories.offset, trajectories.offset[1:], strict=False)):
             rows = trajectories.rows[begin:end]
-            observations = pool.obs[0][rows]
+            observations = np.asarray(pool.obs[0][rows], np.float32)
             first = observations[0].astype(int).tolist()
             expected = np.array([[*first[:3], first[3] + step] for step in range(len(rows))])
             assert np.array_equal(observations, expected), "a trajectory is one piece of one episode"
@@ -162,7 +162,7 @@ class Recorder:
             assert following.tolist() == [*first[:3], first[3] + len(rows)]
             assert trajectories.terminated[index] == (following[3] == BASE_LENGTH + first[1])
             self.recorded += [(first[0], first[1], first[2], step) for step in observations[:, 3].astype(int).tolist()]
-        release(pool, trajectories)
+        release(pool, [trajectories])
 
     def check(self) -> None:
         """Fails unless exactly the steps that were seen are recorded, less the pieces that were cut off."""

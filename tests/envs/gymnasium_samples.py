@@ -34,9 +34,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.steps = 0
         self.closed = False
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.seeds.append(seed)
         self.options.append(options)
@@ -69,9 +67,7 @@ class SpacesEnv(gymnasium.Env[Any, Any]):
         self.observations: list[Any] = []
         self.actions: list[Any] = []
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.observation_space.seed(seed)
         return self._observe(), {}

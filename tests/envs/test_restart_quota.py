@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from trajtrainer.envs.restart_quota import FIRST_DELAY_S, LONGEST_DELAY_S, RestartQuota
 from trajtrainer.settings.environment import EnvironmentSettings
 
@@ -53,7 +55,7 @@ def test_the_delay_doubles_while_it_does_not_work() -> None:
     restarts = quota(-1, -1)
     delays = [restarts.grant(0.0, 0.0) for _ in range(12)]
     assert delays[0] == FIRST_DELAY_S
-    assert all(later == min(2 * earlier, LONGEST_DELAY_S) for earlier, later in zip(delays, delays[1:], strict=False))
+    assert all(later == min(2 * earlier, LONGEST_DELAY_S) for earlier, later in pairwise(delays))
     assert delays[-1] == LONGEST_DELAY_S
 
 

@@ -73,9 +73,7 @@ sizes = st.lists(
 
 
 @given(messages=sizes, seed=st.integers(0, 1000))
-def test_events_and_actions_are_read_as_they_were_written(
-    messages: list[dict[str, list[int]]], seed: int
-) -> None:
+def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[str, list[int]]], seed: int) -> None:
     block = SharedBlock.create(64)
     other = SharedBlock.open(block.name)
     block.unlink()
@@ -110,8 +108,8 @@ def test_events_and_actions_are_read_as_they_were_written(
             assert len(done[name]) == len(expected)
             assert np.array_equal(done[name].env_continuous, expected.env_continuous)
             assert np.array_equal(done[name].discrete, expected.discrete)
-    for side in (writer, reader, action_writer, action_reader):
-        side.close()
+    for user in (writer, reader, action_writer, action_reader):
+        user.close()
 
 
 def test_many_sizes_do_not_pile_up() -> None:

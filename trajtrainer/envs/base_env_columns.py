@@ -87,7 +87,7 @@ class BehaviorColumns:
         numbers: dict[str, NDArray[Any]] = {"reward": batch.reward, "group reward": batch.group_reward}
         numbers |= {f"observation {i}": column for i, column in enumerate(batch.obs) if column.dtype == np.float32}
         for what, column in numbers.items():
-            if not np.isfinite(column.sum()) and not np.isfinite(column).all():
+            if not np.isfinite(column).all():
                 raise InvalidDataError(
                     f"Behaviour {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
                     "learn from."

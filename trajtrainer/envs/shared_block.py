@@ -1,69 +1,65 @@
-"""A piece of memory that two processes see."""
+"""A piece of memory that two processes see.
+
+On Linux it is a file in memory without a name (memfd), which the other process opens through ``/proc``. Unlike
+``multiprocessing.shared_memory`` it needs no process that cleans up, is not limited by the size of ``/dev/shm`` (64 MB
+in Docker), and cannot be left behind, whatever is killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import secrets
 import sys
-from multiprocessing.shared_memory import SharedMemory
+import tempfile
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.errors import EnvironmentFaultError
 
-_FOLDER = "/dev/shm"  # noqa: S108  (where Linux shows shared memory as files; nothing is created by this name)
-
 
 class SharedBlock:
     """One shared block: made by one process, opened by another under its name.
 
-    The maker forgets the name (``unlink``) as soon as the other process has opened it. From then on the system frees
-    the memory when both processes are gone, whatever ends them.
+    The maker forgets the name (``unlink``) as soon as the other process has opened it. The memory is freed when both
+    processes have closed it, or are gone, and no array over it is left.
 
     Attributes:
+        name: by which it can be opened, until it is unlinked.
         buffer: u8 [size], the block's bytes. Arrays over it keep the memory alive, even after ``close``.
     """
 
-    def __init__(self, memory: SharedMemory, *, owned: bool) -> None:
-        self._memory = memory
-        self._has_name = owned
-        if memory.buf is None:
-            raise AssertionError("shared memory that was just opened has a buffer")
-        # Unlike numpy.ndarray, frombuffer holds on to the memory.
-        self.buffer: NDArray[np.uint8] = np.frombuffer(memory.buf, np.uint8)
+    def __init__(self, name: str, memory: mmap.mmap, unlink: Callable[[], None]) -> None:
+        self.name = name
+        self.buffer: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self._unlink: Callable[[], None] | None = unlink
 
     @classmethod
     def create(cls, size: int) -> SharedBlock:
-        """A new block of at least ``size`` bytes.
+        """A new block of ``size`` bytes, which are 0.
 
         Raises:
             EnvironmentFaultError: the system has no room for it.
         """
         try:
-            memory = _Memory(create=True, size=size)
+            return cls(*_make(size))
         except OSError as error:
-            raise _no_room(size, error) from error
-        block = cls(memory, owned=True)
-        try:
-            _claim_pages(memory.name, size)
-        except OSError as error:
-            block.close()
-            raise _no_room(size, error) from error
-        return block
+            raise EnvironmentFaultError(
+                f"There is no room for {size} bytes of shared memory, which pass what an environment observes: "
+                f"{error.strerror or error}. Use fewer environments (--num-envs), or give this machine more memory."
+            ) from error
 
     @classmethod
-    def open(cls, name: str) -> SharedBlock:
+    def open(cls, name: str, size: int) -> SharedBlock:
         """The block that another process made and has not unlinked yet.
 
         Raises:
-            FileNotFoundError: there is none of this name.
+            OSError: there is none of this name.
         """
-        return cls(_Memory(name), owned=False)
-
-    @property
-    def name(self) -> str:
-        return self._memory.name
+        return cls(name, _open(name, size), _nothing)
 
     @property
     def size(self) -> int:
@@ -71,37 +67,63 @@ class SharedBlock:
 
     def unlink(self) -> None:
         """Frees the name, in the process that made the block. Nothing happens the second time."""
-        if self._has_name:
-            self._has_name = False
-            self._memory.unlink()
+        unlink, self._unlink = self._unlink, None
+        if unlink is not None:
+            unlink()
 
     def close(self) -> None:
-        """Ends the use of the block by this process. Its memory stays until the last array over it is gone."""
+        """Ends the use of the block by this process."""
         self.unlink()
         self.buffer = np.zeros(0, np.uint8)
-        with contextlib.suppress(BufferError):
-            self._memory.close()
 
 
-class _Memory(SharedMemory):
-    """Shared memory that is quiet about arrays which outlive it, as those in an exception's traceback do."""
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError, BufferError):
-            self.close()
+def _nothing() -> None:
+    pass
 
 
-def _claim_pages(name: str, size: int) -> None:
-    """Takes the memory now. Linux would kill a process that writes to pages for which there is no room later."""
-    if sys.platform != "linux":
-        return
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(_FOLDER, name), "rb+") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+if sys.platform == "win32":
 
+    def _make(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
+        name = f"trajtrainer-{os.getpid()}-{secrets.token_hex(8)}"
+        return name, mmap.mmap(-1, size, tagname=name), _nothing
 
-def _no_room(size: int, error: OSError) -> EnvironmentFaultError:
-    return EnvironmentFaultError(
-        f"There is no room for {size} bytes of shared memory, which pass what an environment observes: "
-        f"{error.strerror or error}. Give this machine or container more (Docker: --shm-size=1g), or use fewer "
-        "environments (--num-envs)."
-    )
+    def _open(name: str, size: int) -> mmap.mmap:
+        return mmap.mmap(-1, size, tagname=name)
+
+else:
+
+    def _make(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
+        file, name, unlink = _file_in_memory() if sys.platform == "linux" else _file_on_disk()
+        try:
+            os.ftruncate(file, size)
+            if sys.platform == "linux":
+                # Takes the memory now: a process that writes to pages for which there is no room later is killed.
+                os.posix_fallocate(file, 0, size)
+            return name, mmap.mmap(file, size), unlink
+        except BaseException:
+            unlink()
+            raise
+        finally:
+            if sys.platform != "linux":
+                os.close(file)
+
+    def _open(name: str, size: int) -> mmap.mmap:
+        file = os.open(name, os.O_RDWR)
+        try:
+            return mmap.mmap(file, size)
+        finally:
+            os.close(file)
+
+    def _file_in_memory() -> tuple[int, str, Callable[[], None]]:
+        file = os.memfd_create("trajtrainer")
+        # The name holds as long as the file is open here.
+        return file, f"/proc/{os.getpid()}/fd/{file}", lambda: os.close(file)
+
+    def _file_on_disk() -> tuple[int, str, Callable[[], None]]:
+        file, name = tempfile.mkstemp(prefix="trajtrainer-")
+
+        def unlink() -> None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+        return file, name, unlink

@@ -88,7 +88,7 @@ class _Block(Generic[Batch]):
         return struct.pack(f"<{len(numbers)}i", *numbers)
 
     def _read_header(self) -> bytes:
-        (count,) = _NUMBER.unpack_from(self.block.buffer)
+        (count,) = _NUMBER.unpack(self.block.buffer[: _NUMBER.size].tobytes())
         return self.block.buffer[: _NUMBER.size * (1 + count * (1 + self.num_counts))].tobytes()
 
     def _write_header(self, header: bytes) -> None:

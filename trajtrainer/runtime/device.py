@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 
 import torch
 
 from trajtrainer.errors import SettingsError
+
+# Parameters of mallopt, from glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 def choose_device(wanted: str | None) -> torch.device:
@@ -43,3 +49,16 @@ def set_threads() -> None:
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep the memory of freed tensors of up to 32 MB for the next ones, where it is glibc.
+
+    By default it gives them back to the system, and every update gets its gradients and activations page by page anew
+    (measured: a quarter of the time of an update of GridWorld's 4 million weights). Says nothing where it cannot be set.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD):
+        mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -17,7 +17,7 @@ from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.runtime.behaviors import Behavior, Behaviors
 from trajtrainer.runtime.collector import ActingBehavior, Collector
 from trajtrainer.runtime.controller import Controller
-from trajtrainer.runtime.device import choose_device, set_threads
+from trajtrainer.runtime.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.logs import ConsoleHandler, banner
 from trajtrainer.runtime.progress import BehaviorSnapshot, NoView, ProgressView, RewardHistory, RunSnapshot, make_view
@@ -90,6 +90,7 @@ def train(
     check_supported(_all_behaviors(settings))
     device = choose_device(settings.torch_settings.device)
     set_threads()
+    keep_freed_memory()
     folder = RunFolder(settings.checkpoint_settings)
     folder.check({name: each.init_path for name, each in settings.behaviors.items()})
     folder.create()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,14 @@ class PlayerOptions:
 
 
 class _Parser(argparse.ArgumentParser):
+    """Writes a usage error into the log as well: a trainer that launched the player shows the end of that."""
+
+    log_file: Path | None = None
+
     def error(self, message: str) -> NoReturn:
+        if self.log_file is not None:
+            with contextlib.suppress(OSError):
+                self.log_file.write_text(f"{self.prog}: error: {message}\n")
         self.exit(2, f"{self.format_usage()}{self.prog}: error: {message}\n")
 
 
@@ -57,6 +65,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
     """Reads the command line. Ends the process with exit code 2 and the reason where it does not fit."""
     names = arguments[0].split("+") if arguments and not arguments[0].startswith("-") else []
     parser = _parser()
+    parser.log_file = _log_file(arguments)
     kinds: dict[str, SimulationKind] = {}
     try:
         kinds = {name: simulation_kind(name) for name in names}
@@ -89,7 +98,13 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _log_file(arguments: list[str]) -> Path | None:
+    """Where the log goes, found before the command line is known to be right."""
+    flags = [at for at, argument in enumerate(arguments[:-1]) if argument.lower() == "-logfile"]
+    return Path(arguments[flags[-1] + 1]) if flags else None
+
+
+def _parser() -> _Parser:
     listing = "\n".join(f"  {name:<12} {kind.summary}" for name, kind in SIMULATIONS.items())
     parser = _Parser(
         prog="python -m trajtrainer.sim",

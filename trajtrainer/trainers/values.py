@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.nn.critic import AnyCritic, SharedCritic
+from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
 from trajtrainer.steps import WORKER_SHIFT, FloatArray, IntArray, LongArray
 
 # How many numbers of observations may go through the critic at once (64 MB of float32): bounds what the layers
@@ -84,38 +84,21 @@ class ValueEstimator:
         values = torch.empty(num_signals, len(packed), device=device)
         bootstrap = torch.empty(num_signals, packed.num_trajectories, device=device)
         before = torch.empty(int(first_sequence[-1]), critic.memory_size, device=device)
+        rows_at_once = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in obs)))
         for turn in _turns(packed.agent):
-            memory = self._remembered(packed.agent[turn], device)
-            for block, active in self._blocks(packed, turn):
-                before[first_sequence[turn[active]] + block] = memory[active]
-                for same, rows in self._of_one_length(packed, turn, block, active):
-                    index = torch.from_numpy(rows.reshape(-1)).to(device)
-                    found, memory[same] = critic([o[index] for o in obs], memory[same], rows.shape[1])
-                    values[:, index] = found
-            index = torch.from_numpy(turn).to(device)
-            bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
-            self._remember(packed, turn, memory)
+            for some in _pieces(turn, packed.lengths[turn], rows_at_once):
+                memory = self._remembered(packed.agent[some], device)
+                lengths = packed.lengths[some]
+                steps = torch.from_numpy(_ranges(packed.offset[some], lengths)).to(device)
+                sequences = _ranges(first_sequence[some], np.diff(first_sequence)[some])
+                found = unroll_values(
+                    critic, [o[steps] for o in obs], torch.from_numpy(offsets(lengths)), memory, self._length
+                )
+                values[:, steps], before[torch.from_numpy(sequences)], memory = found
+                index = torch.from_numpy(some).to(device)
+                bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
+                self._remember(packed, some, memory)
         return Estimates(_numpy(values), _numpy(bootstrap), before)
-
-    def _blocks(self, packed: PackedSteps, turn: LongArray) -> Iterator[tuple[int, LongArray]]:
-        """The sequences' numbers within the trajectories ``turn`` and which of those are that long."""
-        lengths = packed.lengths[turn]
-        for block in range(-(-int(lengths.max()) // self._length)):
-            yield block, np.flatnonzero(lengths > block * self._length)
-
-    def _of_one_length(
-        self, packed: PackedSteps, turn: LongArray, block: int, active: LongArray
-    ) -> Iterator[tuple[LongArray, LongArray]]:
-        """Groups whose sequence ``block`` has the same length: indices into ``turn``, and rows [group, length].
-
-        Padding a short last sequence instead would give no memory at its true end.
-        """
-        start = block * self._length
-        lengths = np.minimum(packed.lengths[turn[active]] - start, self._length)
-        for length in np.unique(lengths):
-            same = active[lengths == length]
-            begin = packed.offset[turn[same]].astype(np.int64) + start
-            yield same, begin[:, None] + np.arange(length)
 
     def _remembered(self, agent: LongArray, device: torch.device) -> Tensor:
         nothing = torch.zeros(self._critic.memory_size, device=device)
@@ -145,6 +128,18 @@ def _turns(agent: LongArray) -> Iterator[LongArray]:
     occurrence[order] = np.arange(len(agent)) - np.repeat(begins, counts)
     for number in range(int(counts.max())):
         yield np.flatnonzero(occurrence == number)
+
+
+def _pieces(turn: LongArray, lengths: IntArray, rows: int) -> Iterator[LongArray]:
+    """``turn`` in pieces whose trajectories have about ``rows`` steps together."""
+    yield from np.split(turn, np.flatnonzero(np.diff((np.cumsum(lengths, dtype=np.int64) - 1) // rows)) + 1)
+
+
+def _ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongArray:
+    """All whole numbers from each ``begin`` on, as many as its length says, one range after the other."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    ranges: LongArray = np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
+    return ranges
 
 
 def _parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -1,6 +1,6 @@
-"""Micro-benchmark of the data path: agent processor and gather, columns against the per-agent oracle of the tests.
+"""The data path: agent processor and gather, columns against the per-agent oracle of the tests.
 
-``python scripts/bench_data.py`` prints a table, in microseconds of CPU per agent-step (medians over several runs):
+In microseconds of CPU per agent-step:
 
 - record: step batch and actions -> rows and trajectories (the oracle: one object per agent and step);
 - gather: trajectories -> packed columns (the oracle: one list per field, then arrays), and giving the rows back.
@@ -9,16 +9,13 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from scripts.benchmarks.report import RUNS, Row
 from tests.data.oracle import PerAgentProcessor, Trajectory, pack
 from tests.data.streams import Message, Numbers, vector_spec
 from trajtrainer.data.agent_processor import AgentProcessor
@@ -38,6 +35,7 @@ class Case:
     floats: int
     horizon: int
     buffer: int
+    bar: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Figures:
         return self.record + self.gather
 
 
-CASES = (Case(12, 8, 1000, 12000), Case(100, 8, 64, 10240), Case(100, 200, 64, 10240))
+CASES = (Case(12, 8, 1000, 12000), Case(100, 8, 64, 10240, 20), Case(100, 200, 64, 10240))
 
 
 def messages(case: Case) -> tuple[list[StepBatch], ActionBatch]:
@@ -142,31 +140,16 @@ class _Clock:
         return lap
 
 
-def measure(repetitions: int = 5) -> list[dict[str, float]]:
-    """One entry per case: its numbers, the medians of both ways, and how many times faster the columns are."""
-    results = []
+def measure() -> list[Row]:
+    """Microseconds per agent-step of columns and oracle, and how many times faster the columns are."""
+    rows = []
     for case in CASES:
-        pairs = [(measure_columns(case, buffers=4), measure_oracle(case, buffers=1)) for _ in range(repetitions)]
-        result: dict[str, float] = {"agents": case.agents, "floats": case.floats, "horizon": case.horizon}
-        for i, name in enumerate(("columns", "oracle")):
-            for part in ("record", "gather", "total"):
-                result[f"{name}_{part}_us"] = statistics.median(getattr(pair[i], part) for pair in pairs)
-        result["factor"] = statistics.median(oracle.total / columns.total for columns, oracle in pairs)
-        results.append(result)
-    return results
-
-
-def main() -> None:
-    print("data path, microseconds per agent-step (median of 5)")
-    print(f"{'agents x floats':>16} {'':>8} {'record':>8} {'gather':>8} {'total':>8}")
-    for result in measure():
-        title = f"{result['agents']} x {result['floats']}"
-        for name in ("columns", "oracle"):
-            parts = "".join(f" {result[f'{name}_{part}_us']:8.2f}" for part in ("record", "gather", "total"))
-            print(f"{title:>16} {name:>8}{parts}")
-            title = ""
-        print(f"{'':>16} {'factor':>8} {result['factor']:26.1f}")
-
-
-if __name__ == "__main__":
-    main()
+        pairs = [(measure_columns(case, buffers=4), measure_oracle(case, buffers=1)) for _ in range(RUNS)]
+        label = f"{case.agents} agents x {case.floats} floats"
+        columns, oracle = ([pair[i].total for pair in pairs] for i in (0, 1))
+        rows += [
+            Row(f"agent processor + gather, columns, {label}", "us/agent-step", columns),
+            Row(f"agent processor + gather, per-agent oracle, {label}", "us/agent-step", oracle),
+            Row(f"oracle / columns, {label}", "times", [o / c for o, c in zip(oracle, columns, strict=True)], case.bar),
+        ]
+    return rows

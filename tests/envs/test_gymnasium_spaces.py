@@ -1,0 +1,283 @@
+"""Gymnasium spaces become sensors and actions, and actions become what the space contains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.envs.gymnasium_samples import action_batch
+from trajtrainer.envs.gymnasium_actions import ActionLayout
+from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_observations import ObservationLayout
+from trajtrainer.errors import InvalidDataError, UnsupportedError
+from trajtrainer.spec import ObservationKind, observation_kind
+
+
+def shapes(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
+    return {spec.name: tuple(spec.shape) for spec in ObservationLayout(space, "Env").specs}
+
+
+def byte_picture(*shape: int) -> spaces.Box:
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(-1, 1, (4,)), {"observation": (4,)}),
+        (spaces.Box(-1, 1, ()), {"observation": (1,)}),
+        (spaces.Box(-1, 1, (2, 3)), {"observation": (6,)}),
+        (spaces.Box(0, 1, (3, 3, 2), np.int8), {"observation": (18,)}),
+        (spaces.Discrete(5, start=-2), {"observation": (5,)}),
+        (spaces.MultiDiscrete([2, 3]), {"observation": (5,)}),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), {"observation": (14,)}),
+        (spaces.MultiBinary(3), {"observation": (3,)}),
+        (spaces.MultiBinary((2, 2)), {"observation": (4,)}),
+        (byte_picture(84, 64, 3), {"observation": (3, 84, 64)}),
+        (byte_picture(4, 84, 64), {"observation": (4, 84, 64)}),
+        (byte_picture(84, 64), {"observation": (1, 84, 64)}),
+        (byte_picture(64, 64, 64), {"observation": (64, 64, 64)}),
+        (byte_picture(7, 7, 3), {"observation": (147,)}),
+        (spaces.Box(0, 1, (40, 40, 3)), {"observation": (3, 40, 40)}),
+        (spaces.Box(0, 1, (40, 40)), {"observation": (1600,)}),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (3,))]), {"0": (2,), "1": (3,)}),
+        (
+            spaces.Dict({"b": spaces.Dict({"c": spaces.Discrete(2)}), "a": spaces.Box(0, 1, (3,))}),
+            {"a": (3,), "b.c": (2,)},
+        ),
+    ],
+)
+def test_observation_table(space: spaces.Space[Any], expected: dict[str, tuple[int, ...]]) -> None:
+    assert shapes(space) == expected
+    layout = ObservationLayout(space, "Env")
+    columns = layout.columns([space.sample(), space.sample()])
+    for spec, column in zip(layout.specs, columns, strict=True):
+        assert column.shape == (2, *spec.shape)
+        expected_kind = ObservationKind.VECTOR if len(spec.shape) == 1 else ObservationKind.VISUAL
+        assert observation_kind(spec) is expected_kind
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (byte_picture(20, 20, 3), np.uint8),
+        (byte_picture(4, 4, 3), np.float32),
+        (spaces.Box(0, 1, (20, 20, 3), np.uint8), np.float32),
+        (spaces.Box(0, 255, (20, 20, 3), np.float64), np.float32),
+    ],
+)
+def test_only_whole_byte_pictures_stay_bytes(space: spaces.Box, dtype: type) -> None:
+    (column,) = ObservationLayout(space, "Env").columns([space.sample()])
+    assert column.dtype == dtype
+
+
+def test_pictures_are_turned_to_channels_first() -> None:
+    picture = np.arange(20 * 24 * 3).reshape(20, 24, 3).astype(np.uint8)
+    (column,) = ObservationLayout(byte_picture(20, 24, 3), "Env").columns([picture, picture + 1])
+    assert column.flags.c_contiguous
+    assert column[1, 2, 5, 7] == picture[5, 7, 2] + 1
+
+
+def test_pictures_with_channels_first_stay_as_they_are() -> None:
+    space = byte_picture(2, 20, 24)
+    picture = space.sample()
+    (column,) = ObservationLayout(space, "Env").columns([picture])
+    np.testing.assert_array_equal(column[0], picture)
+
+
+def test_discrete_observations_are_one_hot() -> None:
+    layout = ObservationLayout(spaces.Discrete(4, start=10), "Env")
+    np.testing.assert_array_equal(layout.columns([10, np.int64(13)])[0], [[1, 0, 0, 0], [0, 0, 0, 1]])
+    several = ObservationLayout(spaces.MultiDiscrete([2, 3], start=[0, 5]), "Env")
+    np.testing.assert_array_equal(several.columns([np.array([1, 5])])[0], [[0, 1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(5),
+        spaces.Graph(spaces.Discrete(2), None),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.OneOf([spaces.Discrete(2), spaces.Discrete(3)]),
+        spaces.Box(0, 1, (0,)),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_unsupported_spaces_are_named(space: spaces.Space[Any]) -> None:
+    for make in (ObservationLayout, ActionLayout):
+        with pytest.raises(UnsupportedError) as error:
+            make(spaces.Dict({"part": spaces.Tuple([space])}), "Maze-v3")
+        assert "Maze-v3" in str(error.value)
+        assert str(space) in str(error.value)
+        assert "'part.0'" in str(error.value)
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Tuple([])])
+def test_empty_spaces(space: spaces.Space[Any]) -> None:
+    with pytest.raises(UnsupportedError, match="nothing to observe"):
+        ObservationLayout(space, "Env")
+    with pytest.raises(UnsupportedError, match="nothing to decide"):
+        ActionLayout(space, "Env")
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "message"),
+    [
+        (spaces.Box(0, 1, (3,)), np.zeros(4), r"shape \(4,\), expected \(3,\)"),
+        (spaces.Box(0, 1, (3,)), np.zeros((1, 3)), r"shape \(1, 3\)"),
+        (spaces.Box(0, 1, (3,)), [0, np.nan, 0], "NaN or infinity"),
+        (spaces.Box(0, 1, (3,)), [0, np.inf, 0], "NaN or infinity"),
+        (spaces.Box(0, 1, (3,)), None, "shape"),
+        (spaces.Discrete(3), 3, "outside of"),
+        (spaces.Discrete(3), -1, "outside of"),
+        (spaces.Dict({"a": spaces.Discrete(3)}), {"b": 1}, "KeyError"),
+    ],
+)
+def test_observations_that_are_not_of_the_space(space: spaces.Space[Any], observation: Any, message: str) -> None:
+    with pytest.raises(InvalidDataError, match=message):
+        ObservationLayout(space, "Env").columns([observation])
+
+
+def test_huge_but_finite_observations_are_fine() -> None:
+    (column,) = ObservationLayout(spaces.Box(-np.inf, np.inf, (2,)), "Env").columns([[3e38, 3e38]])
+    assert np.isfinite(column).all()
+
+
+@pytest.mark.parametrize(
+    ("space", "continuous", "branches"),
+    [
+        (spaces.Box(-2, 2, (3,)), 3, ()),
+        (spaces.Box(-2, 2, ()), 1, ()),
+        (spaces.Box(-2, 2, (2, 2)), 4, ()),
+        (spaces.Discrete(7), 0, (7,)),
+        (spaces.MultiDiscrete([2, 3]), 0, (2, 3)),
+        (spaces.MultiBinary(2), 0, (2, 2)),
+        (spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (2,)), spaces.Discrete(4)]), 2, (3, 4)),
+        (spaces.Dict({"z": spaces.Discrete(3), "a": spaces.Dict({"x": spaces.MultiDiscrete([4, 5])})}), 0, (4, 5, 3)),
+    ],
+)
+def test_action_table(space: spaces.Space[Any], continuous: int, branches: tuple[int, ...]) -> None:
+    spec = ActionLayout(space, "Env").spec
+    assert (spec.continuous_size, spec.discrete_branches) == (continuous, branches)
+
+
+def test_continuous_actions_are_stretched_to_the_bounds() -> None:
+    space = spaces.Box(np.array([-2, 0, -np.inf, 0], np.float32), np.array([2, 10, np.inf, np.inf], np.float32))
+    actions = ActionLayout(space, "Env").actions(action_batch([[-1] * 4, [0] * 4, [1] * 4], np.zeros((3, 0))))
+    np.testing.assert_allclose(actions, [[-2, 0, -1, 0], [0, 5, 0, 0], [2, 10, 1, 1]])
+
+
+def test_whole_numbered_boxes_get_equal_shares() -> None:
+    space = spaces.Box(-1, 2, (1,), np.int64)
+    steps = np.linspace(-1, 1, 401)[:, None]
+    actions = np.concatenate(ActionLayout(space, "Env").actions(action_batch(steps, np.zeros((401, 0)))))
+    assert np.unique_counts(actions).counts.tolist() == pytest.approx([100] * 4, abs=1)
+
+
+def test_hybrid_actions_keep_their_parts() -> None:
+    space = spaces.Dict(
+        {
+            "gears": spaces.MultiDiscrete([3, 4], start=[1, 0]),
+            "steer": spaces.Box(-1, 1, (2,)),
+            "on": spaces.Discrete(2),
+        }
+    )
+    layout = ActionLayout(space, "Env")
+    first, second = layout.actions(action_batch([[0.5, -0.5], [0, 1]], [[2, 3, 1], [0, 0, 0]]))
+    assert first["gears"].tolist() == [3, 3]
+    assert first["on"] == 1
+    assert first["steer"].tolist() == [0.5, -0.5]
+    assert second["gears"].tolist() == [1, 0]
+    assert second["steer"].tolist() == [0, 1]
+
+
+def leaves() -> st.SearchStrategy[spaces.Space[Any]]:
+    sizes = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+    dtypes = st.sampled_from([np.float32, np.float64, np.int8, np.uint8, np.int32, np.int64])
+    bounds = st.tuples(st.integers(0, 100), st.integers(0, 27))
+    boxes = st.builds(
+        lambda shape, dtype, pair: spaces.Box(pair[0], pair[0] + pair[1], tuple(shape), dtype),
+        st.lists(st.integers(1, 3), max_size=3),
+        dtypes,
+        bounds,
+    )
+    return st.one_of(
+        boxes,
+        st.just(spaces.Box(-np.inf, np.inf, (2,))),
+        st.just(spaces.Box(0, np.inf, (2,), np.float64)),
+        st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 5), st.integers(-3, 3)),
+        st.builds(lambda n: spaces.MultiDiscrete(n), sizes),
+        st.builds(lambda n: spaces.MultiBinary(n), sizes),
+    )
+
+
+def nested() -> st.SearchStrategy[spaces.Space[Any]]:
+    return st.recursive(
+        leaves(),
+        lambda parts: st.one_of(
+            st.builds(spaces.Tuple, st.lists(parts, min_size=1, max_size=3)),
+            st.builds(spaces.Dict, st.dictionaries(st.sampled_from("abc"), parts, min_size=1, max_size=3)),
+        ),
+        max_leaves=4,
+    )
+
+
+@given(space=nested(), seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=150)
+def test_any_action_is_one_that_the_space_contains(space: spaces.Space[Any], seed: int) -> None:
+    layout = ActionLayout(space, "Env")
+    generator = np.random.default_rng(seed)
+    continuous = generator.choice([-1, 1, *generator.uniform(-1, 1, 3)], (5, layout.spec.continuous_size))
+    discrete = generator.integers(0, layout.spec.discrete_branches, (5, layout.spec.discrete_size))
+    actions = layout.actions(action_batch(continuous, discrete))
+    assert len(actions) == 5
+    for action in actions:
+        assert space.contains(action), action
+
+
+@given(space=nested(), seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=150)
+def test_observations_keep_all_numbers(space: spaces.Space[Any], seed: int) -> None:
+    space.seed(seed)
+    layout = ObservationLayout(space, "Env")
+    samples = [space.sample() for _ in range(3)]
+    columns = layout.columns(samples)
+    assert [column.shape[1:] for column in columns] == [tuple(spec.shape) for spec in layout.specs]
+    for index, sample in enumerate(samples):
+        np.testing.assert_allclose(
+            np.concatenate([column[index] for column in columns]),
+            np.asarray(spaces.flatten(space, sample), np.float32),
+        )
+
+
+def masked(mask: spaces.Space[Any], action: spaces.Space[Any]) -> AgentSpaces:
+    return AgentSpaces(spaces.Dict({"observation": spaces.Box(0, 1, (2,)), "action_mask": mask}), action, "Env")
+
+
+def test_action_masks_of_observations_are_no_sensor() -> None:
+    agent = masked(spaces.MultiBinary(3), spaces.Discrete(3))
+    observations = [
+        {"observation": [0, 1], "action_mask": np.array([1, 0, 1], np.int8)},
+        {"observation": [1, 0], "action_mask": np.array([True, True, False])},
+    ]
+    assert [spec.name for spec in agent.spec.observation_specs] == ["observation"]
+    np.testing.assert_array_equal(agent.columns(observations)[0], [[0, 1], [1, 0]])
+    np.testing.assert_array_equal(agent.masks(observations, [{}, {}]), [[False, True, False], [False, False, True]])
+
+
+def test_action_masks_of_several_branches_and_of_infos() -> None:
+    agent = AgentSpaces(spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2, 3]), "Env")
+    infos = [{"action_mask": ([0, 1], [1, 1, 0])}, {}]
+    masks = agent.masks([[0], [0]], infos)
+    np.testing.assert_array_equal(masks, [[True, False, False, False, True], [False] * 5])
+
+
+def test_a_mask_of_the_wrong_size() -> None:
+    agent = masked(spaces.MultiBinary(2), spaces.Discrete(3))
+    with pytest.raises(InvalidDataError, match="has 2 entries, expected 3"):
+        agent.masks([{"observation": [0, 1], "action_mask": np.ones(2)}], [{}])

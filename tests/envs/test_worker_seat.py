@@ -1,0 +1,268 @@
+"""Real worker processes, with environments that need no player."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
+from tests.envs.fake_worlds import ClockworkMaker, EchoEnvironment
+from trajtrainer.envs import restart_quota
+from trajtrainer.envs.worker_messages import WorkerBugError
+from trajtrainer.envs.worker_process import EnvironmentMaker
+from trajtrainer.envs.worker_seat import WorkerSeats
+from trajtrainer.envs.workers import Workers
+from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
+from trajtrainer.steps import EnvironmentEvent
+
+LIMIT_S = 60.0
+UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
+
+
+@contextmanager
+def workers(
+    count: int, maker: EnvironmentMaker, settings: EnvironmentSettings = UNLIMITED, patience_s: float = LIMIT_S
+) -> Iterator[tuple[Workers, WorkerSeats]]:
+    """Workers that are gone at the end, with all that was theirs."""
+    open_before = set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()
+    seats = WorkerSeats(count, maker, patience_s)
+    environment = Workers(seats, settings)
+    processes = pids(seats)
+    try:
+        yield environment, seats
+        processes = pids(seats)
+    finally:
+        environment.close()
+    assert not any(is_alive(pid) for pid in processes)
+    if sys.platform == "linux":
+        # The resource tracker of multiprocessing starts with the first block and stays.
+        assert len(set(os.listdir("/proc/self/fd")) - open_before) <= 1
+
+
+def pids(seats: WorkerSeats) -> list[int]:
+    found = [seats[number].process_id for number in range(len(seats))]
+    return [pid for pid in found if pid is not None]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def until(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def next_event(environment: Workers) -> EnvironmentEvent:
+    (event,) = environment.wait(LIMIT_S)
+    return event
+
+
+def statistics(event: EnvironmentEvent) -> dict[str, float]:
+    return {statistic.key: statistic.value for statistic in event.statistics}
+
+
+def answer(environment: Workers, event: EnvironmentEvent) -> None:
+    batch = event.steps[BEHAVIOR]
+    observations = np.asarray(batch.obs[0][batch.num_terminal :], np.float32)
+    environment.send(event.worker, {BEHAVIOR: actions_for(observations)})
+
+
+def drive(environment: Workers, recorder: Recorder, condition: Callable[[], bool]) -> None:
+    """Steps until ``condition`` holds."""
+    end_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end_s
+        for event in environment.wait(0.25):
+            batch = event.steps[BEHAVIOR]
+            actions = recorder.record(event.worker, batch, is_reset=event.is_reset)
+            environment.send(event.worker, {BEHAVIOR: actions})
+
+
+def test_what_workers_send_is_recorded_and_what_they_get_fits(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with workers(3, ClockworkMaker(tmp_path)) as (environment, _):
+        environment.reset({})
+        drive(environment, recorder, lambda: len(recorder.seen) == 3 and min(recorder.seen.values()) > 100)
+    recorder.check()
+    assert recorder.seen.keys() == sent(tmp_path).keys() == {0, 1000, 2000}
+    for incarnation, count in sent(tmp_path).items():
+        assert recorder.seen[incarnation] <= count <= recorder.seen[incarnation] + 1
+
+
+def test_parameters_statistics_and_messages_of_any_size() -> None:
+    with workers(1, EchoEnvironment) as (environment, _):
+        environment.reset({"level": ConstantSettings(value=3.0)})
+        event = next_event(environment)
+        assert event.is_reset
+        assert list(event.new_specs) == [BEHAVIOR]
+        assert statistics(event).pop("process") != os.getpid()
+        assert statistics(event)["level"] == 3.0
+        for copies in (1, 5000, 2, 40_000, 1):
+            environment.set_parameters({"copies": ConstantSettings(value=copies)})
+            answer(environment, event)
+            event = next_event(environment)
+            assert not event.is_reset
+            assert not event.new_specs
+            assert len(event.steps[BEHAVIOR]) == copies + 2
+            assert event.steps[BEHAVIOR].agent[-1] == 2
+            assert event.steps[BEHAVIOR].obs[0][-1].tolist() == [0, 2, 0, 0]
+
+
+def test_a_worker_that_is_silent_holds_nobody_back(tmp_path: Path) -> None:
+    recorder = Recorder()
+    maker = ClockworkMaker(tmp_path, faults=["hang"], lives=1, longest=2)
+    with workers(1, maker, patience_s=0.5) as (environment, seats):
+        environment.reset({})
+        (stuck,) = pids(seats)
+        drive(environment, recorder, lambda: recorder.seen[1] > 5)
+        assert pids(seats) != [stuck]
+
+
+def test_three_hundred_faults_and_not_a_step_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments that fail at their start, in a reset and at work, and processes that end in the midst of it."""
+    monkeypatch.setattr(restart_quota, "FIRST_DELAY_S", 0.0)
+    kinds = ["raise"] * 20 + ["start", "reset"] * 2 + ["exit", "kill"]
+    maker = ClockworkMaker(tmp_path, faults=kinds, lives=75, longest=40)
+    recorder = Recorder()
+    with workers(4, maker) as (environment, _):
+        environment.reset({})
+        healthy = [1000 * worker + maker.lives for worker in range(4)]
+        drive(environment, recorder, lambda: all(recorder.seen[number] > 20 for number in healthy))
+    recorder.check()
+    counts = sent(tmp_path)
+    assert len(counts) == 4 * maker.lives + 4, "each of 300 lives ended with a fault, and nobody was started twice"
+    died = [number for number in counts if number not in healthy]
+    assert {number: counts[number] for number in died if counts[number]} == {
+        number: count for number, count in recorder.seen.items() if number in died
+    }
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
+    recorder = Recorder()
+    with workers(2, ClockworkMaker(tmp_path, step_s=0.001)) as (environment, seats):
+        environment.reset({})
+        drive(environment, recorder, lambda: len(recorder.seen) == 2)
+        first, second = pids(seats)
+        os.kill(first, number)
+        drive(environment, recorder, lambda: 1 in recorder.seen and recorder.seen[1000] > 20)
+        assert pids(seats)[1] == second
+        assert pids(seats)[0] != first
+    recorder.check()
+
+
+def test_a_bug_is_shown_with_its_traceback(tmp_path: Path) -> None:
+    maker = ClockworkMaker(tmp_path, faults=["bug"], lives=1, longest=2)
+    with workers(1, maker) as (environment, _):
+        environment.reset({})
+        with pytest.raises(WorkerBugError, match=r"(?s)fake_worlds\.py.*KeyError: 'a bug on request'"):
+            drive(environment, Recorder(), lambda: False)
+
+
+def test_beyond_the_quota(tmp_path: Path) -> None:
+    maker = ClockworkMaker(tmp_path, faults=["raise"], lives=9, longest=2)
+    with workers(1, maker, EnvironmentSettings()) as (environment, _):
+        environment.reset({})
+        with pytest.raises(EnvironmentFaultError, match="Environment 0 .*restarts_rate_limit_n: 1.*raised on request"):
+            drive(environment, Recorder(), lambda: False)
+
+
+def test_a_start_that_always_fails(tmp_path: Path) -> None:
+    maker = ClockworkMaker(tmp_path, faults=["start"], lives=9)
+    with pytest.raises(EnvironmentFaultError, match="raised on request"), workers(2, maker, EnvironmentSettings()):
+        pass
+
+
+def test_blocks_have_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
+    with workers(1, EchoEnvironment) as (environment, seats):
+        environment.reset({})
+        process = seats[0]._process
+        assert process is not None
+        names = [process._events.block.name, process._actions.block.name]
+        if sys.platform == "linux":
+            assert not any(Path("/dev/shm", name).exists() for name in names)
+
+
+def test_workers_log_through_the_main_process(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "trajtrainer"), workers(2, LoggingMaker()) as (environment, _):
+        environment.reset({})
+        seen: set[int] = set()
+        end_s = time.monotonic() + LIMIT_S
+        while len(seen) < 2 and time.monotonic() < end_s:
+            seen |= {event.worker for event in environment.wait(1.0)}
+    messages = [record.getMessage() for record in caplog.records if record.name == "trajtrainer.test"]
+    assert sorted(messages) == ["Environment 0: careful", "Environment 1: careful", "hello from 0"]
+
+
+class LoggingMaker:
+    """Logs as an environment may while it starts."""
+
+    def __call__(self, worker: int) -> EchoEnvironment:
+        logger = logging.getLogger("trajtrainer.test")
+        logger.info("hello from %d", worker)
+        logger.warning("careful")
+        return EchoEnvironment(worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_many_workers_are_small_and_without_torch() -> None:
+    count = int(os.environ.get("TRAJTRAINER_TEST_WORKERS", "6"))
+    with workers(count, EchoEnvironment) as (environment, seats):
+        environment.reset({})
+        seen: set[int] = set()
+        end_s = time.monotonic() + 10 * LIMIT_S
+        while len(seen) < count and time.monotonic() < end_s:
+            seen |= {event.worker for event in environment.wait(1.0)}
+        assert seen == set(range(count))
+        for pid in pids(seats):
+            assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+            assert resident_mb(pid) < 90
+
+
+def resident_mb(pid: int) -> float:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+def test_scripts_without_a_main_guard_may_have_workers(tmp_path: Path) -> None:
+    """The script is not run again in the workers."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('run', flush=True)\n"
+        "from tests.envs.fake_worlds import EchoEnvironment\n"
+        "from trajtrainer.envs.worker_seat import WorkerSeats\n"
+        "from trajtrainer.envs.workers import Workers\n"
+        "from trajtrainer.settings.environment import EnvironmentSettings\n"
+        "environment = Workers(WorkerSeats(2, EchoEnvironment, 60.0), EnvironmentSettings())\n"
+        "environment.reset({})\n"
+        "print(len(environment.wait(60.0)) > 0)\n"
+        "environment.close()\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["run", "True"], "", 0)

@@ -1,0 +1,311 @@
+"""Who is started again, when, and what the collector sees of it. No processes: seats under the test's command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from tests.envs.clockwork import BEHAVIOR, SPEC, batch
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.restart_quota import FIRST_DELAY_S
+from trajtrainer.envs.seat import CONNECTED, Report
+from trajtrainer.envs.workers import Workers
+from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
+from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
+from trajtrainer.unity.faults import (
+    LaunchError,
+    PlayerDiedError,
+    PlayerTimeoutError,
+    PlayerVersionError,
+    PortInUseError,
+)
+
+A, B, C = (ConstantSettings(value=value) for value in (1.0, 2.0, 3.0))
+NONE: dict[str, ActionBatch] = {}
+
+
+class Clock:
+    """Goes on when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class FakeSeat:
+    """Writes down what it is told."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.told: list[tuple[str, dict[str, float]]] = []
+
+    def take(self) -> list[tuple[str, dict[str, float]]]:
+        told, self.told = self.told, []
+        return told
+
+    def start(self) -> None:
+        self.told.append(("start", {}))
+
+    def reset(self, parameters: Parameters) -> None:
+        self.told.append(("reset", values(parameters)))
+
+    def send(self, actions: Mapping[str, ActionBatch], parameters: Parameters) -> None:
+        self.told.append(("send", values(parameters)))
+
+    def kill(self) -> None:
+        self.told.append(("kill", {}))
+
+
+class FakeSeats:
+    """Reports what the test has put in, one list per wait; an empty one lets the time pass."""
+
+    def __init__(self, count: int, clock: Clock) -> None:
+        self.seats = [FakeSeat(number) for number in range(count)]
+        self.coming: list[list[tuple[int, Report]]] = []
+        self.waits: list[float | None] = []
+        self.is_closed = False
+        self._clock = clock
+
+    def __getitem__(self, number: int) -> FakeSeat:
+        return self.seats[number]
+
+    def __len__(self) -> int:
+        return len(self.seats)
+
+    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+        self.waits.append(timeout_s)
+        if self.coming and (reports := self.coming.pop(0)):
+            return reports
+        assert timeout_s is not None, "it waits for ever"
+        self._clock.now_s += timeout_s
+        return []
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def values(parameters: Parameters) -> dict[str, float]:
+    found = {}
+    for name, sampler in parameters.items():
+        assert isinstance(sampler, ConstantSettings)
+        found[name] = sampler.value
+    return found
+
+
+def event(worker: int, *, is_reset: bool = False, specs: bool = False) -> EnvironmentEvent:
+    return EnvironmentEvent(
+        worker,
+        {BEHAVIOR: batch(worker, 0, 0)},
+        {BEHAVIOR: SPEC} if specs else {},
+        [Statistic("worker", worker, Aggregation.SUM)],
+        is_reset,
+    )
+
+
+def crash(text: str = "boom") -> EnvironmentFaultError:
+    return PlayerDiedError(text)
+
+
+def unlimited() -> EnvironmentSettings:
+    return EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
+
+
+class Rig:
+    def __init__(self, count: int = 2, settings: EnvironmentSettings | None = None, connect: bool = True) -> None:
+        self.clock = Clock()
+        self.seats = FakeSeats(count, self.clock)
+        self.seats.coming.append([(number, CONNECTED) for number in range(count if connect else 1)])
+        self.workers = Workers(self.seats, settings or EnvironmentSettings(), self.clock)
+
+    def take(self) -> list[list[tuple[str, dict[str, float]]]]:
+        return [seat.take() for seat in self.seats.seats]
+
+    def come(self, *reports: Report) -> list[EnvironmentEvent]:
+        """What the collector sees when these come, in the order of the workers, and nothing after them."""
+        self.seats.coming.append(list(enumerate(reports)))
+        return self.workers.wait(0.0)
+
+    def report(self, number: int, report: Report) -> list[EnvironmentEvent]:
+        self.seats.coming.append([(number, report)])
+        return self.workers.wait(0.0)
+
+
+def running(settings: EnvironmentSettings | None = None) -> Rig:
+    """Two workers that are at work."""
+    rig = Rig(settings=settings)
+    rig.workers.reset({"a": A, "b": B})
+    rig.come(event(0, is_reset=True), event(1, is_reset=True))
+    for worker in (0, 1):
+        rig.workers.send(worker, NONE)
+    rig.take()
+    return rig
+
+
+def test_all_that_are_ready_come_at_once_and_nobody_waits_for_the_others() -> None:
+    rig = Rig(3)
+    rig.workers.reset({"a": A})
+    assert rig.take() == [[("start", {}), ("reset", {"a": 1.0})]] * 3
+    assert [e.worker for e in rig.come(event(0), event(1))] == [0, 1]
+    rig.workers.send(1, NONE)
+    rig.workers.send(0, NONE)
+    assert rig.take() == [[("send", {})], [("send", {})], []]
+    assert [e.worker for e in rig.report(1, event(1))] == [1]
+    with pytest.raises(ValueError, match="Worker 2"):
+        rig.workers.send(2, NONE)
+
+
+def test_the_first_that_is_there_lets_the_run_begin_and_late_ones_are_reset_when_they_come() -> None:
+    rig = Rig(2, connect=False)
+    rig.workers.reset({"a": A})
+    assert rig.take()[1] == [("start", {})]
+    assert rig.report(1, CONNECTED) == []
+    assert rig.take()[1] == [("reset", {"a": 1.0})]
+
+
+def test_changed_parameters_go_out_once_with_the_next_message() -> None:
+    rig = running()
+    rig.come(event(0), event(1))
+    rig.workers.set_parameters({"a": C})
+    rig.workers.send(0, NONE)
+    assert rig.take() == [[("send", {"a": 3.0})], []]
+    rig.workers.set_parameters({"b": A})
+    rig.workers.send(1, NONE)
+    rig.report(0, event(0))
+    rig.workers.send(0, NONE)
+    rig.report(1, event(1))
+    rig.workers.send(1, NONE)
+    assert rig.take() == [[("send", {"b": 1.0})], [("send", {"a": 3.0, "b": 1.0}), ("send", {})]]
+
+
+def test_a_reset_voids_what_is_on_its_way_but_not_what_it_announced() -> None:
+    rig = running()
+    rig.report(1, event(1))
+    rig.workers.reset({"a": C})
+    assert rig.take() == [[], [("reset", {"a": 3.0})]], "worker 0 is at work: it is reset when it answers"
+    assert rig.report(0, event(0, specs=True)) == []
+    assert rig.take()[0] == [("reset", {"a": 3.0})]
+    (first,) = rig.report(0, event(0, is_reset=True))
+    assert first.is_reset
+    assert first.new_specs == {BEHAVIOR: SPEC}
+    assert [statistic.key for statistic in first.statistics] == ["worker"] * 2
+
+
+def test_a_failed_one_comes_back_reset_with_all_parameters_while_the_others_go_on() -> None:
+    rig = running()
+    rig.workers.set_parameters({"a": C})
+    assert rig.report(0, crash()) == []
+    assert rig.take() == [[], []]
+    for _ in range(3):
+        assert [e.worker for e in rig.report(1, event(1))] == [1]
+        rig.workers.send(1, NONE)
+    assert rig.take()[0] == []
+    rig.clock.now_s += FIRST_DELAY_S
+    assert [e.worker for e in rig.report(1, event(1))] == [1]
+    assert rig.take()[0] == [("start", {})]
+    assert rig.report(0, CONNECTED) == []
+    assert rig.take()[0] == [("reset", {"a": 3.0, "b": 2.0})]
+    (back,) = rig.report(0, event(0, is_reset=True, specs=True))
+    assert back.worker == 0
+
+
+def test_waiting_ends_in_time_for_a_restart() -> None:
+    rig = running()
+    rig.report(0, crash())
+    rig.seats.waits.clear()
+    rig.clock.now_s += 0.1
+    rig.seats.coming.clear()
+    begin_s = rig.clock.now_s
+    rig.workers.wait(10.0)
+    assert rig.seats.waits[0] == pytest.approx(FIRST_DELAY_S - 0.1)
+    assert rig.take()[0] == [("start", {})]
+    assert rig.clock.now_s == pytest.approx(begin_s + 10.0)
+
+
+def test_beyond_the_quota_the_reason_is_told() -> None:
+    rig = running()
+    rig.report(0, crash("the first"))
+    rig.clock.now_s += FIRST_DELAY_S
+    rig.report(1, event(1))
+    rig.report(0, CONNECTED)
+    with pytest.raises(EnvironmentFaultError, match=r"Environment 0 .*within the last 60 seconds.*the second"):
+        rig.report(0, crash("the second"))
+
+
+def test_each_worker_has_its_own_quota() -> None:
+    rig = running()
+    rig.come(crash(), crash())
+    rig.clock.now_s += FIRST_DELAY_S
+    rig.workers.wait(0.0)
+    assert rig.take() == [[("start", {})]] * 2
+
+
+@pytest.mark.parametrize("fault", [crash(), PlayerTimeoutError("hangs"), InvalidDataError("rubbish"), LaunchError("?")])
+def test_faults_at_work_are_healed(fault: EnvironmentFaultError) -> None:
+    rig = running()
+    assert rig.report(0, fault) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "heals"),
+    [
+        (LaunchError("no such build"), False),
+        (PlayerVersionError("9.0.0"), False),
+        (PortInUseError("taken"), False),
+        (PlayerTimeoutError("never connected"), False),
+        (crash(), True),
+    ],
+)
+def test_faults_of_the_first_start(fault: EnvironmentFaultError, heals: bool) -> None:
+    clock = Clock()
+    seats = FakeSeats(1, clock)
+    seats.coming = [[(0, fault)], [], [(0, CONNECTED)]]
+    if heals:
+        Workers(seats, EnvironmentSettings(), clock)
+        assert [told for told, _ in seats[0].take()] == ["start", "start"]
+        return
+    with pytest.raises(type(fault)):
+        Workers(seats, EnvironmentSettings(), clock)
+    assert seats.is_closed
+
+
+def test_a_late_player_that_never_connects_is_tried_again() -> None:
+    rig = Rig(2, connect=False)
+    assert rig.report(1, PlayerTimeoutError("never connected")) == []
+
+
+def test_an_interrupted_start_leaves_nothing_behind() -> None:
+    class Interrupted(FakeSeats):
+        def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+            raise KeyboardInterrupt
+
+    seats = Interrupted(2, Clock())
+    with pytest.raises(KeyboardInterrupt):
+        Workers(seats, EnvironmentSettings())
+    assert seats.is_closed
+    assert all(("kill", {}) in seat.told for seat in seats.seats)
+
+
+def test_a_worker_that_fails_again_and_again_waits_longer_each_time() -> None:
+    rig = running(unlimited())
+    delays = []
+    for _ in range(5):
+        rig.report(0, crash())
+        rig.take()
+        rig.seats.coming.clear()
+        begin_s = rig.clock.now_s
+        until(lambda: rig.workers.wait(0.05), lambda: bool(rig.seats[0].take()))
+        delays.append(rig.clock.now_s - begin_s)
+    assert np.allclose(np.diff(np.log2(delays)), 1, atol=0.4)
+
+
+def until(do: Callable[[], object], condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        do()
+        if condition():
+            return
+    raise AssertionError("never")
