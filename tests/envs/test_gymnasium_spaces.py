@@ -35,7 +35,7 @@ def byte_picture(*shape: int) -> spaces.Box:
         (spaces.Box(0, 1, (3, 3, 2), np.int8), {"observation": (18,)}),
         (spaces.Discrete(5, start=-2), {"observation": (5,)}),
         (spaces.MultiDiscrete([2, 3]), {"observation": (5,)}),
-        (spaces.MultiDiscrete([[2, 3], [4, 5]]), {"observation": (14,)}),
+        (spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])), {"observation": (14,)}),
         (spaces.MultiBinary(3), {"observation": (3,)}),
         (spaces.MultiBinary((2, 2)), {"observation": (4,)}),
         (byte_picture(84, 64, 3), {"observation": (3, 84, 64)}),

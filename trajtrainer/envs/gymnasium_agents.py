@@ -64,7 +64,7 @@ class AgentSpaces:
             InvalidDataError: a mask of another size than the actions.
         """
         forbidden = np.zeros((len(observations), self._num_choices), np.bool_)
-        if self._num_choices:
+        if self._num_choices and (self._masked or any(infos)):
             masks = (o[_MASK] for o in observations) if self._masked else (info.get(_MASK) for info in infos)
             for row, mask in zip(forbidden, masks, strict=True):
                 if mask is not None:

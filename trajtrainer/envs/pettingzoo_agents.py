@@ -25,9 +25,22 @@ class HasSpaces(Protocol):
     def action_space(self, agent: Any) -> spaces.Space[Any]: ...
 
 
+def agent_label(agent: AgentName) -> str:
+    """The name as text, whatever it is: "red_3" for ("red", 3)."""
+    return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
+
+
 def agent_type(agent: AgentName) -> str:
     """The name without its number: "adversary" for "adversary_0"; "agent" for agents that only have a number."""
-    return _NUMBER.sub("", str(agent)) or _UNNAMED
+    return _NUMBER.sub("", agent_label(agent)) or _UNNAMED
+
+
+def alike(env: HasSpaces, other_env: HasSpaces, agent: AgentName, other: AgentName | None = None) -> bool:
+    """Whether two agents have the same spaces; without ``other``, one agent in two environments."""
+    other = agent if other is None else other
+    return env.observation_space(agent) == other_env.observation_space(other) and env.action_space(
+        agent
+    ) == other_env.action_space(other)
 
 
 class AgentTypes:
@@ -57,9 +70,9 @@ class AgentTypes:
         for agent in agents:
             by_type.setdefault(agent_type(agent), []).append(agent)
         for type_, members in by_type.items():
-            alike = all(self._alike(members[0], member) for member in members[1:])
+            same = all(alike(env, env, members[0], member) for member in members[1:])
             for member in members:
-                self._join(member, type_ if alike else str(member))
+                self._join(member, type_ if same else agent_label(member))
 
     def behavior(self, agent: AgentName) -> str:
         """The behaviour's name."""
@@ -69,8 +82,8 @@ class AgentTypes:
             model = self._models.get(type_)
             # A type of unlike agents has no behaviour of its own name, unless an agent is called so.
             others = [known for known in self._behaviors if agent_type(known) == type_]
-            shared = self._alike(model, agent) if model is not None else not others
-            found = self._join(agent, type_ if shared else str(agent))
+            shared = alike(self._env, self._env, model, agent) if model is not None else not others
+            found = self._join(agent, type_ if shared else agent_label(agent))
         return found
 
     def spaces(self, behavior: str) -> AgentSpaces:
@@ -84,13 +97,7 @@ class AgentTypes:
         self._behaviors[agent] = behavior
         if behavior not in self._spaces:
             env = self._env
-            where = f"{self._where}, agent {agent}"
+            where = f"{self._where}, agent {agent_label(agent)}"
             self._spaces[behavior] = AgentSpaces(env.observation_space(agent), env.action_space(agent), where)
             self._models[behavior] = agent
         return behavior
-
-    def _alike(self, one: AgentName, other: AgentName) -> bool:
-        env = self._env
-        return env.observation_space(one) == env.observation_space(other) and env.action_space(one) == env.action_space(
-            other
-        )

@@ -12,9 +12,10 @@ import numpy as np
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_environment import check_rewards
 from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.pettingzoo_agents import AgentName, AgentTypes
+from trajtrainer.envs.pettingzoo_agents import AgentName, AgentTypes, alike
 from trajtrainer.envs.pettingzoo_game import Game, Record, as_parallel
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
@@ -46,13 +47,18 @@ class PettingZooEnvironment(InProcessEnvironment):
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
+        InvalidDataError: the copies' spaces differ.
     """
 
     def __init__(self, envs: Sequence[Any], *, seed: int, name: str | None = None) -> None:
         super().__init__(_name(envs[0]) if name is None else name, num_workers=1)
         self._games = [Game(as_parallel(env), seed + copy) for copy, env in enumerate(envs)]
         first = self._games[0].env
-        self._types = AgentTypes(first, getattr(first, "possible_agents", ()), self.name)
+        agents = list(getattr(first, "possible_agents", ()))
+        for game in self._games[1:]:
+            if not all(alike(first, game.env, agent) for agent in agents):
+                raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
+        self._types = AgentTypes(first, agents, self.name)
         self._parameters = EpisodeParameters()
         self._ids: dict[tuple[int, AgentName], int] = {}
         # Behaviour -> who was asked in the last event, in the order of its decisions.

@@ -75,6 +75,9 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
         return call(factory, what, arguments, offers)
 
     envs = _copies(make, settings.env_settings.num_envs)
+    if len({id(env) for env in envs}) < len(envs):
+        _close(envs)
+        raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
     return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, what))
 
 

@@ -74,7 +74,8 @@ _REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch
 FLAGS: tuple[Flag, ...] = (
     Flag("--env", "env_settings.env_path", Kind.TEXT,
         "Unity player to start. Without it, the run waits for the Editor on port 5004; sim:NAME is a "
-        "built-in simulation", "PATH"),
+        "built-in simulation, gym:ID a Gymnasium environment, pettingzoo:MODULE one of PettingZoo, "
+        "python:MODULE:FACTORY what your own function returns", "PATH"),
     Flag("--resume", "checkpoint_settings.resume", Kind.SWITCH,
         "Go on with an earlier run of this run-id where it stopped"),
     Flag("--load", "checkpoint_settings.load_model", Kind.SWITCH, "", note=_LOAD_NOTE),
@@ -91,12 +92,15 @@ FLAGS: tuple[Flag, ...] = (
         "Only act with the trained policy, without end; nothing is written"),
     Flag("--base-port", "env_settings.base_port", Kind.WHOLE,
         "Port of the first player; each further one takes the next. Without --env it is always 5004", "N"),
-    Flag("--num-envs", "env_settings.num_envs", Kind.WHOLE, "How many players run at the same time", "N"),
+    Flag("--num-envs", "env_settings.num_envs", Kind.WHOLE,
+        "How many players (or copies of another environment) run at the same time", "N"),
     Flag("--num-areas", "env_settings.num_areas", Kind.WHOLE, "How many training areas each player sets up", "N"),
     Flag("--listen-address", "env_settings.listen_address", Kind.TEXT,
         "Address to wait for players on; 0.0.0.0 lets other machines and containers in", "ADDRESS"),
     Flag("--debug", "debug", Kind.SWITCH, "Log in detail, show the players' own output, and tracebacks of errors"),
-    Flag("--env-args", "env_settings.env_args", Kind.REST, "Everything after this goes to the player's command line"),
+    Flag("--env-args", "env_settings.env_args", Kind.REST,
+        "Everything after this goes to the player's command line, or as key=value to the constructor of a "
+        "Python environment"),
     Flag("--max-lifetime-restarts", "env_settings.max_lifetime_restarts", Kind.WHOLE,
         "How often a crashed player is started again in one run; -1 without limit", "N"),
     Flag("--restarts-rate-limit-n", "env_settings.restarts_rate_limit_n", Kind.WHOLE,

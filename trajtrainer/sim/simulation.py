@@ -56,8 +56,8 @@ class SimulationStep:
     """What the agents of one simulation observe before their next decision, and which episodes ended before it.
 
     Attributes:
-        observations: per sensor f32 or u8 [N, *O], pictures as u8 (channels, height, width); where an episode ended,
-            the first observation of the next one.
+        observations: per sensor f32 [N, *O], pictures u8 or f32 (channels, height, width); where an episode ended, the
+            first observation of the next one.
         reward: f32 [N], since the last decision; 0 where an episode ended, for its reward is in ``ended_reward``.
         mask: bool [N, D], True = forbidden; None from a simulation that forbids nothing.
         ended: i64 [T], agents whose episode ended, ascending.

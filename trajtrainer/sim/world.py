@@ -134,8 +134,8 @@ def output_message(infos: list[bytes], side_channel: bytes, announcement: bytes 
     """
     if side_channel:
         infos = [*infos, delimited(3, side_channel)]
-    body = b"".join(infos)
-    output = key(1, DELIMITED) + varint(len(body))
+    body_size = sum(map(len, infos))
+    output = key(1, DELIMITED) + varint(body_size)
     after = delimited(2, announcement) if announcement else b""
-    size = varint(len(output) + len(body) + len(after))
-    return b"".join((HEADER, key(2, DELIMITED), size, output, body, after))
+    size = varint(len(output) + body_size + len(after))
+    return b"".join((HEADER, key(2, DELIMITED), size, output, *infos, after))

@@ -1,0 +1,5 @@
+"""Registers an id with Gymnasium when it is imported, as packages of environments do."""
+
+import gymnasium
+
+gymnasium.register("Counting-v3", "tests.envs.gymnasium_samples:CountingEnv")

@@ -1,0 +1,59 @@
+"""The configurations in ``config/gym`` train what they say they train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import trajtrainer
+from trajtrainer.settings.convert import load
+
+CONFIG = Path(__file__).resolve().parents[2] / "config" / "gym"
+
+
+def rewards_of(result: trajtrainer.LearnResult, behavior: str) -> list[float]:
+    """Mean reward of each summary."""
+    events = EventAccumulator(str(result.run_folder / behavior), size_guidance={"scalars": 0})
+    events.Reload()
+    return [event.value for event in events.Scalars("Environment/Cumulative Reward")]
+
+
+def short(name: str, behavior: str, **changes: Any) -> dict[str, Any]:
+    given: dict[str, Any] = yaml.safe_load((CONFIG / f"{name}.yaml").read_text())
+    given["behaviors"][behavior] |= changes
+    given["torch_settings"] = {"device": "cpu"}
+    return given
+
+
+@pytest.mark.slow
+def test_cartpole_is_solved(tmp_path: Path) -> None:
+    """475 is what counts as solved; within half of the steps that the configuration has."""
+    result = trajtrainer.learn(
+        short("CartPole", "CartPole-v1", max_steps=50000), results_dir=tmp_path, seed=1, verbose=False
+    )
+    assert result.behaviors["CartPole-v1"].steps < 51000
+    assert np.mean(rewards_of(result, "CartPole-v1")[-2:]) >= 475
+
+
+@pytest.mark.slow
+def test_pendulum_improves(tmp_path: Path) -> None:
+    result = trajtrainer.learn(
+        short("Pendulum", "Pendulum-v1", max_steps=50000), results_dir=tmp_path, seed=1, verbose=False
+    )
+    rewards = rewards_of(result, "Pendulum-v1")
+    assert rewards[0] < -1000
+    assert rewards[-1] > -500
+
+
+@pytest.mark.parametrize("path", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.stem)
+def test_configurations_are_whole(path: Path) -> None:
+    given = load(path.read_text(), path.name)
+    (name,) = given.behaviors
+    assert given.env_settings.env_path == f"gym:{name}"
+    assert name in gymnasium.registry

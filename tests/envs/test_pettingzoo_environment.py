@@ -1,0 +1,278 @@
+"""PettingZoo environments: types of agents as behaviours, agents that die, players that take turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.envs.gymnasium_samples import action_batch
+from tests.envs.pettingzoo_samples import Arena, Nim, Relay
+from tests.envs.test_select import NoLogs
+from trajtrainer.envs.pettingzoo_agents import AgentTypes, agent_type
+from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
+from trajtrainer.envs.select import make_environment
+from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import EnvironmentEvent, StepBatch
+
+
+def begin(environment: PettingZooEnvironment, **parameters: Any) -> EnvironmentEvent:
+    environment.reset(parameters)
+    (event,) = environment.wait()
+    return event
+
+
+def act(environment: PettingZooEnvironment, **choices: list[int]) -> EnvironmentEvent:
+    batches = {name: action_batch(np.zeros((len(c), 0)), np.array(c)[:, None]) for name, c in choices.items()}
+    environment.send(0, batches)
+    (event,) = environment.wait()
+    return event
+
+
+def records(batch: StepBatch) -> list[tuple[int, list[float], float, bool]]:
+    """(agent, observation, reward, is an end) of each row."""
+    return [
+        (int(agent), obs.tolist(), float(reward), row < batch.num_terminal)
+        for row, (agent, obs, reward) in enumerate(zip(batch.agent, batch.obs[0], batch.reward, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        ("adversary_0", "adversary"),
+        ("good_agent_12", "good_agent"),
+        ("walker1", "walker"),
+        ("solo", "solo"),
+        ("7", "agent"),
+        (3, "agent"),
+        (("red", 3), "red"),
+    ],
+)
+def test_agent_types(agent: str | int, expected: str) -> None:
+    assert agent_type(agent) == expected
+
+
+def test_agents_of_one_type_with_other_spaces_are_behaviors_of_their_own() -> None:
+    arena = Arena({"a_0": 1, "a_1": 1, "b_0": 1, "b_1": 1, "b_2": 1}, {"b_1": 5})
+    types = AgentTypes(arena, arena.possible_agents, "arena")
+    assert [types.behavior(agent) for agent in arena.possible_agents] == ["a", "a", "b_0", "b_1", "b_2"]
+    assert types.spec("b_1").action_spec.discrete_branches == (5,)
+    assert types.spec("b_0").action_spec.discrete_branches == (3,)
+
+
+def test_agents_that_nobody_announced() -> None:
+    types = AgentTypes(Arena({"a_0": 1}, {"a_2": 5, "c_1": 4}), ["a_0"], "arena")
+    assert [types.behavior(agent) for agent in ("a_1", "a_2", "c_0", "c_1", "a_2")] == ["a", "a_2", "c", "c_1", "a_2"]
+
+
+def test_types_become_behaviors_and_copies_share_them() -> None:
+    first, second = (Arena({"cat_0": 9, "mouse_0": 9, "mouse_1": 9}) for _ in range(2))
+    environment = PettingZooEnvironment([first, second], seed=5)
+    event = begin(environment)
+    assert event.is_reset
+    assert set(event.new_specs) == {"cat", "mouse"}
+    assert event.steps["cat"].agent.tolist() == [0, 3]
+    assert event.steps["mouse"].agent.tolist() == [1, 2, 4, 5]
+    assert (first.seeds, second.seeds) == ([5], [6])
+    event = act(environment, cat=[0, 1], mouse=[1, 2, 0, 1])
+    assert first.received == [{"cat_0": 0, "mouse_0": 1, "mouse_1": 2}]
+    assert second.received == [{"cat_0": 1, "mouse_0": 0, "mouse_1": 1}]
+    assert event.new_specs == {}
+    assert records(event.steps["mouse"])[:2] == [(1, [1, 1, 1], 111, False), (2, [2, 1, 1], 121, False)]
+
+
+def test_agents_die_and_come_back_with_the_next_episode() -> None:
+    arena = Arena({"a_0": 2, "a_1": -1, "a_2": 3})
+    environment = PettingZooEnvironment([arena], seed=0)
+    begin(environment)
+    batch = act(environment, a=[0, 0, 0]).steps["a"]
+    assert records(batch) == [(1, [1, 1, 1], 111, True), (0, [0, 1, 1], 101, False), (2, [2, 1, 1], 121, False)]
+    assert batch.interrupted.tolist() == [True]
+    batch = act(environment, a=[0, 0]).steps["a"]
+    assert records(batch) == [(0, [0, 1, 2], 102, True), (2, [2, 1, 2], 122, False)]
+    assert batch.interrupted.tolist() == [False]
+    batch = act(environment, a=[0]).steps["a"]
+    # The last one ends, and all three begin anew under their old ids.
+    assert records(batch) == [
+        (2, [2, 1, 3], 123, True),
+        (0, [0, 2, 0], 0, False),
+        (1, [1, 2, 0], 0, False),
+        (2, [2, 2, 0], 0, False),
+    ]
+    assert arena.seeds == [0, None]
+
+
+def test_an_agent_that_vanishes_without_a_word_is_interrupted() -> None:
+    class Leaky(Arena):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            results = super().step(actions)
+            if self.steps == 2:
+                self.agents.remove("a_1")
+                for part in results:
+                    del part["a_1"]
+            return results
+
+    environment = PettingZooEnvironment([Leaky({"a_0": 5, "a_1": 5})], seed=0)
+    begin(environment)
+    act(environment, a=[0, 0])
+    batch = act(environment, a=[0, 0]).steps["a"]
+    assert records(batch) == [(1, [1, 1, 1], 0, True), (0, [0, 1, 2], 102, False)]
+    assert batch.interrupted.tolist() == [True]
+
+
+def test_an_agent_that_stays_listed_after_its_end_is_not_asked() -> None:
+    class Sticky(Arena):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            everyone = list(self.agents)
+            self.received.append(actions)
+            results = super().step({agent: actions.get(agent) for agent in everyone})
+            self.agents = everyone
+            return results
+
+    environment = PettingZooEnvironment([Sticky({"a_0": 1, "a_1": 2})], seed=0)
+    begin(environment)
+    batch = act(environment, a=[0, 0]).steps["a"]
+    assert records(batch) == [(0, [0, 1, 1], 101, True), (1, [1, 1, 1], 111, False)]
+    batch = act(environment, a=[0]).steps["a"]
+    assert [record[0] for record in records(batch)] == [1, 0, 1]
+
+
+def test_parameters_go_to_each_episode() -> None:
+    arena = Arena({"a_0": 1})
+    environment = PettingZooEnvironment([arena], seed=0)
+    begin(environment, size=ConstantSettings(value=2))
+    environment.set_parameters({"size": ConstantSettings(value=3)})
+    act(environment, a=[0])
+    assert arena.options == [{"size": 2}, {"size": 3}]
+
+
+def test_players_of_a_board_game_are_asked_in_turns() -> None:
+    environment = PettingZooEnvironment([Nim()], seed=0)
+    batch = begin(environment).steps["player"]
+    assert records(batch) == [(0, [0, 5], 0, False)]
+    assert batch.mask.tolist() == [[False, False]]
+    batch = act(environment, player=[1]).steps["player"]  # 3 left
+    assert records(batch) == [(1, [1, 3], 0.5, False)]
+    batch = act(environment, player=[1]).steps["player"]  # 1 left
+    # What the player earned with the own move and during the other's.
+    assert records(batch) == [(0, [0, 1], 0.75, False)]
+    assert batch.mask.tolist() == [[False, True]]
+    batch = act(environment, player=[0]).steps["player"]
+    assert records(batch) == [
+        (0, [0, 0], 1.0, True),
+        (1, [1, 0], 0.25 - 1.0, True),
+        (0, [0, 5], 0, False),
+    ]
+    assert batch.interrupted.tolist() == [False, False]
+    assert batch.mask[:2].tolist() == [[False, False]] * 2
+
+
+def test_parallelizable_aec_environments_are_converted() -> None:
+    environment = PettingZooEnvironment([Relay()], seed=0)
+    batch = begin(environment).steps["player"]
+    assert records(batch) == [(0, [0, 0], 0, False), (1, [1, 0], 0, False)]
+    batch = act(environment, player=[0, 1]).steps["player"]
+    assert records(batch) == [(0, [0, 1], 1, False), (1, [1, 1], 2, False)]
+    batch = act(environment, player=[0, 1]).steps["player"]
+    assert records(batch)[:2] == [(0, [0, 2], 1, True), (1, [1, 2], 2, True)]
+    assert batch.interrupted.tolist() == [True, True]
+
+
+def test_continuous_actions_and_dict_observations() -> None:
+    class Skies(Arena):
+        def observation_space(self, agent: str) -> spaces.Space[Any]:
+            return spaces.Dict({"at": super().observation_space(agent), "kind": spaces.Discrete(2)})
+
+        def action_space(self, agent: str) -> spaces.Space[Any]:
+            return spaces.Box(0, 10, (2,))
+
+        def _observations(self, agents: list[str]) -> dict[str, Any]:
+            return {agent: {"at": at, "kind": 1} for agent, at in super()._observations(agents).items()}
+
+    arena = Skies({"bird_0": 2})
+    environment = PettingZooEnvironment([arena], seed=0)
+    batch = begin(environment).steps["bird"]
+    assert [column.tolist() for column in batch.obs] == [[[0, 1, 0]], [[0, 1]]]
+    environment.send(0, {"bird": action_batch([[-1, 1]], np.zeros((1, 0)))})
+    environment.wait()
+    assert arena.received[0]["bird_0"].tolist() == [0, 10]
+
+
+def test_faults_are_told() -> None:
+    class Broken(Arena):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            raise RuntimeError("floor gave way")
+
+    environment = PettingZooEnvironment([Broken({"a_0": 1})], seed=0)
+    begin(environment)
+    with pytest.raises(EnvironmentFaultError, match="arena failed in its step: RuntimeError: floor gave way"):
+        act(environment, a=[0])
+
+
+def test_rewards_must_be_finite() -> None:
+    class Broken(Arena):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            observations, rewards, *rest = super().step(actions)
+            return observations, {**rewards, "a_0": float("nan")}, *rest
+
+    environment = PettingZooEnvironment([Broken({"a_0": 3})], seed=0)
+    begin(environment)
+    with pytest.raises(InvalidDataError, match="arena, a gave a reward"):
+        act(environment, a=[0])
+
+
+def test_copies_must_be_alike() -> None:
+    with pytest.raises(InvalidDataError, match="different spaces"):
+        PettingZooEnvironment([Arena({"a_0": 1}), Arena({"a_0": 1}, {"a_0": 5})], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "at_once"),
+    [
+        ("generated_agents_parallel_v0", True),
+        ("generated_agents_parallel_cust_agentid_v0", True),
+        ("generated_agents_env_v0", False),
+        ("generated_agents_env_action_mask_info_v0", False),
+    ],
+)
+def test_environments_that_pettingzoo_is_tested_with(module: str, at_once: bool) -> None:
+    """New agents, new types and deaths at random. Part of one episode only: every reset makes up new spaces."""
+    env_settings = EnvironmentSettings(env_path=f"pettingzoo:test.example_envs.{module}", seed=1)
+    environment = make_environment(RunSettings(env_settings=env_settings), NoLogs())
+    generator = np.random.default_rng(1)
+    environment.reset({})
+    specs: dict[str, BehaviorSpec] = {}
+    alive: set[int] = set()
+    num_ended = 0
+    for _ in range(95 if at_once else 400):
+        (event,) = environment.wait()
+        specs |= event.new_specs
+        actions = {}
+        for name, batch in event.steps.items():
+            ended = set(batch.agent[: batch.num_terminal].tolist())
+            num_ended += len(ended)
+            alive |= set(batch.agent.tolist())
+            alive -= ended
+            allowed = ~batch.mask[batch.num_terminal :]
+            if batch.num_decisions:
+                choices = [[generator.choice(np.flatnonzero(row))] for row in allowed]
+                actions[name] = action_batch(np.zeros((len(choices), 0)), choices)
+        assert sum(batch.num_decisions for batch in event.steps.values()) == (len(alive) if at_once else 1)
+        environment.send(0, actions)
+    environment.close()
+    assert len(specs) > 3, "types appear while it runs"
+    assert num_ended > 3 or not at_once
+
+
+def test_close() -> None:
+    arenas = [Arena({"a_0": 1}) for _ in range(2)]
+    environment = PettingZooEnvironment(arenas, seed=0)
+    environment.close()
+    environment.close()
+    assert [arena.closed for arena in arenas] == [True, True]

@@ -1,0 +1,239 @@
+"""What ``--env`` may say, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.envs.gymnasium_samples import CountingEnv
+from tests.envs.test_base_env_environment import RUNNER, Scripted, script
+from trajtrainer.envs import select
+from trajtrainer.envs.base_env_environment import BaseEnvEnvironment
+from trajtrainer.envs.factories import keyword_arguments, to_env_args
+from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
+from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.settings.run import RunSettings
+
+
+class NoLogs:
+    def player_log(self, worker: int) -> Path | None:
+        return None
+
+
+def settings(env_path: str | None, *env_args: str, num_envs: int = 1, seed: int = 50) -> RunSettings:
+    return RunSettings(
+        env_settings=EnvironmentSettings(env_path=env_path, env_args=list(env_args), num_envs=num_envs, seed=seed)
+    )
+
+
+def make(env_path: str, *env_args: str, num_envs: int = 1) -> Environment:
+    return select.make_environment(settings(env_path, *env_args, num_envs=num_envs), NoLogs())
+
+
+def counting(length: int = 3, *, seed: int = 0, worker_id: int = 0) -> CountingEnv:
+    env = CountingEnv(length)
+    env.seed = 1000 * worker_id + seed
+    return env
+
+
+def base_env(side_channels: list[Any], worker_id: int) -> Scripted:
+    env = Scripted({"Runner?team=1": RUNNER, "Eye": RUNNER}, script())
+    env.log.append((worker_id, len(side_channels)))
+    return env
+
+
+def nothing() -> object:
+    return object()
+
+
+def failing() -> object:
+    raise OSError("no such level")
+
+
+def test_env_args_are_keyword_arguments() -> None:
+    given = ["a=1", "--b=2.5", "c=true", "d=[1, 2]", "e=some text", "f=", "g=1e-3", "h=null", "i={x: y}", 'j="2"']
+    assert keyword_arguments(given) == {
+        "a": 1,
+        "b": 2.5,
+        "c": True,
+        "d": [1, 2],
+        "e": "some text",
+        "f": "",
+        "g": 0.001,
+        "h": None,
+        "i": {"x": "y"},
+        "j": "2",
+    }
+    assert keyword_arguments(None) == {}
+
+
+@pytest.mark.parametrize("wrong", ["fast", "=3", "two words=3"])
+def test_env_args_that_are_none(wrong: str) -> None:
+    with pytest.raises(SettingsError, match="key=value"):
+        keyword_arguments([wrong])
+    with pytest.raises(SettingsError, match="YAML"):
+        keyword_arguments(["a=[1"])
+
+
+def test_env_args_from_python_and_back() -> None:
+    arguments = {"a": 1e-5, "b": "1", "c": None, "d": [True, {"e": "f"}], "g": "true"}
+    assert keyword_arguments(to_env_args(arguments)) == arguments
+    with pytest.raises(SettingsError, match=r"functools\.partial"):
+        to_env_args({"a": object()})
+
+
+def test_gymnasium_ids() -> None:
+    environment = make("gym:CartPole-v1", "max_episode_steps=2", num_envs=3)
+    assert isinstance(environment, GymnasiumEnvironment)
+    environment.reset({})
+    (event,) = environment.wait()
+    assert event.steps["CartPole-v1"].agent.tolist() == [0, 1, 2]
+    assert len(np.unique(event.steps["CartPole-v1"].obs[0], axis=0)) == 3, "copies have their own seeds"
+    environment.close()
+
+
+def test_gymnasium_modules_that_register_ids() -> None:
+    environment = make("gym:tests.envs.registering:Counting-v3", "length=1")
+    environment.reset({})
+    assert list(environment.wait()[0].steps) == ["Counting-v3"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("gym:", "names no environment"),
+        ("gym:CartPoll-v1", "CartPoll"),
+        ("gym:CartPole-v99", "v99"),
+        ("gym:no_such_module:Env-v0", "no_such_module"),
+        ("pettingzoo:", "names no environment"),
+        ("pettingzoo:classic.no_such_game_v1", "no Python module pettingzoo.classic.no_such_game_v1"),
+        ("pettingzoo:tests.envs.gymnasium_samples", "no function or class 'parallel_env'"),
+        ("python:", "names no environment"),
+        ("python:tests.envs.test_select", "PACKAGE.MODULE:FACTORY"),
+        ("python:no.such.module:make", "no Python module no.such.module"),
+        ("python:tests.envs.test_select:no_such_function", "no function or class 'no_such_function'"),
+        ("python:tests.envs.test_select:RUNNER", "no function or class 'RUNNER'"),
+        ("python:tests.envs.test_select:nothing", "made a builtins.object. Expected a gymnasium.Env"),
+    ],
+)
+def test_what_cannot_be(path: str, message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        make(path)
+    assert message in str(error.value)
+
+
+def test_arguments_that_the_environment_does_not_take() -> None:
+    with pytest.raises(EnvironmentFaultError, match="colour"):
+        make("gym:CartPole-v1", "colour=red")
+    with pytest.raises(SettingsError, match="colour"):
+        make("python:tests.envs.test_select:counting", "colour=red")
+
+
+def test_factories_that_fail() -> None:
+    with pytest.raises(EnvironmentFaultError, match="OSError: no such level"):
+        make("python:tests.envs.test_select:failing")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "package"), [("gym:CartPole-v1", "gymnasium"), ("pettingzoo:butterfly.pistonball_v6", "pettingzoo")]
+)
+def test_missing_packages_are_named_in_one_sentence(scheme: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SettingsError, match=rf"needs the package {package}.*pip install 'trajtrainer\[gym\]'"):
+        make(scheme)
+
+
+def test_python_factories_get_what_they_have_parameters_for() -> None:
+    environment = make("python:tests.envs.test_select:counting", "length=7", num_envs=2)
+    assert isinstance(environment, GymnasiumEnvironment)
+    assert environment.name == "CountingEnv"
+    # The factory's own seed shows until the first reset, which seeds the copies.
+    made: list[Any] = list(environment._envs)
+    assert [env.seed for env in made] == [50, 1051]
+    assert [env.length for env in made] == [7, 7]
+
+
+def test_python_factories_of_base_envs() -> None:
+    environment = make("python:tests.envs.test_select:base_env", num_envs=2)
+    assert isinstance(environment, BaseEnvEnvironment)
+    assert environment.num_workers == 2
+    envs: list[Any] = [worker.env for worker in environment._workers]
+    assert [env.log for env in envs] == [[(0, 3)], [(1, 3)]]
+    assert all(worker.channels is not None for worker in environment._workers)
+
+
+@pytest.mark.parametrize("name", ["Arena", "parallel_env"])
+def test_python_factories_of_pettingzoo(name: str) -> None:
+    environment = make(f"python:tests.envs.pettingzoo_samples:{name}", "lives={a_0: 1}")
+    assert isinstance(environment, PettingZooEnvironment)
+
+
+def test_pettingzoo_modules() -> None:
+    environment = make("pettingzoo:tests.envs.pettingzoo_samples", "lives={cat_0: 1, mouse_0: 2}", num_envs=2)
+    assert isinstance(environment, PettingZooEnvironment)
+    environment.reset({})
+    assert set(environment.wait()[0].steps) == {"cat", "mouse"}
+
+
+def test_modules_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_only_game.py").write_text("from tests.envs.gymnasium_samples import CountingEnv as make\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    assert isinstance(make("python:my_only_game:make"), GymnasiumEnvironment)
+
+
+def test_modules_that_need_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_needy_game.py").write_text("import surely_not_installed\n")
+    (tmp_path / "my_broken_game.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SettingsError, match="needs the Python package 'surely_not_installed'"):
+        make("python:my_needy_game:make")
+    with pytest.raises(EnvironmentFaultError, match="my_broken_game cannot be imported: ZeroDivisionError"):
+        make("python:my_broken_game:make")
+
+
+def test_copies_are_closed_when_a_later_one_fails() -> None:
+    made: list[CountingEnv] = []
+
+    def second_fails(worker_id: int) -> CountingEnv:
+        if worker_id:
+            raise OSError("only one")
+        made.append(CountingEnv())
+        return made[0]
+
+    with pytest.raises(EnvironmentFaultError, match="only one"):
+        select.from_factory(second_fails, settings("python:x:y", num_envs=2))
+    assert made[0].closed
+
+
+def test_each_call_must_make_a_new_environment() -> None:
+    env = CountingEnv()
+    with pytest.raises(SettingsError, match="the same environment twice"):
+        select.from_factory(lambda: env, settings("python:x:y", num_envs=2))
+    assert env.closed
+
+
+@pytest.mark.parametrize("path", [None, "sim:Basic", "Builds/3DBall", r"C:\Builds\Game.exe"])
+def test_all_else_is_unity(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[RunSettings] = []
+    monkeypatch.setattr(select, "make_unity_environment", lambda settings, logs: asked.append(settings))
+    given = settings(path)
+    select.make_environment(given, NoLogs())
+    assert asked == [given]
+
+
+def test_optional_packages_are_imported_only_when_used() -> None:
+    program = (
+        "import sys, trajtrainer.envs.select; "
+        "print(sorted({'gymnasium', 'pettingzoo', 'torch'} & {m.split('.')[0] for m in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
