@@ -110,10 +110,10 @@ def train(case: Case, max_steps: int | None = None) -> Figures:
         command += ["--seed=1", "--base-port=16100", f"--env={case.player[0]}"]
         if case.player[1:]:
             command += ["--env-args", *case.player[1:]]
-        return _follow(command)
+        return follow(command)
 
 
-def _follow(command: list[str]) -> Figures:
+def follow(command: list[str]) -> Figures:
     summaries = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.streams import vector_spec
+from trajtrainer.envs import shared_block
 from trajtrainer.envs.shared_block import SharedBlock
 from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
+from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.steps import ActionBatch, StepBatch
 
@@ -75,11 +79,11 @@ sizes = st.lists(
 @given(messages=sizes, seed=st.integers(0, 1000))
 def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[str, list[int]]], seed: int) -> None:
     block = SharedBlock.create(64)
-    other = SharedBlock.open(block.name)
+    other = SharedBlock.open(block.address)
     block.unlink()
     writer, reader = EventBlock(block), EventBlock(other)
     action_writer, action_reader = ActionBlock(SharedBlock.create(8192)), ActionBlock(SharedBlock.create(64))
-    action_reader.use(SharedBlock.open(action_writer.block.name))
+    action_reader.use(SharedBlock.open(action_writer.block.address))
     for number, message in enumerate(messages):
         steps = {name: random_batch(name, n, t, seed + number) for name, (t, n) in message.items()}
         for name in steps:
@@ -91,7 +95,7 @@ def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[st
         needed = writer.room_for(steps)
         if needed > writer.block.size:
             larger = SharedBlock.create(needed)
-            reader.use(SharedBlock.open(larger.name))
+            reader.use(SharedBlock.open(larger.address))
             larger.unlink()
             writer.use(larger)
         writer.write(steps)
@@ -126,12 +130,12 @@ def test_many_sizes_do_not_pile_up() -> None:
 
 def test_a_block_is_gone_when_both_have_closed_it() -> None:
     block = SharedBlock.create(100)
-    other = SharedBlock.open(block.name)
+    other = SharedBlock.open(block.address)
     block.buffer[3] = 7
     block.unlink()
     assert other.buffer[3] == 7
-    with pytest.raises(FileNotFoundError):
-        SharedBlock.open(block.name)
+    with pytest.raises(OSError, match="No such file"):
+        SharedBlock.open(block.address)
     block.unlink()
     block.close()
     assert other.buffer[3] == 7
@@ -145,3 +149,19 @@ def test_arrays_may_outlive_their_block() -> None:
     block.close()
     del block
     assert array.tolist() == [5] * 4
+
+
+def test_a_block_on_disk_where_there_are_no_files_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shared_block, "_OPEN_FILES", "/does/not/exist")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    block = SharedBlock.create(100)
+    other = SharedBlock.open(block.address)
+    block.buffer[3] = 7
+    block.unlink()
+    assert list(tmp_path.iterdir()) == []
+    assert other.buffer[3] == 7
+
+
+def test_no_room() -> None:
+    with pytest.raises(EnvironmentFaultError, match=r"no room for .* bytes"):
+        SharedBlock.create(2**60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
 from tests.envs.fake_worlds import ClockworkMaker, EchoEnvironment
 from trajtrainer.envs import restart_quota
+from trajtrainer.envs.shared_block import SharedBlock
 from trajtrainer.envs.worker_messages import WorkerBugError
 from trajtrainer.envs.worker_process import EnvironmentMaker
 from trajtrainer.envs.worker_seat import WorkerSeats
@@ -35,7 +37,7 @@ def workers(
     count: int, maker: EnvironmentMaker, settings: EnvironmentSettings = UNLIMITED, patience_s: float = LIMIT_S
 ) -> Iterator[tuple[Workers, WorkerSeats]]:
     """Workers that are gone at the end, with all that was theirs."""
-    open_before = set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()
+    open_before = open_files()
     seats = WorkerSeats(count, maker, patience_s)
     environment = Workers(seats, settings)
     processes = pids(seats)
@@ -46,8 +48,17 @@ def workers(
         environment.close()
     assert not any(is_alive(pid) for pid in processes)
     if sys.platform == "linux":
-        # The resource tracker of multiprocessing starts with the first block and stays.
-        assert len(set(os.listdir("/proc/self/fd")) - open_before) <= 1
+        # The resource tracker of multiprocessing starts with the first process and stays.
+        assert len(open_files() - open_before) <= 1
+
+
+def open_files() -> set[tuple[str, str]]:
+    """Number and target of what this process has open."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir() if sys.platform == "linux" else ():
+        with contextlib.suppress(FileNotFoundError):
+            found.add((link.name, os.readlink(link)))
+    return found
 
 
 def pids(seats: WorkerSeats) -> list[int]:
@@ -182,7 +193,7 @@ def test_beyond_the_quota(tmp_path: Path) -> None:
     maker = ClockworkMaker(tmp_path, faults=["raise"], lives=9, longest=2)
     with workers(1, maker, EnvironmentSettings()) as (environment, _):
         environment.reset({})
-        with pytest.raises(EnvironmentFaultError, match="Environment 0 .*restarts_rate_limit_n: 1.*raised on request"):
+        with pytest.raises(EnvironmentFaultError, match=r"Environment 0 .*restarts_rate_limit_n: 1.*raised on request"):
             drive(environment, Recorder(), lambda: False)
 
 
@@ -197,9 +208,9 @@ def test_blocks_have_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
         environment.reset({})
         process = seats[0]._process
         assert process is not None
-        names = [process._events.block.name, process._actions.block.name]
-        if sys.platform == "linux":
-            assert not any(Path("/dev/shm", name).exists() for name in names)
+        for block in (process._events.block, process._actions.block):
+            with pytest.raises(OSError, match="No such file"):
+                SharedBlock.open(block.address)
 
 
 def test_workers_log_through_the_main_process(caplog: pytest.LogCaptureFixture) -> None:

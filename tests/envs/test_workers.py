@@ -14,10 +14,12 @@ from trajtrainer.envs.seat import CONNECTED, Report
 from trajtrainer.envs.workers import Workers
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
+from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.unity.faults import (
     LaunchError,
     PlayerDiedError,
+    PlayerQuitError,
     PlayerTimeoutError,
     PlayerVersionError,
     PortInUseError,
@@ -112,7 +114,7 @@ def crash(text: str = "boom") -> EnvironmentFaultError:
 
 
 def unlimited() -> EnvironmentSettings:
-    return EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
+    return EnvironmentSettings(env_path="build", max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
 
 
 class Rig:
@@ -273,9 +275,24 @@ def test_faults_of_the_first_start(fault: EnvironmentFaultError, heals: bool) ->
     assert seats.is_closed
 
 
-def test_a_late_player_that_never_connects_is_tried_again() -> None:
-    rig = Rig(2, connect=False)
-    assert rig.report(1, PlayerTimeoutError("never connected")) == []
+def test_a_late_player_that_never_connects_is_tried_again_but_not_the_editor() -> None:
+    fault = PlayerTimeoutError("never connected")
+    assert Rig(2, unlimited(), connect=False).report(1, fault) == []
+    editor = Rig(1)
+    editor.report(0, PlayerQuitError("play mode was left"))
+    editor.clock.now_s += FIRST_DELAY_S
+    editor.workers.wait(0.0)
+    with pytest.raises(PlayerTimeoutError):
+        editor.report(0, fault)
+
+
+def test_environments_must_be_alike() -> None:
+    rig = running()
+    rig.report(0, event(0, specs=True))
+    other = event(1)
+    other.new_specs = {BEHAVIOR: BehaviorSpec([], SPEC.action_spec)}
+    with pytest.raises(EnvironmentFaultError, match="Environment 1 announces the behaviour 'Clockwork"):
+        rig.report(1, other)
 
 
 def test_an_interrupted_start_leaves_nothing_behind() -> None:

@@ -19,6 +19,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_trainer
+from trajtrainer.trainers.off_policy import OffPolicyTrainer
 from trajtrainer.trainers.on_policy import OnPolicyTrainer
 from trajtrainer.trainers.rl_trainer import RLTrainer
 
@@ -49,8 +50,8 @@ class Trajectory:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-class Rig:
-    """``put`` trajectories, ``trainer.advance()``, look at ``events``, ``statistics()`` and ``trainer``."""
+class TrainerRig:
+    """``put`` trajectories, ``made.advance()``, look at ``checkpoints``, ``statistics()`` and the trainer ``made``."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Rig:
         self.timers = Timers()
         self.checkpoints: list[int] = []
         self.rng = np.random.default_rng(abs(seed))
-        trainer = create_trainer(
+        self.made = create_trainer(
             behavior,
             self.spec,
             settings,
@@ -86,8 +87,6 @@ class Rig:
             training=training,
             checkpoint=self._checkpoint,
         )
-        assert isinstance(trainer, OnPolicyTrainer)
-        self.trainer = trainer
 
     def _checkpoint(self, trainer: RLTrainer) -> None:
         self.checkpoints.append(trainer.step)
@@ -130,6 +129,24 @@ class Rig:
         (_, values), *_ = self.recorder.summaries[before:]
         del self.recorder.summaries[before:]
         return {tag: list(summary.values) for tag, summary in values.items()}
+
+
+class Rig(TrainerRig):
+    """With PPO's trainer."""
+
+    @property
+    def trainer(self) -> OnPolicyTrainer:
+        assert isinstance(self.made, OnPolicyTrainer)
+        return self.made
+
+
+class OffPolicyRig(TrainerRig):
+    """With SAC's trainer."""
+
+    @property
+    def trainer(self) -> OffPolicyTrainer:
+        assert isinstance(self.made, OffPolicyTrainer)
+        return self.made
 
 
 def weights(trainer: RLTrainer) -> list[Tensor]:

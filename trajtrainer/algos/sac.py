@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +12,9 @@ from torch import Tensor
 from trajtrainer.algos import sac_losses
 from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
 from trajtrainer.algos.sac_stack import StackedEvaluation, can_stack, is_small
-from trajtrainer.algos.sac_values import Evaluation, SeparateEvaluation, ValueNetworks
+from trajtrainer.algos.sac_values import Estimates, Evaluation, SeparateEvaluation, ValueNetworks
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.algos.squashed import draw
 from trajtrainer.algos.transitions import Transitions
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
@@ -41,8 +41,7 @@ def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor,
     return actor, ValueNetworks(critic=critic, target=target, q1=q1, q2=q2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entropy:
+class _Entropy(NamedTuple):
     """Of the policy in b states. Without one kind of actions its fields are None.
 
     Attributes:
@@ -144,42 +143,67 @@ class SAC:
         encoded = self.actor.body.encoder(batch.obs)
         encoding, _ = self.actor.body.of_encoded(encoded, None, batch.memory, batch.sequence_length)
         policy = self.actor.head(encoding, batch.mask)
-        sampled = policy.continuous_from_noise(batch.noise) if self._continuous_size else None
+        sampled, entropy = self._decide(policy, batch.noise)
         estimates = self._evaluate(batch, encoded, sampled)
-        entropy = self._entropy(policy, sampled)
-        bonus = self._bonus(entropy)
-        policy_loss = sac_losses.policy_loss(estimates.sampled_q[0], *bonus, policy.probs, mask)
-        with torch.no_grad():
-            q_target = torch.addcmul(batch.rewards, batch.discount, estimates.next_value)
-            value_target = sac_losses.value_target(
-                self._of_policy(estimates.sampled_q, policy), *bonus, self._num_branches
-            )
-        q_losses = sac_losses.squared_error(self._of_batch(estimates.stored_q, batch), q_target, mask)
-        value_loss = sac_losses.squared_error(estimates.value, value_target, mask)
-        total = policy_loss + q_losses.sum() + value_loss + self._coefficient_loss(entropy, mask)
-        q1_loss, q2_loss = q_losses.detach().unbind()
-        return total, {
+        policy_loss, coefficient_loss = self._policy_losses(policy, entropy, estimates.sampled_q[0], mask)
+        trained, targets = self._regression(batch, policy, entropy, estimates)
+        value_loss, each = sac_losses.value_loss(trained, targets, mask)
+        of_value, of_q1, of_q2 = each.unbind()
+        return policy_loss + coefficient_loss + value_loss, {
             "Losses/Policy Loss": policy_loss.detach(),
-            "Losses/Value Loss": value_loss.detach(),
-            "Losses/Q1 Loss": q1_loss,
-            "Losses/Q2 Loss": q2_loss,
+            "Losses/Value Loss": of_value,
+            "Losses/Q1 Loss": of_q1,
+            "Losses/Q2 Loss": of_q2,
         }
 
-    def _entropy(self, policy: ActionDistribution, sampled: Tensor | None) -> _Entropy:
-        continuous = None if sampled is None else -policy.continuous_log_prob(sampled).sum(1)
-        discrete = None
+    def _decide(self, policy: ActionDistribution, noise: Tensor) -> tuple[Tensor | None, _Entropy]:
+        """The continuous actions that the noise leads to [b, C], if there are any, and the policy's entropies."""
+        sampled = continuous = discrete = None
+        if self._continuous_size:
+            sampled, log_prob = draw(policy.mu, policy.log_sigma, noise)
+            continuous = -log_prob
         if self._num_branches:
             discrete = -(policy.probs * policy.all_log_probs) @ self._sum_by_branch
-        return _Entropy(continuous, discrete)
+        return sampled, _Entropy(continuous, discrete)
 
-    def _bonus(self, entropy: _Entropy) -> tuple[Tensor | None, Tensor | None]:
-        """The entropies times their coefficients [b], continuous and discrete."""
-        continuous, discrete = entropy.continuous, entropy.discrete
-        if continuous is not None:
-            continuous = self.log_alpha_continuous.detach().exp() * continuous
-        if discrete is not None:
-            discrete = discrete @ self.log_alpha_discrete.detach().exp()
-        return continuous, discrete
+    def _policy_losses(
+        self, policy: ActionDistribution, entropy: _Entropy, q: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """``-(Q + alpha * entropy)``, by the first Q network [V, b, P] and as the mean over reward signals; and
+        ``ln alpha * (entropy - target)``, which moves the coefficients until the entropy meets its target.
+
+        With both kinds of actions the values of the discrete ones count twice, as in ML-Agents. That the coefficients'
+        loss is by their logarithms is its way, too (reference 11, quirk 12).
+        """
+        mean_q = q.mean(0) if len(q) > 1 else q[0]
+        value = sac_losses.mean_of_rows(mean_q if not self._num_branches else mean_q * policy.probs, mask).sum()
+        gain = coefficient_loss = value.new_zeros(())
+        if entropy.continuous is not None:
+            mean = sac_losses.mean_of_rows(entropy.continuous, mask)
+            gain = gain + value + mean * self.log_alpha_continuous.detach().exp().squeeze(0)
+            surplus = mean.detach() + self._continuous_size
+            coefficient_loss = coefficient_loss + self.log_alpha_continuous.squeeze(0) * surplus
+        if entropy.discrete is not None:
+            means = sac_losses.mean_of_rows(entropy.discrete, mask)
+            gain = gain + value + means @ self.log_alpha_discrete.detach().exp()
+            surplus = means.detach() - self._discrete_target
+            coefficient_loss = coefficient_loss + (self.log_alpha_discrete * surplus).mean()
+        return -gain, coefficient_loss
+
+    def _regression(
+        self, batch: Transitions, policy: ActionDistribution, entropy: _Entropy, estimates: Estimates
+    ) -> tuple[Tensor, Tensor]:
+        """What V, Q1 and Q2 say, and what they should: both [3, V, b]."""
+        with torch.no_grad():
+            q_target = torch.addcmul(batch.rewards, batch.discount, estimates.next_value)
+            continuous, discrete = entropy
+            if continuous is not None:
+                continuous = continuous * self.log_alpha_continuous.exp()
+            if discrete is not None:
+                discrete = discrete @ self.log_alpha_discrete.exp() / self._num_branches
+            sampled_q = self._of_policy(estimates.sampled_q, policy)
+            targets = torch.stack((sac_losses.value_target(sampled_q, continuous, discrete), q_target, q_target))
+        return torch.cat((estimates.value.unsqueeze(0), self._of_batch(estimates.stored_q, batch))), targets
 
     def _of_policy(self, q: Tensor, policy: ActionDistribution) -> Tensor:
         """What the Q networks expect of the policy: [2, V, b] from [2, V, b, P]."""
@@ -192,16 +216,6 @@ class SAC:
         if not self._num_branches:
             return q.squeeze(3)
         return sac_losses.taken_q(q, batch.discrete, self.actor.head.branch_starts)
-
-    def _coefficient_loss(self, entropy: _Entropy, mask: Tensor | None) -> Tensor:
-        loss = self._discrete_target.new_zeros(())
-        if entropy.continuous is not None:
-            surplus = entropy.continuous.detach().unsqueeze(1) + float(self._continuous_size)
-            loss = loss + sac_losses.coefficient_loss(self.log_alpha_continuous, surplus, mask)
-        if entropy.discrete is not None:
-            surplus = entropy.discrete.detach() - self._discrete_target
-            loss = loss + sac_losses.coefficient_loss(self.log_alpha_discrete, surplus, mask)
-        return loss
 
     @torch.no_grad()
     def _coefficients(self) -> dict[str, Tensor]:

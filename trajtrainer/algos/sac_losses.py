@@ -8,9 +8,16 @@ numbers that a Q network gives per signal: 1 without discrete actions, else D. `
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from trajtrainer.algos.losses import masked_mean
+
+def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over the real rows, which are the first dimension: [b, ...] to [...]."""
+    if mask is None:
+        return values.mean(0)
+    weight = mask / mask.sum().clamp(min=1.0)
+    return weight @ values
 
 
 def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
@@ -39,83 +46,45 @@ def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
     return (q * probs).sum(-1) / num_branches
 
 
-def value_target(
-    q: Tensor, continuous_entropy: Tensor | None, discrete_entropy: Tensor | None, num_branches: int
-) -> Tensor:
-    """``min(Q1, Q2) + entropy``: what the state is worth to a policy that is paid for its entropy.
+def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Tensor | None) -> Tensor:
+    """``min(Q1, Q2) + entropy``: what a state is worth to a policy that is paid for its entropy.
 
     With both kinds of actions ML-Agents *subtracts* the entropy of the continuous ones (reference 11, quirk 6); here it
-    is added as it is without discrete ones.
+    is added, as it is without discrete ones.
 
     Args:
         q: [2, V, b], both networks' values of what the policy would do.
-        continuous_entropy: [b], ``-alpha * ln pi`` of the sampled action, summed over the dimensions; None without.
-        discrete_entropy: [b], ``-sum of alpha_k * p * ln p`` over all branches; None without.
-        num_branches: K.
+        continuous_bonus: [b], ``-alpha * ln pi`` of the sampled action, summed over the dimensions; None without.
+        discrete_bonus: [b], ``-alpha * sum of p * ln p``, mean over the branches; None without.
 
     Returns:
         [V, b].
     """
     target = torch.minimum(q[0], q[1])
-    if discrete_entropy is not None:
-        target = target + discrete_entropy / num_branches
-    if continuous_entropy is not None:
-        target = target + continuous_entropy
+    for bonus in (continuous_bonus, discrete_bonus):
+        if bonus is not None:
+            target = target + bonus
     return target
 
 
-def squared_error(values: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    """Half the squared error, mean over reward signals and real rows. ML-Agents counts padding, too (quirk 8).
+def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Half the squared errors of n networks, mean over reward signals and real rows.
+
+    ML-Agents counts padding, too (reference 11, quirk 8).
 
     Args:
-        values: [..., V, b].
-        target: [V, b].
+        values: [n, V, b].
+        targets: [n, V, b], without gradient.
         mask: [b] or None.
 
     Returns:
-        One number for each leading index of ``values``.
+        The sum over the networks, to be minimised, and each network's loss [n] without gradient.
     """
-    error = (values - target).square()
+    with torch.no_grad():
+        errors = values - targets
+        squares = (errors * errors).mean(1)
+        each = 0.5 * (squares.mean(1) if mask is None else mean_of_rows(squares.t(), mask))
     if mask is None:
-        return 0.5 * error.mean((-2, -1))
-    return 0.5 * (error * mask).sum((-2, -1)) / (mask.sum().clamp(min=1.0) * values.shape[-2])
-
-
-def policy_loss(
-    q: Tensor,
-    continuous_entropy: Tensor | None,
-    discrete_entropy: Tensor | None,
-    probs: Tensor,
-    mask: Tensor | None,
-) -> Tensor:
-    """``-(Q + entropy)`` in expectation, by the first Q network, mean over reward signals.
-
-    With both kinds of actions the values of the discrete ones count twice, as in ML-Agents.
-
-    Args:
-        q: [V, b, P], with gradients to the sampled continuous action.
-        continuous_entropy: as of ``value_target``.
-        discrete_entropy: likewise.
-        probs: [b, D].
-        mask: [b] or None.
-    """
-    mean_q = q.mean(0)
-    value = mean_q.squeeze(1) if discrete_entropy is None else (mean_q * probs).sum(1)
-    gain = value.new_zeros(())
-    for entropy in (continuous_entropy, discrete_entropy):
-        if entropy is not None:
-            gain = gain + entropy + value
-    return -masked_mean(gain, mask)
-
-
-def coefficient_loss(log_alpha: Tensor, surplus: Tensor, mask: Tensor | None) -> Tensor:
-    """Moves entropy coefficients so that the entropy meets its target: down while there is more.
-
-    By the logarithm of the coefficient, as ML-Agents (quirk 12).
-
-    Args:
-        log_alpha: [1] for all continuous actions, or [K].
-        surplus: entropy minus its target [b, 1] or [b, K], without gradient.
-        mask: [b] or None.
-    """
-    return masked_mean((log_alpha * surplus).mean(1), mask)
+        return F.mse_loss(values, targets) * (0.5 * len(values)), each
+    weight = mask / (2.0 * values.shape[1] * mask.sum().clamp(min=1.0))
+    return (F.mse_loss(values, targets, reduction="none") * weight).sum(), each

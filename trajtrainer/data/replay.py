@@ -287,7 +287,7 @@ class Replay:
         self._num_steps -= int(self._sequences["length"][:count].sum())
         if self._poison:
             end = int(starts[count]) if count < len(starts) else self._written
-            self._paint(np.arange(int(starts[0]), end))
+            self._paint(np.arange(max(oldest, int(starts[0])), end))
         self._sequences.drop(count)
 
     def _write(
@@ -295,6 +295,8 @@ class Replay:
     ) -> None:
         """Writes the steps and the observations after the trajectories that the indices choose."""
         rows, after = step_rows % self.num_rows, after_rows % self.num_rows
+        if self._poison:
+            self._paint(after)  # of these only the observation means anything
         for i in range(self._num_sensors):
             column = self._rows[f"obs.{i}"]
             column[rows] = packed.obs[i][steps]

@@ -18,6 +18,7 @@ from trajtrainer.data.replay import Replay
 from trajtrainer.errors import CheckpointError
 
 _FORMAT = 1
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error)
 
 
 def write(replay: Replay, path: Path) -> None:
@@ -46,21 +47,24 @@ def read(replay: Replay, path: Path) -> None:
             empty.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            version = _column(file, "format")
+        with zipfile.ZipFile(path) as archive:
+            version = _column(archive, "format")
             if version.tolist() != [_FORMAT]:
                 raise ValueError(f"its format is {version.tolist()}, expected {[_FORMAT]}")
-            replay.fill(lambda name: _column(file, name))
+            replay.fill(lambda name: _column(archive, name))
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no saved replay {path}.") from error
     # What numpy and zipfile raise when bytes are missing or wrong.
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, *_ZIP_ERRORS) as error:
         raise CheckpointError(
             f"The saved replay {path} cannot be used: it is damaged or of another behaviour or network "
             f"({type(error).__name__}: {error})."
         ) from error
 
 
-def _column(file: Any, name: str) -> NDArray[Any]:
-    column: NDArray[Any] = file[name]
-    return column
+def _column(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as file:
+        column: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):
+            raise ValueError(f"{name} is longer than its header says")
+        return column

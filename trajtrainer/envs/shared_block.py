@@ -14,11 +14,20 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.errors import EnvironmentFaultError
+
+
+class BlockAddress(NamedTuple):
+    """Where a block is."""
+
+    name: str
+    size: int
 
 
 class SharedBlock:
@@ -28,12 +37,12 @@ class SharedBlock:
     processes have closed it, or are gone, and no array over it is left.
 
     Attributes:
-        name: by which it can be opened, until it is unlinked.
+        address: by which it can be opened, until it is unlinked.
         buffer: u8 [size], the block's bytes. Arrays over it keep the memory alive, even after ``close``.
     """
 
     def __init__(self, name: str, memory: mmap.mmap, unlink: Callable[[], None]) -> None:
-        self.name = name
+        self.address = BlockAddress(name, len(memory))
         self.buffer: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._unlink: Callable[[], None] | None = unlink
 
@@ -53,13 +62,13 @@ class SharedBlock:
             ) from error
 
     @classmethod
-    def open(cls, name: str, size: int) -> SharedBlock:
+    def open(cls, address: BlockAddress) -> SharedBlock:
         """The block that another process made and has not unlinked yet.
 
         Raises:
-            OSError: there is none of this name.
+            OSError: there is none.
         """
-        return cls(name, _open(name, size), _nothing)
+        return cls(address.name, _open(*address), _nothing)
 
     @property
     def size(self) -> int:
@@ -91,21 +100,16 @@ if sys.platform == "win32":
         return mmap.mmap(-1, size, tagname=name)
 
 else:
+    _OPEN_FILES = "/proc/self/fd"
 
     def _make(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
-        file, name, unlink = _file_in_memory() if sys.platform == "linux" else _file_on_disk()
+        file, name, unlink = _file_in_memory() if os.path.isdir(_OPEN_FILES) else _file_on_disk()
         try:
             os.ftruncate(file, size)
-            if sys.platform == "linux":
-                # Takes the memory now: a process that writes to pages for which there is no room later is killed.
-                os.posix_fallocate(file, 0, size)
             return name, mmap.mmap(file, size), unlink
         except BaseException:
             unlink()
             raise
-        finally:
-            if sys.platform != "linux":
-                os.close(file)
 
     def _open(name: str, size: int) -> mmap.mmap:
         file = os.open(name, os.O_RDWR)
@@ -117,12 +121,13 @@ else:
     def _file_in_memory() -> tuple[int, str, Callable[[], None]]:
         file = os.memfd_create("trajtrainer")
         # The name holds as long as the file is open here.
-        return file, f"/proc/{os.getpid()}/fd/{file}", lambda: os.close(file)
+        return file, f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file)
 
     def _file_on_disk() -> tuple[int, str, Callable[[], None]]:
         file, name = tempfile.mkstemp(prefix="trajtrainer-")
 
         def unlink() -> None:
+            os.close(file)
             with contextlib.suppress(OSError):
                 os.unlink(name)
 

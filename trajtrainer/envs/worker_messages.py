@@ -20,8 +20,8 @@ START = b"S"  # start an environment, in place of the last one
 PARAMETERS = b"P"  # Parameters; they go out with the next RESET or STEP
 RESET = b"R"
 STEP = b"A"  # the actions stand in the block
-ACTION_BLOCK = b"B"  # name of a larger block for actions from now on
-EVENT_BLOCK = b"E"  # answers NEED: name of a larger block for events from now on
+ACTION_BLOCK = b"B"  # address of a larger block for actions from now on
+EVENT_BLOCK = b"E"  # answers NEED: address of a larger block for events from now on
 END = b"X"  # close the environment and end
 # To the main process.
 CONNECTED = b"c"  # the environment is there and waits for its first reset

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from trajtrainer.envs import worker_messages as messages
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.shared_block import SharedBlock
+from trajtrainer.envs.shared_block import BlockAddress, SharedBlock
 from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import EnvironmentEvent
@@ -37,7 +37,7 @@ class WorkerTask:
         make_environment: called for every START.
         pipe: to the main process.
         lifeline: a pipe on which nothing is ever sent. Its end tells that the main process is gone, or in a hurry.
-        event_block, action_block: names.
+        event_block, action_block: where they are.
         log_level: of this package.
     """
 
@@ -45,8 +45,8 @@ class WorkerTask:
     make_environment: EnvironmentMaker
     pipe: Connection
     lifeline: Connection
-    event_block: str
-    action_block: str
+    event_block: BlockAddress
+    action_block: BlockAddress
     log_level: int
 
 

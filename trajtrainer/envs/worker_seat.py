@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
-import signal
-import sys
 import time
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from trajtrainer.envs import worker_messages as messages
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.seat import CONNECTED, Report, WorkerDiedError
-from trajtrainer.envs.shared_block import SharedBlock
-from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
-from trajtrainer.envs.worker_process import EnvironmentMaker, WorkerTask, run_worker
+from trajtrainer.envs.worker_handle import WorkerProcess
+from trajtrainer.envs.worker_process import EnvironmentMaker
 from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.steps import ActionBatch
 
 _LOGGER = logging.getLogger(__name__)
 _PACKAGE = "trajtrainer"
-_FIRST_BLOCK = 16384
 _JOIN_S = 5.0
+_LONGEST_WAIT_S = 1.0
 # For players to quit by themselves, and for workers to end those that do not.
 _CLOSE_GRACE_S = 16.0
 
@@ -45,7 +39,7 @@ class WorkerSeat:
         self.number = number
         self._make_environment = make_environment
         self._patience_s = patience_s
-        self._process: _Process | None = None
+        self._process: WorkerProcess | None = None
         self._due_s = float("inf")
 
     @property
@@ -65,7 +59,7 @@ class WorkerSeat:
     def start(self) -> None:
         """See ``Seat``."""
         if self._process is None:
-            self._process = _Process(self.number, self._make_environment)
+            self._process = WorkerProcess(self.number, self._make_environment, _log_level(self.number))
         self._process.forget_behaviors()
         self._post(messages.START)
 
@@ -165,6 +159,8 @@ class WorkerSeats:
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         """See ``Seats``."""
         found: list[tuple[int, Report]] = []
+        if timeout_s is None:
+            timeout_s = _LONGEST_WAIT_S  # somebody may be late without a word
         for seat in self._ready(timeout_s):
             report = seat.report()
             if report is not None:
@@ -184,134 +180,20 @@ class WorkerSeats:
                     seat.report()  # for the log, and the end of the pipe
         for seat in self._seats:
             seat.kill()
+        deadline_s = time.monotonic() + _JOIN_S
         for seat in self._seats:
-            seat.bury(_JOIN_S)
+            seat.bury(max(0.0, deadline_s - time.monotonic()))
 
     def _ready(self, timeout_s: float | None) -> list[WorkerSeat]:
         """Those of whose pipe there is something to read.
 
         The end of a process is the end of its pipe, for nobody else holds the pipe's other end.
         """
-        by_pipe = {seat.pipe: seat for seat in self._seats if seat.pipe is not None}
+        by_pipe: dict[Any, WorkerSeat] = {seat.pipe: seat for seat in self._seats if seat.pipe is not None}
         if not by_pipe:
             time.sleep(timeout_s or 0.0)  # until somebody is started again; there is nothing to wait on
             return []
-        return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s) if isinstance(pipe, Connection)]
-
-
-class _Process:
-    """A worker's process with its pipes and blocks, from its launch to its end.
-
-    Attributes:
-        how_it_ended: set by ``finish``.
-    """
-
-    def __init__(self, number: int, make_environment: EnvironmentMaker) -> None:
-        spawning = multiprocessing.get_context("spawn")
-        self.pipe, pipe_of_worker = spawning.Pipe()
-        lifeline_of_worker, self._lifeline = spawning.Pipe(duplex=False)
-        self.how_it_ended = "is running"
-        self._worker = number
-        self._events = EventBlock(SharedBlock.create(_FIRST_BLOCK))
-        self._actions = ActionBlock(SharedBlock.create(_FIRST_BLOCK))
-        task = WorkerTask(
-            number,
-            make_environment,
-            pipe_of_worker,
-            lifeline_of_worker,
-            self._events.block.name,
-            self._actions.block.name,
-            _log_level(number),
-        )
-        self._process: SpawnProcess = spawning.Process(
-            target=run_worker, args=(task,), name=f"environment-{number}", daemon=True
-        )
-        with _without_main_module():
-            self._process.start()
-        # Copies of the worker's ends here would hide its death.
-        pipe_of_worker.close()
-        lifeline_of_worker.close()
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
-
-    def forget_behaviors(self) -> None:
-        """For another environment in this process."""
-        self._events.forget()
-        self._actions.forget()
-
-    def event(self, extras: messages.EventExtras | None) -> EnvironmentEvent:
-        """What stands in the block."""
-        if extras is None:
-            return EnvironmentEvent(self._worker, self._events.read())
-        for behavior_id, spec, observation_types in extras.layouts:
-            self._events.announce(behavior_id, spec, observation_types)
-            self._actions.announce(behavior_id, spec.action_spec)
-        steps = self._events.read()
-        return EnvironmentEvent(self._worker, steps, extras.new_specs, extras.statistics, extras.is_reset)
-
-    def write_actions(self, actions: Mapping[str, ActionBatch]) -> str | None:
-        """Puts the actions into the block; returns its name if it is a new one."""
-        needed = self._actions.room_for(actions)
-        name = None
-        if needed > self._actions.block.size:
-            self._actions.use(SharedBlock.create(_larger(needed)))
-            name = self._actions.block.name
-        self._actions.write(actions)
-        return name
-
-    def enlarge_events(self, size: int) -> str:
-        """Another block for events, of which it returns the name."""
-        self._events.use(SharedBlock.create(_larger(size)))
-        return self._events.block.name
-
-    def unlink_blocks(self) -> None:
-        """The worker has opened the blocks: their names are of no use any more."""
-        self._events.block.unlink()
-        self._actions.block.unlink()
-
-    def cut_lifeline(self) -> None:
-        """Makes the worker kill its environment and end."""
-        with contextlib.suppress(OSError):
-            self._lifeline.close()
-
-    def kill(self) -> None:
-        """Ends the process. Its environment must notice by itself."""
-        self._process.kill()
-
-    def finish(self, timeout_s: float) -> None:
-        """Waits for the end, ends what is left after ``timeout_s`` seconds, frees everything."""
-        self._process.join(timeout_s)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-        self.how_it_ended = _how_it_ended(self._process.exitcode)
-        self._process.close()
-        self.pipe.close()
-        self.cut_lifeline()
-        self._events.close()
-        self._actions.close()
-
-
-@contextlib.contextmanager
-def _without_main_module() -> Iterator[None]:
-    """Keeps a new process from running the user's script (again), which multiprocessing does for functions in it.
-
-    A worker needs nothing from there; a script without ``if __name__ == "__main__"`` would start worker after worker,
-    and one that imports torch would cost each of them its memory.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _larger(size: int) -> int:
-    """Room for somewhat more than what is needed now."""
-    return 2 * size
+        return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]
 
 
 def _log_level(number: int) -> int:
@@ -333,10 +215,3 @@ def _fault(error: Exception) -> EnvironmentFaultError:
     if isinstance(error, EnvironmentFaultError):
         return error
     raise error
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by the signal {signal.Signals(-code).name}"
-    return f"ended with the exit code {code}"

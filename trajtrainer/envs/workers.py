@@ -89,6 +89,7 @@ class Workers:
         self._clock = clock
         self._places = [_Place(seats[number], RestartQuota(settings)) for number in range(len(seats))]
         self._parameters: dict[str, Sampler] = {}
+        self._specs: dict[str, BehaviorSpec] = {}
         self._is_running = False
         self._anyone_connected = False
         try:
@@ -176,6 +177,7 @@ class Workers:
                 self._reset(place)
             return None
         place.phase = _Phase.WAITING
+        self._check_specs(place, report.new_specs)
         report.new_specs = place.unseen_specs | report.new_specs
         report.statistics = place.unseen_statistics + report.statistics
         place.unseen_specs, place.unseen_statistics = {}, []
@@ -184,6 +186,15 @@ class Workers:
             self._reset(place)
             return None
         return report
+
+    def _check_specs(self, place: _Place, specs: Mapping[str, BehaviorSpec]) -> None:
+        for name, spec in specs.items():
+            known = self._specs.setdefault(name, spec)
+            if known != spec:
+                raise EnvironmentFaultError(
+                    f"Environment {place.seat.number} announces the behaviour {name!r} as {spec}, but it was announced "
+                    f"as {known} before. All environments of a run must be alike, and stay so when they start again."
+                )
 
     def _reset(self, place: _Place) -> None:
         place.reset_is_due = False
@@ -220,7 +231,10 @@ class Workers:
             return True
         if isinstance(fault, LaunchError | PortInUseError):
             return not place.has_connected
-        return isinstance(fault, PlayerTimeoutError) and not self._anyone_connected
+        if isinstance(fault, PlayerTimeoutError) and place.phase is _Phase.STARTING:
+            # An Editor in which nobody presses Play again is not worth ten more tries, nor is a build that never came.
+            return not self._anyone_connected or self._settings.env_path is None
+        return False
 
     def _start_again(self) -> None:
         now_s = self._clock()

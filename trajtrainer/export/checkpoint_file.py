@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -27,11 +28,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
             else than a checkpoint.
     """
     try:
-        return load_checkpoint(path)
+        file = path.open("rb")
     except FileNotFoundError as error:
         raise CheckpointError(f"The checkpoint {path} does not exist.") from error
     except OSError as error:
         raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from error
+    try:
+        with file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch wonders at pickles of other programs; they are refused below
+            return load_checkpoint(file)
     except NoCheckpointError as error:
         raise CheckpointError(f"The file {path} is no trainer's checkpoint: {error}.") from error
     except pickle.UnpicklingError as error:
@@ -46,7 +51,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         ) from error
 
 
-def load_checkpoint(source: Path | BinaryIO) -> Checkpoint:
+def load_checkpoint(source: IO[bytes]) -> Checkpoint:
     """What :func:`read_checkpoint` reads, with the errors as they come.
 
     Raises:

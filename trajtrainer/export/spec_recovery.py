@@ -27,7 +27,7 @@ from trajtrainer.spec import (
     observation_kind,
 )
 
-_PROPERTIES = {
+_PROPERTIES: dict[int, tuple[DimensionProperty, ...]] = {
     1: (DimensionProperty.NONE,),
     2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
     3: (
@@ -81,12 +81,12 @@ def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | N
         sizes = {value.name: _sizes(value) for value in graph_inputs(model)}
     except (OSError, DecodeError, ValueError):
         return None
-    shapes = []
+    shapes: list[tuple[int, ...]] = []
     while (shape := sizes.pop(contract.observation_name(len(shapes)), None)) is not None:
         shapes.append(shape)
     branches = sum(found.action_spec.discrete_branches)
     memory = found.settings.memory
-    expected = {contract.ACTION_MASKS: (branches,)} if branches else {}
+    expected: dict[str, tuple[int, ...]] = {contract.ACTION_MASKS: (branches,)} if branches else {}
     if memory is not None:
         expected[contract.RECURRENT_IN] = (1, memory.memory_size)
     if sizes != expected or not shapes or not all(1 <= len(shape) <= 3 and all(shape) for shape in shapes):

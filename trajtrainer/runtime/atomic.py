@@ -41,14 +41,37 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
         OSError: the file could not be brought to the disk. The old content is untouched.
         Exception: whatever ``writer`` raises. The old content is untouched.
     """
+    publish(write_apart(path, writer), path)
+
+
+def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
+    """The first half of ``write_with``: returns the temporary file, to be given to ``publish``.
+
+    Raises:
+        Exception: whatever ``writer`` raises. Nothing is left then.
+    """
     temporary = _temporary(path)
     try:
         writer(temporary)
+    except BaseException:
+        _discard(temporary)
+        raise
+    return temporary
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """The second half of ``write_with``: brings the temporary file to the disk and puts it in the place of ``path``.
+
+    Of a large file this takes the longest, and it may be done in another thread.
+
+    Raises:
+        OSError: it could not be brought to the disk. The old content is untouched, the temporary file is gone.
+    """
+    try:
         _sync(temporary)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        _discard(temporary)
         raise
     _sync_folder(path.parent)
 
@@ -83,6 +106,11 @@ def try_writing(folder: Path, size: int) -> None:
         _sync(temporary)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _discard(temporary: Path) -> None:
+    with contextlib.suppress(OSError):
+        temporary.unlink()
 
 
 def _temporary(path: Path) -> Path:

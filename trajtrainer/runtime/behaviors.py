@@ -22,6 +22,7 @@ from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime.checkpoint_state import from_checkpoint, to_checkpoint
 from trajtrainer.runtime.checkpoints import CheckpointManager
 from trajtrainer.runtime.collector import ActingBehavior
+from trajtrainer.runtime.replay_files import ReplayFiles, load_replay, remove_replay
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.status import TrainingStatus
 from trajtrainer.runtime.throughput import Throughput
@@ -62,6 +63,7 @@ class Behaviors:
         on_checkpoint: called after every checkpoint, from the thread of the trainer that wrote it.
         known: name -> behaviour, in order of appearance.
         trainers: their trainers.
+        replays: the files with their experience.
     """
 
     settings: RunSettings
@@ -74,6 +76,7 @@ class Behaviors:
     on_checkpoint: Callable[[], None]
     known: dict[str, Behavior] = field(default_factory=dict)
     trainers: dict[str, RLTrainer] = field(default_factory=dict)
+    replays: ReplayFiles = field(default_factory=ReplayFiles)
 
     def make(self, behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch) -> ActingBehavior:
         """All parts of a behaviour that appears, restored from a checkpoint where the settings ask for it.
@@ -153,6 +156,9 @@ class Behaviors:
                 behavior.checkpoints.save_final(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
             except CheckpointError as failure:
                 failures.append(str(failure))
+            if self.folder.writes:
+                self.replays.save(trainer, behavior.checkpoints.folder.path)
+        self.replays.finish()
         if failures:
             raise CheckpointError("\n".join(failures))
 
@@ -160,6 +166,9 @@ class Behaviors:
         behavior = self.known[trainer.behavior]
         state = to_checkpoint(trainer, behavior.policy)
         behavior.checkpoints.save(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
+        if self.folder.writes:
+            # Behind the checkpoint, whose way to the disk would otherwise be behind all of this.
+            self.replays.save(trainer, behavior.checkpoints.folder.path)
         self.on_checkpoint()
 
     def _restore(self, behavior: Behavior) -> None:
@@ -171,7 +180,11 @@ class Behaviors:
             if loaded is not None:
                 from_checkpoint(loaded.state, trainer, behavior.policy, str(loaded.path), reset_step=False)
                 logger.info("Resuming training from step %d.", trainer.step)
+                if self.folder.writes:
+                    load_replay(trainer, behavior.checkpoints.folder.path)
             return
+        if self.folder.writes:
+            remove_replay(behavior.checkpoints.folder.path)
         listed = name in self.settings.behaviors
         path = self.folder.initial_weights(name, trainer.settings.init_path, listed=listed)
         if path is not None:

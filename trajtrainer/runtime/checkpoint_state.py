@@ -51,6 +51,6 @@ def from_checkpoint(
             policy.set_rng_state(rng)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
-            f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of the "
-            "run, or its weights alone with --initialize-from."
+            f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "
+            "the run, or its weights alone with --initialize-from."
         ) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.runtime.collector import Collector
 from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.signals import StopRequest
@@ -60,6 +61,11 @@ class Controller:
                 with self._timers("TrainerController.advance"):
                     self._advance()
                 self._on_step()
+        except EnvironmentFaultError as fault:
+            if not self._stop.requested:
+                raise
+            # Whoever stops a whole group of processes ends the environments, too.
+            logger.warning("%s", fault)
         finally:
             self._end_threads()
 

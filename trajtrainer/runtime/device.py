@@ -55,7 +55,7 @@ def keep_freed_memory() -> None:
     """Lets the C library keep the memory of freed tensors of up to 32 MB for the next ones, where it is glibc.
 
     By default it gives them back to the system, and every update gets its gradients and activations page by page anew
-    (measured: a quarter of the time of an update of GridWorld's 4 million weights). Says nothing where it cannot be set.
+    (measured: a quarter of the time of an update of GridWorld's 4 million weights). Does nothing elsewhere.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,0 +1,379 @@
+"""SAC against the peer's golden updates, and what must hold of any update."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from torch import Tensor, nn
+
+from tests.algos import peer, sac_peer
+from tests.algos.peer import Case
+from trajtrainer.algos import sac_losses
+from trajtrainer.algos.sac import SAC
+from trajtrainer.algos.sac_stack import StackedEvaluation
+from trajtrainer.algos.transitions import Transitions
+from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import Critic
+from trajtrainer.settings.trainer import ScheduleType
+
+CASES = ["sac_continuous", "sac_continuous_two_signals", "sac_discrete", "sac_hybrid", "sac_lstm"]
+NEVER_STACKED = "sac_lstm"
+
+
+def _read(shared_data: Path, name: str) -> Case:
+    return Case.read(shared_data / "golden" / "updates" / name)
+
+
+@pytest.fixture(params=[(name, stacked) for name in CASES for stacked in (True, False) if name != NEVER_STACKED])
+def way(request: pytest.FixtureRequest, shared_data: Path) -> tuple[Case, bool]:
+    name, stacked = request.param
+    return _read(shared_data, name), stacked
+
+
+def _peers_value_target(q: Tensor, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
+    """With both kinds of actions the entropy of the continuous ones has the wrong sign (quirk 6)."""
+    if continuous is not None and discrete is not None:
+        continuous = -continuous
+    return sac_losses.value_target(q, continuous, discrete)
+
+
+def _peers_value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Padding counts (quirk 8)."""
+    return sac_losses.value_loss(values, targets, None)
+
+
+class _PeersLosses:
+    """``sac_losses`` with the peer's defects."""
+
+    value_target = staticmethod(_peers_value_target)
+    value_loss = staticmethod(_peers_value_loss)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sac_losses, name)
+
+
+@pytest.fixture
+def with_the_peers_defects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.algos.sac.sac_losses", _PeersLosses())
+
+
+def _update(sac: SAC, case: Case, number: int, batch: Transitions) -> dict[str, float]:
+    rate = sac.learning_rate(case.json["step"])
+    found = sac.update(sac_peer.with_noise(batch, case, number), rate)
+    return {tag: value.item() for tag, value in found.items()} | {"Policy/Learning Rate": rate}
+
+
+def _assert_golden_updates(case: Case, stacked: bool) -> None:
+    sac, batch = sac_peer.restored(case, stacked=stacked), sac_peer.transitions(case)
+    assert isinstance(sac._evaluate, StackedEvaluation) == stacked
+    for number, expected in enumerate(case.json["statistics"], start=1):
+        found = _update(sac, case, number, batch)
+        assert found.keys() == expected.keys()
+        for tag, value in expected.items():
+            wanted = float("nan") if value is None else value
+            assert found[tag] == pytest.approx(wanted, rel=2e-5, abs=1e-5, nan_ok=True), tag
+        for kind, value in sac_peer.coefficients(case, f"update_{number}_after").items():
+            torch.testing.assert_close(sac.coefficients()[kind], value, rtol=1e-5, atol=1e-6)
+        if (case.folder / f"after_{number}.pt").exists():
+            _assert_state(sac, case.checkpoint(f"after_{number}"))
+
+
+def _assert_state(sac: SAC, checkpoint: dict[str, Any]) -> None:
+    """Weights, normalisers and Adams are the peer's."""
+    found = sac_peer.state(sac)
+    expected = from_peer(checkpoint, found)
+    for module, entries in found["modules"].items():
+        for name, value in entries.items():
+            torch.testing.assert_close(
+                value, expected["modules"][module][name], rtol=1e-5, atol=1e-5, msg=f"{module}.{name} differs"
+            )
+    for optimizer, state in found["optimizers"].items():
+        theirs = expected["optimizers"][optimizer]["state"]
+        assert state["state"].keys() == theirs.keys(), optimizer
+        for index, moments in state["state"].items():
+            for name, value in moments.items():
+                torch.testing.assert_close(value, theirs[index][name], rtol=1e-4, atol=1e-6)
+
+
+def test_golden_updates(way: tuple[Case, bool], request: pytest.FixtureRequest) -> None:
+    case, stacked = way
+    if "hybrid" in case.folder.name:
+        request.getfixturevalue("with_the_peers_defects")
+    _assert_golden_updates(case, stacked)
+
+
+@pytest.mark.usefixtures("with_the_peers_defects")
+def test_golden_updates_of_sequences(shared_data: Path) -> None:
+    _assert_golden_updates(_read(shared_data, NEVER_STACKED), stacked=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("with_the_peers_defects")
+def test_golden_gradients(shared_data: Path, name: str) -> None:
+    case = _read(shared_data, name)
+    sac = sac_peer.restored(case, stacked=False)
+    _backward(sac, sac_peer.with_noise(sac_peer.transitions(case), case, 1))
+    homes = {"critic": "Optimizer:value_network/", "q1": "Optimizer:q_network/q1_network."}
+    homes |= {"actor": "Policy/", "q2": "Optimizer:q_network/q2_network."}
+    for name, prefix in homes.items():
+        module = sac_peer.modules(sac)[name]
+        _assert_gradients(module, peer.gradients(module, _below(case, f"gradient_{prefix}")))
+    for kind, log_alpha in (("continuous", sac.log_alpha_continuous), ("discrete", sac.log_alpha_discrete)):
+        if f"gradient_log_ent_coef_{kind}" in case.arrays and log_alpha.grad is not None:
+            expected = torch.tensor(case.arrays[f"gradient_log_ent_coef_{kind}"])
+            torch.testing.assert_close(log_alpha.grad, expected, rtol=1e-5, atol=1e-5)
+
+
+def _backward(sac: SAC, batch: Transitions) -> None:
+    for parameter in sac._parameters:
+        parameter.grad = None
+    sac.loss(batch)[0].backward()  # type: ignore[no-untyped-call]
+
+
+def _below(case: Case, prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): torch.tensor(case.arrays[n]) for n in case.arrays if n.startswith(prefix)}
+
+
+def _assert_gradients(module: nn.Module, expected: dict[str, Tensor]) -> None:
+    found = dict(module.named_parameters())
+    assert expected
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name].grad, gradient, rtol=1e-5, atol=1e-5, msg=f"{name} differs")
+
+
+# What the peer gets wrong: ours gives other numbers than the golden ones, and the right ones.
+
+
+def test_entropy_of_continuous_actions_is_paid_for_beside_discrete_ones_too(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_hybrid")
+    losses = []
+    for log_alpha in (-20.0, 0.0):
+        sac = sac_peer.restored(case)
+        nothing = torch.full_like(sac.log_alpha_discrete, -20.0)
+        sac.load_coefficients({"discrete": nothing, "continuous": torch.tensor([log_alpha])})
+        batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
+        policy, _ = sac.actor.distribution(batch.obs, batch.mask)
+        sampled, entropy = sac._decide(policy, batch.noise)
+        estimates = sac._evaluate(batch, sac.actor.body.encoder(batch.obs), sampled)
+        _, targets = sac._regression(batch, policy, entropy, estimates)
+        losses.append(targets[0])
+    without, with_entropy = losses
+    expected = -torch.tensor(case.arrays["update_1_sampled_log_probs_continuous"]).sum(1)
+    torch.testing.assert_close(with_entropy[0] - without[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_peers_number_for_both_kinds_of_actions_is_not_ours(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_hybrid")
+    found = _update(sac_peer.restored(case), case, 1, sac_peer.transitions(case))
+    expected = case.json["statistics"][0]
+    assert found["Losses/Value Loss"] != pytest.approx(expected["Losses/Value Loss"], rel=1e-2)
+    for tag in ("Losses/Policy Loss", "Losses/Q1 Loss", "Losses/Q2 Loss"):
+        assert found[tag] == pytest.approx(expected[tag], rel=2e-5), tag
+
+
+def _without_padding(case: Case) -> tuple[Transitions, Transitions]:
+    """The golden sequences, with their padding filled with other numbers, and only those without padding."""
+    batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
+    assert batch.loss_mask is not None
+    padding = batch.loss_mask == 0
+    assert padding.any()
+    rubbish = replace(
+        batch,
+        obs=(torch.where(padding[:, None], 7.0, batch.obs[0]),),
+        next_obs=(torch.where(padding[:, None], -7.0, batch.next_obs[0]),),
+        rewards=torch.where(padding, 100.0, batch.rewards),
+        noise=torch.where(padding[:, None], 3.0, batch.noise),
+    )
+    return batch, rubbish
+
+
+def test_padding_changes_nothing(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_lstm")
+    clean, rubbish = _without_padding(case)
+    first, second = sac_peer.restored(case), sac_peer.restored(case)
+    _backward(first, clean)
+    _backward(second, rubbish)
+    for ours, theirs in zip(first._parameters, second._parameters, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+    for tag, value in first.loss(clean)[1].items():
+        torch.testing.assert_close(second.loss(rubbish)[1][tag], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("with_the_peers_defects")
+def test_padding_changes_the_peers_losses(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_lstm")
+    clean, rubbish = _without_padding(case)
+    sac = sac_peer.restored(case)
+    found = [sac.loss(batch)[1]["Losses/Q1 Loss"].item() for batch in (clean, rubbish)]
+    assert found[0] != pytest.approx(found[1], rel=0.1)
+
+
+# Any update.
+
+
+@pytest.mark.parametrize("name", ["sac_continuous_two_signals", "sac_discrete", "sac_hybrid"])
+def test_stacked_networks_are_the_same_networks(shared_data: Path, name: str) -> None:
+    case = _read(shared_data, name)
+    sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
+    for number in (1, 2, 3):
+        _update(sac, case, number, batch)
+    encoded = sac.actor.body.encoder(batch.obs)
+    sampled = batch.continuous * 0.5 if batch.continuous.shape[1] else None
+    estimates = sac._evaluate(batch, encoded, sampled)
+    networks = sac.networks
+    torch.testing.assert_close(estimates.value, networks.critic(batch.obs)[0])
+    torch.testing.assert_close(estimates.next_value, networks.target(batch.next_obs)[0])
+    for index, network in enumerate((networks.q1, networks.q2)):
+        for found, actions in ((estimates.stored_q, batch.continuous), (estimates.sampled_q, sampled)):
+            expected = network(batch.obs, actions=actions if sampled is not None else None)[0]
+            torch.testing.assert_close(found[index].flatten(), expected.flatten())
+
+
+def test_the_state_of_stacked_networks_fits_separate_ones_and_back(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_hybrid")
+    batch = sac_peer.transitions(case)
+    first = sac_peer.restored(case, stacked=True)
+    _update(first, case, 1, batch)
+    second = sac_peer.make_sac(case.spec, case.settings, stacked=False)
+    third = sac_peer.make_sac(case.spec, case.settings, stacked=True)
+    for source, target in ((first, second), (second, third)):
+        for name, module in sac_peer.modules(target).items():
+            module.load_state_dict(sac_peer.modules(source)[name].state_dict())
+        target.load_states(source.states())
+        target.load_coefficients(source.coefficients())
+    for number in (2, 3):
+        found = [_update(sac, case, number, batch) for sac in (first, second, third)]
+        assert found[0] == found[2], "to the last bit"
+        assert found[0] == pytest.approx(found[1], rel=1e-5)
+    for name, module in sac_peer.modules(first).items():
+        for ours, theirs in zip(module.parameters(), sac_peer.modules(third)[name].parameters(), strict=True):
+            assert torch.equal(ours, theirs), name
+
+
+def test_a_state_is_copied_when_it_is_loaded(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_continuous")
+    first, second = sac_peer.restored(case), sac_peer.restored(case)
+    second.load_states(first.states())
+    before = [moments["exp_avg"].clone() for moments in first.states()["value"]["state"].values()]
+    _update(second, case, 1, sac_peer.transitions(case))
+    after = [moments["exp_avg"] for moments in first.states()["value"]["state"].values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_the_state_of_another_network_is_refused(shared_data: Path) -> None:
+    small, large = (sac_peer.restored(_read(shared_data, name)) for name in ("sac_discrete", "sac_continuous"))
+    with pytest.raises(ValueError, match="fit no parameter"):
+        large.load_states(small.states())
+    with pytest.raises(RuntimeError):
+        large.load_coefficients(small.coefficients())
+
+
+def test_moments_of_some_parameters(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_continuous")
+    sac = sac_peer.restored(case)
+    states = sac.states()
+    del states["policy"]["state"][0]
+    states["entropy"]["state"].clear()
+    sac.load_states(states)
+    assert 0 not in sac.states()["policy"]["state"]
+    assert sac.states()["entropy"]["state"] == {}
+    _update(sac, case, 1, sac_peer.transitions(case))
+    assert sac.states()["entropy"]["state"][1]["step"] == 1
+
+
+def test_the_target_follows_by_tau(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_continuous")
+    settings = peer.with_hyperparameters(case.settings, tau=0.25)
+    for stacked in (True, False):
+        sac = sac_peer.make_sac(case.spec, settings, stacked=stacked)
+        before = [parameter.clone() for parameter in sac.networks.target.parameters()]
+        _update(sac, case, 1, sac_peer.transitions(case))
+        critic, target = sac.networks.critic.parameters(), sac.networks.target.parameters()
+        for old, new, followed in zip(before, target, critic, strict=True):
+            torch.testing.assert_close(new, 0.75 * old + 0.25 * followed)
+            assert not new.requires_grad
+
+
+def test_what_goes_into_a_loss(shared_data: Path) -> None:
+    """The policy's loss reaches the policy only, and its gradients are those of the first Q network alone."""
+    case = _read(shared_data, "sac_hybrid")
+    batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
+    for stacked in (True, False):
+        gradients = []
+        for spoilt in (None, "q2", "critic", "target"):
+            sac = sac_peer.restored(case, stacked=stacked)
+            if spoilt is not None:
+                with torch.no_grad():
+                    for parameter in sac_peer.modules(sac)[spoilt].parameters():
+                        parameter.mul_(2.0)
+            _backward(sac, batch)
+            gradients.append([p.grad for p in sac.actor.parameters()])
+        for other in gradients[1:]:
+            for ours, theirs in zip(gradients[0], other, strict=True):
+                torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data: Path, name: str) -> None:
+    case = _read(shared_data, name)
+    sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
+    policy, _ = sac.actor.distribution(batch.obs, batch.mask, batch.memory, batch.sequence_length)
+    _, entropy = sac._decide(policy, batch.noise)
+    _backward(sac, batch)
+    if entropy.continuous is not None:
+        mean = sac_losses.mean_of_rows(entropy.continuous, batch.loss_mask)
+        assert sac.log_alpha_continuous.grad is not None
+        assert (sac.log_alpha_continuous.grad > 0) == (mean > -case.spec.action_spec.continuous_size)
+    if entropy.discrete is not None:
+        means = sac_losses.mean_of_rows(entropy.discrete, batch.loss_mask)
+        targets = 0.2 * torch.tensor([float(size) for size in case.spec.action_spec.discrete_branches]).log()
+        assert sac.log_alpha_discrete.grad is not None
+        assert torch.equal(sac.log_alpha_discrete.grad > 0, means > targets)
+
+
+def test_nothing_is_learnt_at_the_end_of_a_schedule(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_continuous")
+    linear = peer.with_hyperparameters(case.settings, learning_rate_schedule=ScheduleType.LINEAR)
+    settings = evolve(linear, max_steps=1000)
+    sac = sac_peer.make_sac(case.spec, settings)
+    assert sac.learning_rate(500) == pytest.approx(5e-4, rel=1e-3)
+    before = [parameter.clone() for parameter in sac.actor.parameters()]
+    sac.update(sac_peer.transitions(case), sac.learning_rate(100_000))
+    for old, new in zip(before, sac.actor.parameters(), strict=True):
+        torch.testing.assert_close(old, new, rtol=0, atol=1e-8)
+
+
+def test_coefficients_start_where_the_settings_say(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_hybrid")
+    sac = sac_peer.make_sac(case.spec, peer.with_hyperparameters(case.settings, init_entcoef=0.1))
+    for value in sac.coefficients().values():
+        torch.testing.assert_close(value.exp(), torch.full_like(value, 0.1))
+
+
+def test_deterministic_actions_are_squashed(shared_data: Path) -> None:
+    """The peer's are not (quirk 7)."""
+    case = _read(shared_data, "sac_continuous")
+    sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
+    with torch.no_grad():
+        sac.actor.head.mu.weight.mul_(50.0)  # type: ignore[union-attr]
+        policy, _ = sac.actor.distribution(batch.obs, batch.mask)
+    assert policy.mu.abs().max() > 1.0
+    assert policy.deterministic().continuous.abs().max() <= 1.0
+
+
+def test_networks_are_of_sacs_kind(shared_data: Path) -> None:
+    case = _read(shared_data, "sac_hybrid")
+    sac = sac_peer.make_sac(case.spec, case.settings)
+    assert isinstance(sac.actor, Actor)
+    assert sac.actor.head.conditional_sigma
+    assert sac.actor.head.tanh_squash
+    assert isinstance(sac.networks.q1, Critic)
+    assert sac.networks.q1.heads.outputs == 5
+    for one, other in zip(sac.networks.critic.parameters(), sac.networks.target.parameters(), strict=True):
+        assert torch.equal(one, other), "the target begins as a copy"

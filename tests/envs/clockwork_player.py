@@ -1,0 +1,118 @@
+"""A player of the clockwork (see ``clockwork``) as a build: a program of its own that speaks over the wire.
+
+``write_build`` makes it. Each start claims an incarnation, misbehaves as a seed decides, and notes what it has sent.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from tests.envs import clockwork
+from tests.envs.clockwork import NUM_AGENTS, SPEC, SentLog, claim_incarnation
+from trajtrainer.sim import player, registry
+from trajtrainer.sim.__main__ import main
+from trajtrainer.sim.faults import Faults
+from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.registry import SimulationKind
+from trajtrainer.sim.simulation import Actions, SimulationOptions, SimulationStep
+
+NAME = "Clockwork"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How players misbehave.
+
+    Attributes:
+        base_port: of worker 0.
+        faults: of ``trajtrainer.sim.faults``, with ``{at}`` for the message; drawn evenly.
+        lives: how many incarnations of each worker do.
+        longest: life of an incarnation in messages.
+    """
+
+    base_port: int
+    faults: list[str]
+    lives: int
+    longest: int
+
+
+def write_build(folder: Path, plan: Plan) -> Path:
+    """The program's file."""
+    (folder / "plan.json").write_text(json.dumps(asdict(plan)))
+    build = folder / "clockwork.x86_64"
+    build.write_text(
+        f"#!{sys.executable}\n"
+        f"import sys\nsys.path.insert(0, {str(_ROOT)!r})\n"
+        f"from tests.envs.clockwork_player import play\nsys.exit(play({str(folder)!r}, sys.argv[1:]))\n"
+    )
+    build.chmod(build.stat().st_mode | stat.S_IXUSR)
+    return build
+
+
+def play(folder: str, arguments: list[str]) -> int:
+    """The program."""
+    plan = Plan(**json.loads((Path(folder) / "plan.json").read_text()))
+    port = int(arguments[arguments.index("--mlagents-port") + 1])
+    incarnation = claim_incarnation(Path(folder), port - plan.base_port)
+    draw = Random(incarnation)
+    log = SentLog(Path(folder), incarnation)
+    if incarnation % 1000 < plan.lives:
+        arguments = [*arguments, "--fault", draw.choice(plan.faults).format(at=draw.randrange(1, plan.longest))]
+    vars(player)["Faults"] = _noting(log)
+    registry.SIMULATIONS[NAME] = SimulationKind(
+        lambda options, random, parameters: Clockwork(incarnation, parameters), SimulationOptions, "a clockwork"
+    )
+    return main([NAME, *arguments])
+
+
+class Clockwork:
+    """A Simulation."""
+
+    spec = SPEC
+    num_agents = NUM_AGENTS
+    masked = False
+
+    def __init__(self, incarnation: int, parameters: EnvironmentParameters) -> None:
+        self._incarnation = incarnation
+        self._time = -1
+
+    def reset(self) -> SimulationStep:
+        assert self._time == -1, "it is reset once"
+        return self._next()
+
+    def step(self, actions: Actions) -> SimulationStep:
+        expected = clockwork.actions_for(clockwork.decisions(self._incarnation, self._time)).env_continuous
+        assert np.array_equal(actions.continuous, expected)
+        return self._next()
+
+    def _next(self) -> SimulationStep:
+        self._time += 1
+        batch = clockwork.batch(0, 0, self._time)
+        return SimulationStep(
+            observations=(clockwork.decisions(self._incarnation, self._time),),
+            reward=batch.reward[batch.num_terminal :],
+            mask=None,
+            ended=np.array(clockwork.ended(self._time), np.int64),
+            ended_observations=(clockwork.last_observations(self._incarnation, self._time),),
+            ended_reward=batch.reward[: batch.num_terminal],
+            interrupted=batch.interrupted,
+        )
+
+
+def _noting(log: SentLog) -> type[Faults]:
+    class NotingFaults(Faults):
+        def outgoing(self, step: int, message: bytes) -> bytes:
+            sent = super().outgoing(step, message)
+            if step and sent is message:
+                log.note()
+            return sent
+
+    return NotingFaults

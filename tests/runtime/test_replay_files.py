@@ -1,0 +1,139 @@
+"""Experience beside a run's checkpoints: written, taken up, missing, damaged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
+from trajtrainer.data import replay_file
+from trajtrainer.runtime import atomic
+from trajtrainer.runtime.replay_files import NAME, ReplayFiles, load_replay, remove_replay
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+
+HYPER = SACHyperparameters(batch_size=8, buffer_size=100, save_replay_buffer=True)
+SETTINGS = TrainerSettings(
+    trainer_type="sac", hyperparameters=HYPER, network_settings=NetworkSettings(hidden_units=8, num_layers=1)
+)
+
+
+def _rig(steps: int = 0, **changes: Any) -> OffPolicyRig:
+    rig = OffPolicyRig(evolve(SETTINGS, hyperparameters=evolve(HYPER, **changes)))
+    if steps:
+        rig.put(Trajectory(steps))
+        rig.trainer._process(rig.trajectories.drain())
+    return rig
+
+
+def _save(rig: OffPolicyRig, folder: Path) -> None:
+    files = ReplayFiles()
+    files.save(rig.trainer, folder)
+    files.finish()
+
+
+def test_what_was_saved_is_taken_up(tmp_path: Path) -> None:
+    first, second = _rig(30), _rig()
+    _save(first, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    load_replay(second.trainer, tmp_path)
+    ours, theirs = (rig.trainer.replay.sample(np.arange(30)) for rig in (first, second))
+    np.testing.assert_array_equal(ours.obs[0], theirs.obs[0])
+    np.testing.assert_array_equal(ours.next_obs[0], theirs.next_obs[0])
+
+
+def test_a_later_save_replaces_the_earlier_one(tmp_path: Path) -> None:
+    rig, second, files = _rig(), _rig(), ReplayFiles()
+    for _ in range(3):
+        rig.put(Trajectory(10))
+        rig.trainer._process(rig.trajectories.drain())
+        files.save(rig.trainer, tmp_path)
+    files.finish()
+    load_replay(second.trainer, tmp_path)
+    assert second.trainer.replay.num_steps == 30
+
+
+def test_the_trainer_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk, publish = threading.Event(), atomic.publish
+
+    def slow(temporary: Path, path: Path) -> None:
+        assert on_disk.wait(60.0)
+        publish(temporary, path)
+
+    monkeypatch.setattr(atomic, "publish", slow)
+    rig, second, files = _rig(30), _rig(), ReplayFiles()
+    files.save(rig.trainer, tmp_path)
+    assert not (tmp_path / NAME).exists(), "whole or not at all"
+    # What is written is what was there when it was saved.
+    rig.put(Trajectory(70))
+    rig.trainer._process(rig.trajectories.drain())
+    on_disk.set()
+    files.finish()
+    load_replay(second.trainer, tmp_path)
+    assert second.trainer.replay.num_steps == 30
+
+
+@pytest.mark.parametrize("when", ["write", "publish"])
+def test_a_full_disk_is_told_and_the_file_before_stays(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _save(_rig(20), tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((replay_file, "write") if when == "write" else (atomic, "_sync")), full)
+    _save(_rig(30), tmp_path)
+    assert "could not be saved" in caplog.text
+    assert "No space left on device" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    second = _rig()
+    load_replay(second.trainer, tmp_path)
+    assert second.trainer.replay.num_steps == 20
+
+
+def test_a_missing_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rig = _rig()
+    load_replay(rig.trainer, tmp_path)
+    assert "There is no saved replay" in caplog.text
+    assert "Training goes on without earlier experience" in caplog.text
+    assert rig.trainer.replay.num_steps == 0
+
+
+def test_a_damaged_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _save(_rig(30), tmp_path)
+    content = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(content[: len(content) // 2])
+    rig = _rig()
+    load_replay(rig.trainer, tmp_path)
+    assert "damaged" in caplog.text
+    rig.put(Trajectory(20))
+    rig.trainer.advance()
+    assert rig.trainer.replay.num_steps == 20
+    assert rig.policies.latest() is not None
+
+
+def test_only_where_the_settings_ask_for_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    _save(_rig(30, save_replay_buffer=False), tmp_path)
+    files = ReplayFiles()
+    files.save(Rig(TrainerSettings()).trainer, tmp_path)
+    files.finish()
+    assert list(tmp_path.iterdir()) == []
+    _save(_rig(30), tmp_path)
+    rig = _rig(save_replay_buffer=False)
+    load_replay(rig.trainer, tmp_path)
+    assert rig.trainer.replay.num_steps == 0
+
+
+def test_another_runs_file_is_removed(tmp_path: Path) -> None:
+    remove_replay(tmp_path)
+    _save(_rig(30), tmp_path)
+    remove_replay(tmp_path)
+    assert list(tmp_path.iterdir()) == []

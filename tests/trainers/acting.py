@@ -1,0 +1,112 @@
+"""The acting side in this process: a built-in simulation whose agents' experience goes to a trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.nn.acting import Policy
+from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.sim.simulation import Actions, Simulation, SimulationStep
+from trajtrainer.stats import StatsReporter
+from trajtrainer.steps import StepBatch
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.factory import create_trainer, max_lead
+
+
+class Acting:
+    """``step`` makes one decision of all agents; ``train`` goes on until the trainer is finished.
+
+    Attributes:
+        rewards: of the episodes that ended, in order.
+        num_steps: agent steps so far.
+    """
+
+    def __init__(self, simulation: Simulation, settings: TrainerSettings, *, seed: int = 0) -> None:
+        spec, memory = simulation.spec, settings.network_settings.memory
+        self._simulation = simulation
+        self._waiting = simulation.reset()
+        self.pool = RowPool(
+            spec,
+            [column.dtype for column in self._waiting.observations],
+            memory_size=memory.memory_size if memory else 0,
+            limit=max_lead(settings) if settings.threaded else None,
+        )
+        self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+        self.policies: PolicyQueue[Tensor] = PolicyQueue()
+        self.trainer = create_trainer(
+            "B",
+            spec,
+            settings,
+            pool=self.pool,
+            trajectories=self.trajectories,
+            policies=self.policies,
+            reporter=StatsReporter("B", []),
+            timers=Timers(),
+            seed=seed,
+            device=torch.device("cpu"),
+            training=True,
+            checkpoint=lambda _: None,
+        )
+        self.policy = Policy(self.trainer.actor, seed=seed)
+        self.rewards: list[float] = []
+        self.num_steps = 0
+        self._processor = AgentProcessor(self.pool, settings.time_horizon)
+        self._earned = np.zeros(simulation.num_agents)
+
+    def step(self) -> None:
+        batch = _step_batch(self._simulation, self._waiting)
+        self._count(self._waiting)
+        recorded = self._processor.record(batch)
+        if recorded.trajectories is not None:
+            self.trajectories.put(recorded.trajectories)
+        update = self.policies.latest()
+        if update is not None:
+            self.policy.load(update)
+        rows, first = recorded.rows[batch.num_terminal :], batch.num_terminal
+        actions = self.policy.act(
+            tuple(column[first:] for column in batch.obs), batch.mask[first:], self.pool.memory[rows]
+        )
+        self._processor.acted(rows, actions)
+        self.num_steps += len(rows)
+        self._waiting = self._simulation.step(Actions(actions.env_continuous, actions.discrete))
+
+    def train(self) -> None:
+        while not self.trainer.is_finished:
+            self.step()
+            self.trainer.advance()
+
+    def _count(self, step: SimulationStep) -> None:
+        self._earned[step.ended] += step.ended_reward
+        self.rewards += self._earned[step.ended].tolist()
+        self._earned[step.ended] = 0.0
+        self._earned += step.reward
+
+
+def _step_batch(simulation: Simulation, step: SimulationStep) -> StepBatch:
+    agents = np.arange(simulation.num_agents)
+    ids = np.concatenate([step.ended, agents]).astype(np.int64)
+    mask = np.zeros((len(ids), sum(simulation.spec.action_spec.discrete_branches)), np.bool_)
+    if step.mask is not None:
+        mask[len(step.ended) :] = step.mask
+    return StepBatch(
+        agent=ids,
+        obs=tuple(_joined(*pair) for pair in zip(step.ended_observations, step.observations, strict=True)),
+        reward=np.concatenate([step.ended_reward, step.reward]),
+        group=np.zeros(len(ids), np.int32),
+        group_reward=np.zeros(len(ids), np.float32),
+        mask=mask,
+        interrupted=step.interrupted,
+        num_terminal=len(step.ended),
+    )
+
+
+def _joined(*parts: Any) -> Any:
+    return np.concatenate(parts)

@@ -1,0 +1,231 @@
+"""Acting and learning in two threads: who waits for whom, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from tests.trainers.acting import Acting
+from tests.trainers.rig import OffPolicyRig, Trajectory
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.runtime.trainer_thread import TrainerThread
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.toy import Toy, ToyOptions
+from trajtrainer.trainers.factory import max_lead
+from trajtrainer.trainers.loan import Loan
+from trajtrainer.trainers.off_policy import OffPolicyTrainer
+
+WAIT_S = 60.0
+HYPER = SACHyperparameters(batch_size=8, buffer_size=100_000, steps_per_update=1)
+SETTINGS = TrainerSettings(
+    trainer_type="sac",
+    hyperparameters=HYPER,
+    network_settings=NetworkSettings(hidden_units=8, num_layers=1),
+    max_steps=1_000_000,
+    time_horizon=16,
+    threaded=True,
+)
+
+
+def _batch(rows: list[int], bootstrap: list[int]) -> TrajectoryBatch:
+    offset = np.linspace(0, len(rows), len(bootstrap) + 1).astype(np.int32)
+    nobody = np.zeros(len(bootstrap), np.bool_)
+    return TrajectoryBatch(
+        np.array(rows, np.int32),
+        offset,
+        np.array(bootstrap, np.int32),
+        nobody,
+        nobody,
+        np.zeros(len(bootstrap), np.int64),
+    )
+
+
+def test_a_loan_is_given_back_little_by_little() -> None:
+    rig = OffPolicyRig(SETTINGS)
+    pool: RowPool = rig.pool
+    rows = pool.allocate(12)
+    pool.retain(rows[5:6])  # bootstrap of the first trajectory and first row of the second one
+    first, second = rows[:5].tolist(), rows[5:11].tolist()
+    loan, free = Loan(pool), pool.num_free
+    loan.take([_batch(first + second, [rows[5], rows[11]])])
+    found = []
+    for share in (0.0, 0.2, 0.2, 0.5, 1.0):
+        loan.give_back(share)
+        found.append(pool.num_free - free)
+    loan.settle()
+    found.append(pool.num_free - free)
+    loan.settle()
+    assert found == [0, 2, 2, 5, 10, 12], "the shared row is free with its second owner"
+
+
+def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = OffPolicyRig(SETTINGS)
+    free, versions = [], []
+    update = rig.trainer._sac.update
+
+    def spy(*args: Any) -> Any:
+        free.append(rig.pool.capacity - rig.pool.num_free)
+        versions.append(rig.trainer._version)
+        return update(*args)
+
+    monkeypatch.setattr(rig.trainer._sac, "update", spy)
+    rig.put(Trajectory(49), Trajectory(51))
+    rig.trainer.advance()
+    assert len(free) == 99
+    # 102 rows of 100 steps; blocks of 32 gradient steps.
+    assert sorted(set(free), reverse=True) == [102, 102 - 32, 102 - 64, 102 - 96]
+    assert sorted(set(versions)) == [0, 1, 2, 3]
+    assert rig.pool.num_free == rig.pool.capacity
+    update_ = rig.policies.latest()
+    assert update_ is not None
+    assert update_.version == 4
+
+
+def test_without_an_update_the_rows_come_back_at_once() -> None:
+    hyper = evolve(HYPER, buffer_init_steps=1000)
+    rig = OffPolicyRig(evolve(SETTINGS, hyperparameters=hyper))
+    rig.put(Trajectory(49))
+    rig.trainer.advance()
+    assert rig.pool.num_free == rig.pool.capacity
+
+
+def test_a_failed_update_gives_the_rows_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = OffPolicyRig(SETTINGS)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(rig.trainer._sac, "update", fail)
+    rig.put(Trajectory(49))
+    with pytest.raises(RuntimeError, match="on purpose"):
+        rig.trainer.advance()
+    assert rig.pool.num_free == rig.pool.capacity
+
+
+@pytest.mark.parametrize(
+    ("buffer_size", "time_horizon", "lead"), [(200_000, 1000, 4096), (200_000, 2000, 8000), (1000, 64, 1000)]
+)
+def test_the_lead_is_a_few_horizons(buffer_size: int, time_horizon: int, lead: int) -> None:
+    hyper = evolve(HYPER, buffer_size=buffer_size)
+    assert max_lead(evolve(SETTINGS, hyperparameters=hyper, time_horizon=time_horizon)) == lead
+
+
+class _Gate:
+    """Lets gradient steps through one by one."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._allowed, self.made = 0, 0
+
+    def allow(self, count: int) -> None:
+        with self._changed:
+            self._allowed += count
+            self._changed.notify_all()
+
+    def wrap(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        def gated(*args: Any) -> Any:
+            with self._changed:
+                assert self._changed.wait_for(lambda: self._allowed > self.made, WAIT_S)
+                self.made += 1
+                self._changed.notify_all()
+            return update(*args)
+
+        return gated
+
+    def wait_for(self, made: int) -> None:
+        """Until so many gradient steps have begun."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.made >= made, WAIT_S)
+
+
+class _Threads:
+    """A collector as fast as it can, and a learner behind a gate."""
+
+    def __init__(self) -> None:
+        toy = Toy(ToyOptions(agents=4), np.random.default_rng(0), EnvironmentParameters())
+        self.acting = Acting(toy, SETTINGS)
+        self.gate = _Gate()
+        trainer = self.acting.trainer
+        assert isinstance(trainer, OffPolicyTrainer)
+        trainer._sac.update = self.gate.wrap(trainer._sac.update)  # type: ignore[method-assign]
+        self._end = threading.Event()
+        self._waits = threading.Semaphore(0)
+        self._watch_waiting()
+        self._learner = TrainerThread(trainer)
+        self._collector = threading.Thread(target=self._collect)
+
+    def _watch_waiting(self) -> None:
+        changed = self.acting.pool._changed
+        wait = changed.wait
+
+        def noticed(timeout: float | None = None) -> bool:
+            self._waits.release()
+            return wait(timeout)
+
+        changed.wait = noticed  # type: ignore[method-assign]
+
+    def _collect(self) -> None:
+        while not self._end.is_set():
+            self.acting.step()
+
+    def start(self) -> None:
+        self._learner.start()
+        self._collector.start()
+
+    def until_acting_waits(self) -> int:
+        """How many steps acting has made when it has to wait for room."""
+        assert self._waits.acquire(timeout=WAIT_S)
+        return self.acting.num_steps
+
+    def stop(self) -> None:
+        self._end.set()
+        self.gate.allow(1_000_000)
+        self._collector.join(WAIT_S)
+        self.acting.trajectories.close()
+        self._learner.join(WAIT_S)
+        assert not self._collector.is_alive()
+        assert not self._learner.is_alive()
+        assert self._learner.failure is None
+
+
+@pytest.fixture
+def threads() -> Iterator[_Threads]:
+    both = _Threads()
+    yield both
+    both.stop()
+
+
+def test_acting_is_ahead_by_the_limit_at_most_and_goes_on_with_a_part_of_the_updates(threads: _Threads) -> None:
+    lead = max_lead(SETTINGS)
+    threads.start()
+    begun = threads.until_acting_waits()
+    # Rows of unfinished trajectories and bootstraps are rows, too; nothing is ahead by more than all of them.
+    assert 0.5 * lead < begun <= lead
+    threads.gate.allow(64)
+    threads.gate.wait_for(64)
+    later = begun
+    while later == begun:
+        later = threads.until_acting_waits()
+    assert begun < later <= lead + 64 + 32, "as many more steps as gradient steps were made for, and no more"
+
+
+def test_gradient_steps_keep_the_pace_in_threads(threads: _Threads) -> None:
+    threads.gate.allow(1_000_000)
+    threads.start()
+    threads.gate.wait_for(2000)
+    threads._end.set()
+    threads._collector.join(WAIT_S)
+    threads.stop()
+    trainer = threads.acting.trainer
+    assert isinstance(trainer, OffPolicyTrainer)
+    assert threads.gate.made == trainer._pace.count - 1
+    assert trainer._pace.due(trainer.step) == 0
+    assert trainer.step - threads.gate.made <= 1, "one gradient step per step, but for the first"
