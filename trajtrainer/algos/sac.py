@@ -22,8 +22,6 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 
-_DISCRETE_TARGET = 0.2  # of a branch's highest possible entropy
-
 
 def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor, ValueNetworks]:
     """A policy with state-dependent deviation and squashed actions, and value networks with a head per reward signal.
@@ -89,7 +87,6 @@ class SAC:
         start = math.log(hyper.init_entcoef)
         self.log_alpha_discrete = torch.full((len(branches),), start, device=device).requires_grad_()
         self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_()
-        self._discrete_target = torch.tensor([_DISCRETE_TARGET * math.log(size) for size in branches], device=device)
         columns = actor.head.branch_sizes
         self._sum_by_branch = torch.eye(len(branches), device=device).repeat_interleave(columns, 0)  # [D, K]
         stacked = can_stack(networks) and is_small(networks) if stacked is None else stacked
@@ -145,7 +142,7 @@ class SAC:
         policy = self.actor.head(encoding, batch.mask)
         sampled, entropy = self._decide(policy, batch.noise)
         estimates = self._evaluate(batch, encoded, sampled)
-        policy_loss, coefficient_loss = self._policy_losses(policy, entropy, estimates.sampled_q[0], mask)
+        policy_loss, coefficient_loss = self._policy_losses(policy, entropy, estimates.sampled_q[0], batch)
         trained, targets = self._regression(batch, policy, entropy, estimates)
         value_loss, each = sac_losses.value_loss(trained, targets, mask)
         of_value, of_q1, of_q2 = each.unbind()
@@ -167,7 +164,7 @@ class SAC:
         return sampled, _Entropy(continuous, discrete)
 
     def _policy_losses(
-        self, policy: ActionDistribution, entropy: _Entropy, q: Tensor, mask: Tensor | None
+        self, policy: ActionDistribution, entropy: _Entropy, q: Tensor, batch: Transitions
     ) -> tuple[Tensor, Tensor]:
         """``-(Q + alpha * entropy)``, by the first Q network [V, b, P] and as the mean over reward signals; and
         ``ln alpha * (entropy - target)``, which moves the coefficients until the entropy meets its target.
@@ -175,6 +172,7 @@ class SAC:
         With both kinds of actions the values of the discrete ones count twice, as in ML-Agents. That the coefficients'
         loss is by their logarithms is its way, too (reference 11, quirk 12).
         """
+        mask = batch.loss_mask
         mean_q = q.mean(0) if len(q) > 1 else q[0]
         value = sac_losses.mean_of_rows(mean_q if not self._num_branches else mean_q * policy.probs, mask).sum()
         gain = coefficient_loss = value.new_zeros(())
@@ -186,7 +184,7 @@ class SAC:
         if entropy.discrete is not None:
             means = sac_losses.mean_of_rows(entropy.discrete, mask)
             gain = gain + value + means @ self.log_alpha_discrete.detach().exp()
-            surplus = means.detach() - self._discrete_target
+            surplus = means.detach() - sac_losses.entropy_target(batch.mask, self._sum_by_branch, mask)
             coefficient_loss = coefficient_loss + (self.log_alpha_discrete * surplus).mean()
         return -gain, coefficient_loss
 

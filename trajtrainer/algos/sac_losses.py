@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+DISCRETE_TARGET = 0.2  # of a branch's highest possible entropy
+
 
 def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
     """The mean over the real rows, which are the first dimension: [b, ...] to [...]."""
@@ -65,6 +67,25 @@ def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Ten
         if bonus is not None:
             target = target + bonus
     return target
+
+
+def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None) -> Tensor:
+    """The entropy that each branch should have on average: a fifth of the highest that its masks allow.
+
+    ML-Agents takes a fifth of the highest possible without masks. Where a branch has only one allowed action in most
+    states, no policy reaches that; the coefficients then grow until the entropy of the few other states counts for more
+    than the task.
+
+    Args:
+        forbidden: bool [b, D].
+        sum_by_branch: [D, K], 1 where a column belongs to a branch.
+        mask: [b] or None.
+
+    Returns:
+        [K].
+    """
+    allowed = (~forbidden).to(sum_by_branch.dtype) @ sum_by_branch
+    return DISCRETE_TARGET * mean_of_rows(allowed.clamp(min=1.0).log(), mask)
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
