@@ -20,12 +20,13 @@ install() { # install EXTRA (dev, gym, ...), or `install run` for trajtrainer al
   local stamp="$VENV/installed-$1" wanted
   wanted="$(cat pyproject.toml constraints.txt)"
   if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
-    local python
+    local python package="."
+    [ "$1" = run ] || package=".[$1]"
     python="$(find_python)"
     [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV"
     echo "Installing into $VENV (first time only) ..."
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[${1/run/}]"
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$package"
     echo "$wanted" >"$stamp"
   fi
   export PATH="$(cd "$VENV" && pwd)/bin:$PATH"
