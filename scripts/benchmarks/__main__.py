@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scripts.benchmarks.report import Row, show, write
 
-PARTS = ("data", "wire", "ppo", "networks", "workers")
+PARTS = ("data", "wire", "ppo", "sac", "networks", "workers")
 
 
 def main() -> None:

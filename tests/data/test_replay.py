@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tests.data.replay_streams import OBS_TYPES, Ending, Stream, memory_of, spec
 from tests.data.streams import vector_spec
-from trajtrainer.data.replay import Replay, Sample, rows_for
+from trajtrainer.data.replay import Replay, rows_for
+from trajtrainer.data.replay_sample import Sample
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.steps import LongArray
 

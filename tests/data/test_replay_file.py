@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests.data.replay_streams import OBS_TYPES, Ending, Stream, spec
 from tests.data.streams import vector_spec
-from trajtrainer.data.replay import Replay, Sample
+from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_file import read, write
+from trajtrainer.data.replay_sample import Sample
 from trajtrainer.errors import CheckpointError
 
 MEMORY = 2

@@ -5,8 +5,8 @@ are the first three and those that only tell values of the policy's actions and 
 two calls for six evaluations. V and its copy see no actions; their weights for them are 0 and stay so, because what
 enters there is 0.
 
-Small networks gain a sixth of the time of an update, of which most is not arithmetic; large ones gain nothing
-(measured by ``scripts/bench_sac.py``).
+Networks of 64 units take a quarter less time for an update, most of which is not arithmetic; at 256 units and batches
+of 256 rows nothing is gained (measured by ``scripts/benchmarks/sac.py``).
 """
 
 from __future__ import annotations

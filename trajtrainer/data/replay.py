@@ -1,23 +1,21 @@
 """Experience to learn from again and again: a ring of rows in which the next observation is the next row.
 
-Letters: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, n sequences of a sample,
-b = n * L rows of it, D sum of branch sizes, C continuous actions, K discrete branches, H memory size, O an
-observation's own shape.
+Letters: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, H memory size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from trajtrainer.data.fifo import Fifo
-from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.data.replay_sample import Sample
+from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
+from trajtrainer.steps import FloatArray, IntArray, LongArray
 
 _STEP_COLUMNS = ("mask", "continuous", "discrete", "reward", "group_reward", "interrupted")
 _SEQUENCE_COLUMNS = ("length", "memory", "critic_memory")
@@ -26,83 +24,6 @@ _SEQUENCE_COLUMNS = ("length", "memory", "critic_memory")
 def rows_for(buffer_size: int, time_horizon: int) -> int:
     """Rows of a ring that holds ``buffer_size`` steps of trajectories as long as the horizon allows."""
     return buffer_size + -(-buffer_size // time_horizon) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Steps with what followed them: n sequences of L rows (L is 1 without a memory), copied out of the ring.
-
-    A sequence that is shorter than L, because its trajectory ended, repeats its last step.
-
-    Attributes:
-        obs: per sensor f32 or u8 [b, *O].
-        next_obs: per sensor [b, *O], what the agent saw after the step.
-        mask: bool [b, D], True = forbidden.
-        continuous: f32 [b, C].
-        discrete: i32 [b, K].
-        reward: f32 [b].
-        group_reward: f32 [b].
-        terminated: bool [b], the episode ended for good with the step.
-        interrupted: bool [b], it ended by its step limit.
-        memory: f32 [n, H], the actor's memory before each sequence.
-        critic_memory: f32 [n, H], the critic's.
-        real: bool [b], False in the repetitions; None when there are none.
-        sequence_length: L.
-    """
-
-    obs: tuple[ObservationArray, ...]
-    next_obs: tuple[ObservationArray, ...]
-    mask: BoolArray
-    continuous: FloatArray
-    discrete: IntArray
-    reward: FloatArray
-    group_reward: FloatArray
-    terminated: BoolArray
-    interrupted: BoolArray
-    memory: FloatArray
-    critic_memory: FloatArray
-    real: BoolArray | None
-    sequence_length: int
-
-    def __len__(self) -> int:
-        """b."""
-        return len(self.reward)
-
-    def packed(self) -> PackedSteps:
-        """The same without repetitions, every sequence as a trajectory: what reward signals evaluate.
-
-        Log-probabilities, groups, policy versions, agents and the memories within sequences are not kept in the ring;
-        they are 0.
-        """
-        rows: Any = slice(None) if self.real is None else np.flatnonzero(self.real)
-        shaped = None if self.real is None else self.real.reshape(-1, self.sequence_length)
-        count = len(self) // self.sequence_length
-        lengths = np.ones(count, np.int32) if shaped is None else shaped.sum(1, dtype=np.int32)
-        offset = offsets(lengths)
-        last: Any = slice(None) if self.real is None else offset[1:] - 1
-        steps, hidden = int(offset[-1]), self.memory.shape[1]
-        terminated, interrupted = self.terminated[rows], self.interrupted[rows]
-        done = terminated | interrupted
-        return PackedSteps(
-            obs=tuple(column[rows] for column in self.obs),
-            mask=self.mask[rows],
-            continuous=self.continuous[rows],
-            discrete=self.discrete[rows],
-            log_prob=np.zeros((steps, self.continuous.shape[1] + self.discrete.shape[1]), np.float32),
-            memory=np.zeros((steps, hidden), np.float32),
-            reward=self.reward[rows],
-            group_reward=self.group_reward[rows],
-            group=np.zeros(steps, np.int32),
-            done=done,
-            interrupted=interrupted,
-            version=np.zeros(steps, np.int32),
-            bootstrap_obs=tuple(column[rows][last] for column in self.next_obs),
-            bootstrap_memory=np.zeros((count, hidden), np.float32),
-            offset=offset,
-            terminated=terminated[last],
-            ended=done[last],
-            agent=np.zeros(count, np.int64),
-        )
 
 
 class Replay:
@@ -247,15 +168,15 @@ class Replay:
         return Sample(
             obs=tuple(column[:size] for column in seen),
             next_obs=tuple(column[size:] for column in seen),
-            mask=columns["mask"].take(rows, axis=0),
-            continuous=columns["continuous"].take(rows, axis=0),
-            discrete=columns["discrete"].take(rows, axis=0),
+            mask=_taken(columns["mask"], rows),
+            continuous=_taken(columns["continuous"], rows),
+            discrete=_taken(columns["discrete"], rows),
             reward=columns["reward"].take(rows),
             group_reward=columns["group_reward"].take(rows),
             terminated=columns["terminated"].take(rows),
             interrupted=columns["interrupted"].take(rows),
-            memory=self._sequences["memory"].take(numbers, axis=0),
-            critic_memory=self._sequences["critic_memory"].take(numbers, axis=0),
+            memory=_taken(self._sequences["memory"], numbers),
+            critic_memory=_taken(self._sequences["critic_memory"], numbers),
             real=real,
             sequence_length=length,
         )
@@ -373,6 +294,13 @@ class Replay:
             or lengths.max() > self.sequence_length
         ):
             raise ValueError("sequences overlap, lie outside the rows or have another length")
+
+
+def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:
+    """``column[rows]``; columns without width are not looked up."""
+    if not column.shape[1]:
+        return np.zeros((len(rows), 0), column.dtype)
+    return column.take(rows, axis=0)
 
 
 def _check(column: NDArray[Any], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

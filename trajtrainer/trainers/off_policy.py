@@ -171,6 +171,11 @@ class OffPolicyTrainer(RLTrainer):
     def checkpoint_state(self) -> dict[str, Any]:
         """As of the base class; ``extra`` has the entropy coefficients and the pace, too. The replay is apart."""
         state = super().checkpoint_state()
+        # Copies, because parameters of small networks are parts of larger tensors, which would be saved whole.
+        state["modules"] = {
+            name: {key: value.clone(memory_format=torch.contiguous_format) for key, value in module.items()}
+            for name, module in state["modules"].items()
+        }
         state["extra"][_EXTRA] = {
             "log_alpha": self._sac.coefficients(),
             "pace": self._pace.state(),

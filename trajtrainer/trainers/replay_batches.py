@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.algos.transitions import Transitions
-from trajtrainer.data.replay import Replay, Sample
+from trajtrainer.data.replay import Replay
+from trajtrainer.data.replay_sample import Sample
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.steps import FloatArray, LongArray
 

@@ -1,0 +1,154 @@
+"""SAC: gradient updates, the replay, and 3DBall end to end."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+
+from scripts.benchmarks.ppo import Case, train
+from scripts.benchmarks.report import RUNS, Row, interleaved
+from trajtrainer.algos.sac import SAC, make_networks
+from trajtrainer.algos.transitions import Transitions
+from trajtrainer.data import replay_file
+from trajtrainer.data.replay import Replay, rows_for
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+
+OBSERVATIONS, ACTIONS = 8, 2
+NETWORKS = ((64, 2), (128, 2), (256, 3))  # hidden_units, num_layers
+BATCHES = (64, 256)
+STEPS = 1_000_000
+HORIZON = 1000
+_SECONDS = 1.0  # of one measurement
+
+BALL = Case(
+    "SAC, config/sac/3DBall.yaml, 12 agents",
+    ["sim:3DBall"],
+    {"batch_size": 64, "buffer_size": 200000, "steps_per_update": 10, "init_entcoef": 0.5, "tau": 0.005},
+    {"normalize": True, "hidden_units": 64, "num_layers": 2},
+    1000,
+    12000,
+    72000,
+    extra={"trainer_type": "sac"},
+)
+
+
+def measure() -> list[Row]:
+    torch.set_num_threads(1)
+    return [*_updates(), *_replay(), Row(BALL.name, "agent-steps/s", _ends())]
+
+
+def _spec() -> BehaviorSpec:
+    sensor = ObservationSpec((OBSERVATIONS,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
+    return BehaviorSpec([sensor], ActionSpec(ACTIONS, ()))
+
+
+# Gradient updates
+
+
+def _updates() -> list[Row]:
+    """Value networks one after the other, and together."""
+    cases = [
+        (f"SAC update, {hidden}x{layers}, batch {size}, {way}", _sac(hidden, layers, stacked=stacked), _batch(size))
+        for hidden, layers in NETWORKS
+        for size in BATCHES
+        for way, stacked in (("networks one by one", False), ("networks together", True))
+    ]
+    figures = interleaved([partial(_per_second, partial(sac.update, batch, 3e-4)) for _, sac, batch in cases], RUNS)
+    return [Row(name, "updates/s", runs) for (name, _, _), runs in zip(cases, figures, strict=True)]
+
+
+def _sac(hidden: int, layers: int, *, stacked: bool) -> SAC:
+    network = NetworkSettings(normalize=True, hidden_units=hidden, num_layers=layers)
+    settings = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(), network_settings=network)
+    return SAC(*make_networks(_spec(), settings), settings, stacked=stacked)
+
+
+def _batch(size: int) -> Transitions:
+    generator = torch.Generator().manual_seed(0)
+    return Transitions(
+        obs=(torch.randn(size, OBSERVATIONS, generator=generator),),
+        next_obs=(torch.randn(size, OBSERVATIONS, generator=generator),),
+        mask=torch.zeros(size, 0, dtype=torch.bool),
+        continuous=torch.rand(size, ACTIONS, generator=generator) * 2 - 1,
+        discrete=torch.zeros(size, 0, dtype=torch.int64),
+        rewards=torch.randn(1, size, generator=generator),
+        discount=torch.full((1, size), 0.99),
+        noise=torch.randn(size, ACTIONS, generator=generator),
+    )
+
+
+def _per_second(work: Callable[[], object]) -> float:
+    work()
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < _SECONDS:
+        work()
+        count += 1
+    return count / (time.perf_counter() - begin)
+
+
+# Replay
+
+
+def _replay() -> list[Row]:
+    """A full replay of a million steps: drawing, memory, saving."""
+    replay = Replay(_spec(), [np.float32], num_rows=rows_for(STEPS, HORIZON))
+    packed = _trajectories(50)
+    while not replay.is_full:
+        replay.add(packed)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> None:
+        replay.sample(torch.randint(replay.num_sequences, (256,), generator=generator).numpy())
+
+    saved = [_save(replay) for _ in range(RUNS)]
+    return [
+        Row("drawing 256 of 1,000,000 steps x 8 floats", "µs", [1e6 / _per_second(draw) for _ in range(RUNS)], 50),
+        Row("replay of 1,000,000 steps x 8 floats", "MB", [replay.num_bytes / 1e6], 150),
+        Row("saving it: the trainer waits, per 100 MB", "s", saved, 1),
+    ]
+
+
+def _trajectories(count: int) -> PackedSteps:
+    steps, random = count * HORIZON, np.random.default_rng(0)
+    nothing, nobody = np.zeros(steps, np.float32), np.zeros(steps, np.bool_)
+    return PackedSteps(
+        obs=(random.standard_normal((steps, OBSERVATIONS), np.float32),),
+        mask=np.zeros((steps, 0), np.bool_),
+        continuous=np.zeros((steps, ACTIONS), np.float32),
+        discrete=np.zeros((steps, 0), np.int32),
+        log_prob=np.zeros((steps, ACTIONS), np.float32),
+        memory=np.zeros((steps, 0), np.float32),
+        reward=nothing,
+        group_reward=nothing,
+        group=np.zeros(steps, np.int32),
+        done=nobody,
+        interrupted=nobody,
+        version=np.zeros(steps, np.int32),
+        bootstrap_obs=(random.standard_normal((count, OBSERVATIONS), np.float32),),
+        bootstrap_memory=np.zeros((count, 0), np.float32),
+        offset=np.arange(count + 1, dtype=np.int32) * np.int32(HORIZON),
+        terminated=nobody[:count],
+        ended=nobody[:count],
+        agent=np.arange(count),
+    )
+
+
+def _save(replay: Replay) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "replay.npz"
+        begin = time.perf_counter()
+        replay_file.write(replay, path)
+        return (time.perf_counter() - begin) / (path.stat().st_size / 100e6)
+
+
+def _ends() -> list[float]:
+    return [train(BALL).steps_per_second for _ in range(RUNS)]
