@@ -1,57 +1,82 @@
 """The trainer's end of the wire: a gRPC server with one method, which one player calls again and again (reference 5.1).
 
-Each call brings a message and waits for its answer; the player stands still until then. The main thread takes messages
-with ``receive`` and lets the player go on with ``answer``; gRPC's threads pass the bytes on. Nothing polls: whoever has
-to wait does so on a queue.
+Each call brings a message and waits for its answer; the player stands still until then. The thread that calls
+``receive`` reads the sockets itself, because handing a message from thread to thread costs more than the message. While
+nobody does (an update can take minutes) a second thread looks every now and then, so that strangers are turned away and
+pings are answered.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
+import selectors
 import socket
-import sys
 import threading
-from queue import Empty, SimpleQueue
+import time
+from collections import deque
+from enum import IntEnum
 from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 
-from trajtrainer.unity.daemon_threads import DaemonThreads
 from trajtrainer.unity.encode import goodbye
-from trajtrainer.unity.faults import LaunchError, PlayerQuitError, PortInUseError
+from trajtrainer.unity.faults import PlayerQuitError
+from trajtrainer.unity.http2 import MAX_WINDOW, Call, Http2Connection, Http2Error
+from trajtrainer.unity.listen import LOOPBACK, listen
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 
 _LOGGER = logging.getLogger(__name__)
 _METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
-LOOPBACK = "127.0.0.1"
-_LOOPBACK_6 = "::1"
-# One thread holds the player's call, the others turn strangers away.
-_NUM_THREADS = 3
-_STOP_GRACE_S = 1.0
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),  # unlimited, that is 2 GiB; the default of 4 MiB is too small for pictures
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),  # else two trainers would share a port, each getting some of the players
-)
+_READ_BYTES = 1 << 18
+_MAX_CONNECTIONS = 16
+_KEEPER_S = 0.2
+_CLOSE_GRACE_S = 1.0
 
 
-class _Call:
-    """A message of the player that waits for its answer."""
+class _Status(IntEnum):
+    """Of gRPC."""
 
-    __slots__ = ("_answer", "context", "request")
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
 
-    def __init__(self, request: bytes, context: Any) -> None:
-        self.request = request
-        self.context = context
-        self._answer: SimpleQueue[bytes] = SimpleQueue()
 
-    def answer(self, reply: bytes) -> None:
-        self._answer.put(reply)
+class _Client:
+    """One connection: bytes between its socket and its HTTP/2."""
 
-    def wait(self) -> bytes:
-        return self._answer.get()
+    def __init__(self, connection: socket.socket, address: Any) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+        self.name = f"{address[0]}:{address[1]}"
+        self.http = Http2Connection()
+        self.is_open = True
+
+    def read(self) -> list[Call]:
+        """The calls that are complete. An error closes the connection."""
+        try:
+            data = self.socket.recv(_READ_BYTES)
+            if data:
+                return self.http.receive(data)
+        except BlockingIOError:
+            return []
+        except (OSError, Http2Error) as error:
+            _LOGGER.debug("Connection from %s: %s", self.name, error)
+        self.is_open = False
+        return []
+
+    def write(self) -> None:
+        """Sends what can be sent now. An error closes the connection."""
+        outgoing = self.http.outgoing
+        try:
+            while outgoing:
+                del outgoing[: self.socket.send(outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_open = False
 
 
 class Communicator:
@@ -70,48 +95,50 @@ class Communicator:
     """
 
     def __init__(self, port: int, address: str = LOOPBACK) -> None:
-        self._lock = threading.Lock()
-        self._inbox: SimpleQueue[_Call | None] = SimpleQueue()
-        self._player: str | None = None
-        self._unanswered: _Call | None = None
+        self._listeners = listen(address, port)
+        self.port: int = self._listeners[-1].getsockname()[1]
+        self._lock = threading.RLock()  # of all below; whoever waits for messages holds it
+        self._inbox: deque[bytes] = deque()
+        self._clients: deque[_Client] = deque()
+        self._player: _Client | None = None
+        self._unanswered: int | None = None
         self._closing = False
         self._refused = 0
-        self._threads = DaemonThreads(_NUM_THREADS, f"player-port-{port}")
-        self._server = grpc.server(self._threads, handlers=(_Handler(self._exchange),), options=_OPTIONS)
-        try:
-            self.port = self._listen(address, port)
-        except BaseException:
-            self._threads.shutdown(wait=False)
-            raise
-        self._server.start()
-
-    def _listen(self, address: str, port: int) -> int:
-        _check_port(address, port)
-        if address == LOOPBACK and port and _has_ipv6():
-            # Players connect to "localhost", which some machines take for ::1 first.
-            _check_port(_LOOPBACK_6, port)
-            self._server.add_insecure_port(f"[{_LOOPBACK_6}]:{port}")
-        host = f"[{address}]" if ":" in address else address
-        try:
-            return int(self._server.add_insecure_port(f"{host}:{port}"))
-        except RuntimeError as error:
-            raise _port_in_use(address, port) from error
+        self._is_woken = False
+        self._waker, self._wake_end = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for each in (*self._listeners, self._wake_end):
+            each.setblocking(False)
+            self._selector.register(each, selectors.EVENT_READ)
+        self._closed = threading.Event()
+        threading.Thread(target=self._keep, name=f"player-port-{self.port}", daemon=True).start()
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
         """Waits for the player's next message. It must be answered before the next one can come.
 
         Returns:
             None after ``timeout_s`` seconds, or when ``wake`` was called.
+
+        Raises:
+            PlayerQuitError: the player has closed its connection.
         """
-        try:
-            call = self._inbox.get(timeout=timeout_s)
-        except Empty:
-            return None
-        return None if call is None else call.request
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while not self._inbox:
+                if self._is_woken:
+                    self._is_woken = False
+                    return None
+                if self._player is not None and not self._player.is_open:
+                    raise PlayerQuitError("The player closed its connection.")
+                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not self._serve(remaining) and remaining is not None and remaining <= 0.0:
+                    return None
+            return self._inbox.popleft()
 
     def wake(self) -> None:
         """Makes one ``receive`` return None. For other threads, and what they have to tell."""
-        self._inbox.put(None)
+        with contextlib.suppress(OSError):  # closed in the meantime
+            self._waker.send(b"\0")
 
     def answer(self, reply: bytes) -> None:
         """Answers the message that was received last.
@@ -120,71 +147,146 @@ class Communicator:
             PlayerQuitError: the connection is gone.
         """
         with self._lock:
-            call, self._unanswered = self._unanswered, None
-        if call is None:
-            raise RuntimeError("There is no message to answer: receive one first.")
-        connected = call.context.is_active()
-        call.answer(reply)
-        if not connected:
-            raise PlayerQuitError("The player closed its connection while it waited for an answer.")
+            if self._player is None or self._unanswered is None:
+                raise RuntimeError("There is no message to answer: receive one first.")
+            self._take(self._player)  # to hear that it is gone
+            if not self._reply(reply):
+                raise PlayerQuitError("The player closed its connection while it waited for an answer.")
 
     def say_goodbye(self) -> None:
         """Makes the player quit: by the answer that it waits for, or else by the answer to its next message."""
+        self._closing = True
+        self.wake()  # so that the lock is free
         with self._lock:
-            self._closing = True
-            call, self._unanswered = self._unanswered, None
-        if call is not None:
-            call.answer(goodbye())
+            if self._unanswered is not None:
+                self._reply(goodbye())
 
     def close(self) -> None:
-        """Says goodbye, frees the port and ends the threads."""
+        """Says goodbye, frees the port and ends the thread."""
+        if self._closed.is_set():
+            return
         self.say_goodbye()
-        self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
-        self._threads.shutdown(wait=False)
-
-    def _exchange(self, request: bytes, context: Any) -> bytes:
-        call = _Call(request, context)
+        self._closed.set()
         with self._lock:
-            refusal = self._refusal(request, context.peer())
-            if refusal is None:
-                if self._closing:
-                    return goodbye()
-                self._unanswered = call
-        if refusal is not None:
-            self._refuse(context, *refusal)
-        self._inbox.put(call)
-        return call.wait()
+            for listener in self._listeners:
+                self._selector.unregister(listener)
+                listener.close()
+            self._part_from_clients()
+            self._selector.close()
+            self._waker.close()
+            self._wake_end.close()
 
-    def _refusal(self, request: bytes, peer: str) -> tuple[grpc.StatusCode, str] | None:
+    def _part_from_clients(self) -> None:
+        """Lets them take what is on its way: closing at once could take it from them."""
+        for client in list(self._clients):
+            client.http.go_away()
+            self._send(client)
+            with contextlib.suppress(OSError):
+                if not client.http.outgoing:
+                    client.socket.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + _CLOSE_GRACE_S
+        while self._clients and (remaining := deadline - time.monotonic()) > 0:
+            self._serve(remaining)
+        while self._clients:
+            self._drop(self._clients[0])
+
+    def _keep(self) -> None:
+        while not self._closed.wait(_KEEPER_S):
+            if self._lock.acquire(blocking=False):
+                try:
+                    while not self._closed.is_set() and self._serve(0.0):
+                        pass
+                finally:
+                    self._lock.release()
+
+    def _serve(self, timeout_s: float | None) -> bool:
+        """Waits for any socket and does what it asks for. Returns False after ``timeout_s`` seconds without any."""
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
+            if key.data is not None:
+                self._take(key.data)
+            elif key.fileobj is self._wake_end:
+                self._wake_end.recv(64)
+                self._is_woken = True
+            else:
+                self._accept(key.fileobj)
+        return bool(ready)
+
+    def _accept(self, listener: Any) -> None:
+        try:
+            connection, address = listener.accept()
+        except OSError:
+            return  # gone again
+        client = _Client(connection, address)
+        self._clients.append(client)
+        self._selector.register(connection, selectors.EVENT_READ, client)
+        self._send(client)
+        strangers = [each for each in self._clients if each is not self._player]
+        if len(strangers) > _MAX_CONNECTIONS:
+            self._drop(strangers[0])
+
+    def _take(self, client: _Client) -> None:
+        """Reads what a client has sent and sends what it waits for."""
+        for call in client.read():
+            self._exchange(client, call)
+        self._send(client)
+
+    def _send(self, client: _Client) -> None:
+        if client.is_open and client.http.outgoing:
+            client.write()
+        if not client.is_open:
+            self._drop(client)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.http.outgoing else 0)
+        if self._selector.get_key(client.socket).events != events:
+            self._selector.modify(client.socket, events, client)
+
+    def _drop(self, client: _Client) -> None:
+        client.is_open = False
+        if client in self._clients:
+            self._clients.remove(client)
+            self._selector.unregister(client.socket)
+            client.socket.close()
+
+    def _exchange(self, client: _Client, call: Call) -> None:
+        refusal = self._refusal(client, call)
+        if refusal is not None:
+            self._refuse(client, call.stream, *refusal)
+        elif self._closing:
+            client.http.answer(call.stream, goodbye())
+        else:
+            self._unanswered = call.stream
+            self._inbox.append(call.message)
+
+    def _reply(self, message: bytes) -> bool:
+        """Sends the answer. Returns False if nobody waits for it any more."""
+        player, stream, self._unanswered = self._player, self._unanswered, None
+        if player is None or stream is None or not player.is_open or not player.http.is_waiting(stream):
+            return False
+        player.http.answer(stream, message)
+        self._send(player)
+        return player.is_open
+
+    def _refusal(self, client: _Client, call: Call) -> tuple[_Status, str] | None:
         """Why a call is not the player's next message."""
+        if call.method != _METHOD:
+            return _Status.UNIMPLEMENTED, "There is no such method here."
         if self._player is None:
-            if not _is_handshake(request):
-                return (
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    "The first message must be the handshake of an ML-Agents player.",
-                )
-            self._player = peer
-        elif peer != self._player:
-            return grpc.StatusCode.RESOURCE_EXHAUSTED, "This trainer already has a player. Use another port."
+            if not _is_handshake(call.message):
+                return _Status.INVALID_ARGUMENT, "The first message must be the handshake of an ML-Agents player."
+            self._player = client
+            client.http.message_limit = MAX_WINDOW
+        elif client is not self._player:
+            return _Status.RESOURCE_EXHAUSTED, "This trainer already has a player. Use another port."
         elif self._unanswered is not None:
-            return grpc.StatusCode.FAILED_PRECONDITION, "The message before this one has not been answered yet."
+            return _Status.FAILED_PRECONDITION, "The message before this one has not been answered yet."
         return None
 
-    def _refuse(self, context: Any, code: grpc.StatusCode, reason: str) -> None:
+    def _refuse(self, client: _Client, stream: int, status: _Status, reason: str) -> None:
         self._refused += 1
         if self._refused == 1:
-            _LOGGER.warning("Refused a call on port %d from %s: %s", self.port, context.peer(), reason)
-        context.abort(code, reason)
-
-
-class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """Knows the one method, and leaves requests and answers as bytes."""
-
-    def __init__(self, exchange: Any) -> None:
-        self._method = grpc.unary_unary_rpc_method_handler(exchange)
-
-    def service(self, handler_call_details: Any) -> Any:
-        return self._method if handler_call_details.method == _METHOD else None
+            _LOGGER.warning("Refused a call on port %d from %s: %s", self.port, client.name, reason)
+        client.http.refuse(stream, status, reason)
 
 
 def _is_handshake(request: bytes) -> bool:
@@ -193,38 +295,3 @@ def _is_handshake(request: bytes) -> bool:
     except DecodeError:
         return False
     return bool(output.rl_initialization_output.communication_version)
-
-
-def _check_port(address: str, port: int) -> None:
-    """Tries the port before gRPC does, as gRPC's own report of a failure is a line on stderr."""
-    try:
-        family, kind, protocol, _, location = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            if sys.platform != "win32":  # there it would mean to share the port
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(location)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise _port_in_use(address, port) from error
-        raise LaunchError(
-            f"Cannot listen for the player at {address}, port {port}: {error.strerror or error}. The address must be "
-            "one of this machine (env_settings.listen_address) and the port above 1023 (env_settings.base_port)."
-        ) from error
-
-
-def _port_in_use(address: str, port: int) -> PortInUseError:
-    return PortInUseError(
-        f"Port {port} of {address} is in use, by another training or by a player that one left behind. End that, or "
-        "choose other ports with --base-port (the Editor's port is set in Unity, Project Settings, ML-Agents)."
-    )
-
-
-def _has_ipv6() -> bool:
-    if not socket.has_ipv6:
-        return False
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
-            probe.bind((_LOOPBACK_6, 0))
-    except OSError:
-        return False
-    return True

@@ -101,6 +101,10 @@ class PlayerProcess:
     def has_ended(self) -> bool:
         return self._ended.is_set()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for its end. Returns whether it has ended."""
+        return self._ended.wait(timeout_s)
+
     def describe_end(self) -> str:
         """How it ended: a return code or the name of a signal."""
         code = self._process.returncode

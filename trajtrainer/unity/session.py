@@ -15,8 +15,9 @@ from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
 from trajtrainer.unity import decode, encode, executable, launcher
-from trajtrainer.unity.communicator import LOOPBACK, Communicator
+from trajtrainer.unity.communicator import Communicator
 from trajtrainer.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.unity.listen import LOOPBACK
 from trajtrainer.unity.proto.communicator_pb2 import (
     UnityMessageProto,
     UnityRLCapabilitiesProto,
@@ -29,6 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 5004
 BASE_PORT = 5005
 _CLOSE_GRACE_S = 10.0
+_DEATH_GRACE_S = 2.0
 _ADVICE_CONNECT = (
     "Check that the scene has an Agent with a Decision Requester (or code that calls RequestDecision), that its "
     "Behavior Type is Default, and that the com.unity.ml-agents package is installed. Without a screen a build needs "
@@ -251,7 +253,10 @@ class PlayerSession:
         """The next message. Only time spent in here counts as waiting: the player may idle while others learn."""
         remaining = self._timeout_wait - self._waited_s
         begin = time.monotonic()
-        data = self._communicator.receive(remaining if timeout_s is None else min(timeout_s, remaining))
+        try:
+            data = self._communicator.receive(remaining if timeout_s is None else min(timeout_s, remaining))
+        except PlayerQuitError as fault:
+            raise self._lost(fault) from None
         if data is not None:
             self._waited_s = 0.0
             return data
@@ -268,6 +273,12 @@ class PlayerSession:
                 PlayerDiedError(f"The player {self._process.describe_end()}. {self._process.log_tail()}")
             )
 
+    def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
+        """The connection is gone. If that is because the player has died, its end tells more."""
+        if self._process is not None and self._process.wait(_DEATH_GRACE_S):
+            self._check_alive()
+        return self._failed(fault)
+
     def _failed(self, fault: EnvironmentFaultError) -> EnvironmentFaultError:
         self._fault = fault
         return fault
@@ -281,7 +292,7 @@ class PlayerSession:
         try:
             self._communicator.answer(reply)
         except PlayerQuitError as fault:
-            raise self._failed(fault) from None
+            raise self._lost(fault) from None
 
     def _event(self, data: bytes) -> EnvironmentEvent:
         self.owes_answer = True

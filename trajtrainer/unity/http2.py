@@ -1,0 +1,365 @@
+"""HTTP/2 as far as a server of single gRPC calls needs it (RFC 9113, and "gRPC over HTTP2"), without sockets.
+
+gRPC's own server hands every call to a thread and back, which costs several times what the frames themselves do. Here
+bytes go in and come out in the thread that waits for them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import quote
+
+from hpack import Decoder, HPACKError
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MAX_WINDOW = 2**31 - 1
+STRANGERS_MESSAGE_LIMIT = 1 << 20
+_DEFAULT_WINDOW = 65_535
+_DEFAULT_FRAME_SIZE = 16_384
+_MAX_FRAME_SIZE = 2**24 - 1
+_MAX_HEADER_BLOCK = 1 << 16
+_MAX_CALLS = 16
+_MAX_REMEMBERED = 64
+_MAX_CONTROL_BYTES = 1 << 16
+
+_DATA, _HEADERS, _PRIORITY, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = (
+    range(10)
+)
+_END_STREAM = _ACK = 0x1
+_END_HEADERS, _PADDED, _PRIORITY_FLAG = 0x4, 0x8, 0x20
+_SETTING_MAX_STREAMS, _SETTING_WINDOW, _SETTING_FRAME_SIZE, _SETTING_HEADER_LIST = 3, 4, 5, 6
+_REFUSED_STREAM = 7
+
+_FRAME_HEAD = struct.Struct(">HBBBI")  # length in 16 + 8 bits, type, flags, stream
+_SETTING = struct.Struct(">HI")
+_NUMBER = struct.Struct(">I")
+_MESSAGE_HEAD = struct.Struct(">BI")  # compressed, length
+_HEAD_SIZE = _FRAME_HEAD.size
+_MESSAGE_HEAD_SIZE = _MESSAGE_HEAD.size
+
+
+class Http2Error(Exception):
+    """The other side does not speak HTTP/2, or asks for more than it may. The connection is of no use any more."""
+
+
+class Call(NamedTuple):
+    """A complete request: its stream, method and message."""
+
+    stream: int
+    method: str
+    message: bytes
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A call that is coming in or has not been answered in full."""
+
+    method: str
+    window: int
+    body: bytearray = field(default_factory=bytearray)
+    unsent: memoryview | None = None
+
+
+class Http2Connection:
+    """The server's side of one connection.
+
+    Attributes:
+        outgoing: what is to be sent; the caller takes it away.
+        message_limit: bytes that one message may have.
+    """
+
+    def __init__(self) -> None:
+        self.outgoing = bytearray(_opening())
+        self.message_limit = STRANGERS_MESSAGE_LIMIT
+        self._incoming = bytearray()
+        self._preface_seen = False
+        self._headers = Decoder()
+        self._methods: dict[bytes, str] = {}
+        self._open_block: tuple[int, int, bytearray] | None = None  # stream, flags and headers that are to go on
+        self._streams: dict[int, _Stream] = {}
+        self._last_stream = 0
+        self._received = 0
+        self._acknowledged = 0  # bytes of acknowledgements that have not been taken away
+        self._window = _DEFAULT_WINDOW
+        self._stream_window = _DEFAULT_WINDOW
+        self._frame_size = _DEFAULT_FRAME_SIZE
+        self._frames: dict[int, Callable[[int, int, memoryview], Call | None]] = {
+            _DATA: self._data,
+            _HEADERS: self._begin_headers,
+            _RST_STREAM: self._reset,
+            _SETTINGS: self._settings,
+            _PUSH_PROMISE: self._forbidden,
+            _PING: self._ping,
+            _WINDOW_UPDATE: self._window_update,
+            _CONTINUATION: self._forbidden,
+        }
+
+    def receive(self, data: bytes) -> list[Call]:
+        """Takes bytes of the other side; returns the calls that are complete with them.
+
+        Raises:
+            Http2Error: see there.
+        """
+        whole: bytes | bytearray = data
+        if self._incoming:
+            self._incoming += data
+            whole = self._incoming
+        start = 0
+        if not self._preface_seen:
+            if not whole.startswith(PREFACE[: len(whole)]):
+                raise Http2Error("It does not speak HTTP/2.")
+            if len(whole) < len(PREFACE):
+                self._incoming = bytearray(whole)
+                return []
+            self._preface_seen = True
+            start = len(PREFACE)
+        with memoryview(whole) as view:
+            calls, end = self._read_frames(view, start)
+            rest = view[end:].tobytes() if end else None
+        if rest is not None:
+            self._incoming = bytearray(rest)
+        elif whole is data:
+            self._incoming = bytearray(data)
+        return calls
+
+    def is_waiting(self, stream: int) -> bool:
+        """Whether the other side still waits for the answer."""
+        return stream in self._streams
+
+    def answer(self, stream: int, message: bytes) -> None:
+        """Sends the answer to a call; what the other side is not ready to take waits until it is."""
+        self.outgoing += _frame(_HEADERS, _END_HEADERS, stream, _ANSWER_HEADERS)
+        whole = _MESSAGE_HEAD.pack(0, len(message)) + message
+        self._streams[stream].unsent = memoryview(whole)
+        self._send(stream)
+
+    def refuse(self, stream: int, status: int, reason: str) -> None:
+        """Ends a call with a status of gRPC other than 0."""
+        block = _ANSWER_HEADERS + _literal("grpc-status", str(status)) + _literal("grpc-message", quote(reason, " "))
+        self.outgoing += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, block)
+        self._streams.pop(stream, None)
+
+    def go_away(self) -> None:
+        """Tells the other side that no more calls are taken."""
+        self.outgoing += _frame(_GOAWAY, 0, 0, _NUMBER.pack(self._last_stream) + _NUMBER.pack(0))
+
+    def _read_frames(self, view: memoryview, start: int) -> tuple[list[Call], int]:
+        """The calls that the frames from ``start`` complete, and where the first incomplete frame begins."""
+        calls = []
+        size = len(view)
+        while size - start >= _HEAD_SIZE:
+            high, low, kind, flags, stream = _FRAME_HEAD.unpack_from(view, start)
+            body = start + _HEAD_SIZE
+            end = body + (high << 8 | low)
+            if end > size:
+                break
+            call = self._read_frame(kind, flags, stream & MAX_WINDOW, view[body:end])
+            if call is not None:
+                calls.append(call)
+            start = end
+        return calls, start
+
+    def _read_frame(self, kind: int, flags: int, stream: int, payload: memoryview) -> Call | None:
+        if self._open_block is not None:
+            return self._continue_headers(kind, flags, stream, payload)
+        take = self._frames.get(kind)  # PRIORITY, GOAWAY and unknown ones change nothing
+        try:
+            return take(flags, stream, payload) if take is not None else None
+        except (struct.error, IndexError) as error:
+            raise Http2Error(f"A frame of type {kind} is too short.") from error
+
+    def _forbidden(self, _flags: int, _stream: int, _payload: memoryview) -> None:
+        raise Http2Error("A frame that a client may not send here.")
+
+    def _begin_headers(self, flags: int, stream: int, payload: memoryview) -> Call | None:
+        block = _without_padding(flags, payload)
+        if flags & _PRIORITY_FLAG:
+            block = block[5:]
+        if flags & _END_HEADERS:
+            return self._take_headers(stream, flags, bytes(block))
+        self._open_block = stream, flags, bytearray(block)
+        return None
+
+    def _continue_headers(self, kind: int, flags: int, stream: int, payload: memoryview) -> Call | None:
+        assert self._open_block is not None
+        first, first_flags, block = self._open_block
+        if kind != _CONTINUATION or stream != first or len(block) + len(payload) > _MAX_HEADER_BLOCK:
+            raise Http2Error("Headers that do not end.")
+        block += payload
+        if not flags & _END_HEADERS:
+            return None
+        self._open_block = None
+        return self._take_headers(stream, first_flags, bytes(block))
+
+    def _take_headers(self, stream: int, flags: int, block: bytes) -> Call | None:
+        method = self._method(block)
+        if stream in self._streams:  # trailers
+            return self._complete(stream) if flags & _END_STREAM else None
+        if not stream % 2 or stream <= self._last_stream:
+            raise Http2Error(f"Headers on stream {stream}, which is not a new one.")
+        self._last_stream = stream
+        if len(self._streams) >= _MAX_CALLS:
+            self._end_stream(stream)
+            return None
+        self._streams[stream] = _Stream(method, self._stream_window)
+        return self._complete(stream) if flags & _END_STREAM else None
+
+    def _method(self, block: bytes) -> str:
+        """The path in a block of headers. They are the same with every call of a player, so the last are remembered."""
+        known = self._methods.get(block)
+        if known is not None:
+            return known
+        try:
+            headers = dict(self._headers.decode(block, raw=True))
+        except HPACKError as error:
+            raise Http2Error(f"Headers that cannot be read: {error}") from error
+        method = headers.get(b":path", b"").decode(errors="replace")
+        if _only_looks_up(block) and len(self._methods) < _MAX_REMEMBERED:
+            self._methods[block] = method
+        else:
+            self._methods.clear()  # it may have changed the table that the others look up
+        return method
+
+    def _data(self, flags: int, stream: int, payload: memoryview) -> Call | None:
+        self._count(len(payload))
+        known = self._streams.get(stream)
+        if known is None:
+            if not 0 < stream <= self._last_stream:
+                raise Http2Error(f"Data on stream {stream}, which was never opened.")
+            return None  # of a call that was refused in the meantime
+        content = _without_padding(flags, payload)
+        if flags & _END_STREAM and not known.body:
+            return self._complete(stream, content)
+        known.body += content
+        if len(known.body) > self.message_limit + _MESSAGE_HEAD_SIZE:
+            raise Http2Error(f"A message of more than {self.message_limit} bytes.")
+        return self._complete(stream) if flags & _END_STREAM else None
+
+    def _complete(self, stream: int, content: memoryview | None = None) -> Call | None:
+        """The other side has sent the whole call: one message, as it is or in ``body``."""
+        known = self._streams[stream]
+        if content is None:
+            content, known.body = memoryview(known.body), bytearray()
+        if len(content) < _MESSAGE_HEAD_SIZE:
+            raise Http2Error("A call without a message.")
+        compressed, length = _MESSAGE_HEAD.unpack_from(content)
+        if compressed or length != len(content) - _MESSAGE_HEAD_SIZE:
+            raise Http2Error("A message that is compressed or has another length than it says.")
+        return Call(stream, known.method, bytes(content[_MESSAGE_HEAD_SIZE:]))
+
+    def _count(self, size: int) -> None:
+        """Lets the other side go on sending. Each call has a window as large as a message can be."""
+        self._received += size
+        if self._received > MAX_WINDOW // 2:
+            self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._received))
+            self._received = 0
+
+    def _reset(self, _flags: int, stream: int, _payload: memoryview) -> None:
+        self._streams.pop(stream, None)
+
+    def _settings(self, flags: int, _stream: int, payload: memoryview) -> None:
+        if flags & _ACK:
+            return
+        if len(payload) % _SETTING.size:
+            raise Http2Error("Settings of a wrong length.")
+        for name, value in _SETTING.iter_unpack(payload):
+            if name == _SETTING_WINDOW:
+                if value > MAX_WINDOW:
+                    raise Http2Error("A window of more than 2^31 - 1 bytes.")
+                for known in self._streams.values():
+                    known.window += value - self._stream_window
+                self._stream_window = value
+            elif name == _SETTING_FRAME_SIZE:
+                if not _DEFAULT_FRAME_SIZE <= value <= _MAX_FRAME_SIZE:
+                    raise Http2Error(f"Frames of {value} bytes.")
+                self._frame_size = value
+        self._acknowledge(_frame(_SETTINGS, _ACK, 0, b""))
+        self._send_more()
+
+    def _ping(self, flags: int, _stream: int, payload: memoryview) -> None:
+        if not flags & _ACK:
+            self._acknowledge(_frame(_PING, _ACK, 0, bytes(payload[:8])))
+
+    def _acknowledge(self, frame: bytes) -> None:
+        self._acknowledged = self._acknowledged + len(frame) if self.outgoing else len(frame)
+        if self._acknowledged > _MAX_CONTROL_BYTES:
+            raise Http2Error("It asks for answers and does not take them.")
+        self.outgoing += frame
+
+    def _window_update(self, _flags: int, stream: int, payload: memoryview) -> None:
+        more = _NUMBER.unpack_from(payload)[0] & MAX_WINDOW
+        known = self._streams.get(stream)
+        if stream == 0:
+            self._window += more
+        elif known is not None:
+            known.window += more
+        if self._window > MAX_WINDOW or (known is not None and known.window > MAX_WINDOW):
+            raise Http2Error("A window of more than 2^31 - 1 bytes.")
+        self._send_more()
+
+    def _send_more(self) -> None:
+        for stream in [number for number, known in self._streams.items() if known.unsent is not None]:
+            self._send(stream)
+
+    def _send(self, stream: int) -> None:
+        """As much of an answer as both windows allow, and the end of the call after the last of it."""
+        known = self._streams[stream]
+        assert known.unsent is not None
+        while known.unsent:
+            size = min(len(known.unsent), self._frame_size, known.window, self._window)
+            if size <= 0:
+                return
+            self.outgoing += _frame(_DATA, 0, stream, known.unsent[:size])
+            known.unsent = known.unsent[size:]
+            known.window -= size
+            self._window -= size
+        self.outgoing += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _ANSWER_TRAILERS)
+        del self._streams[stream]
+
+    def _end_stream(self, stream: int) -> None:
+        self._acknowledge(_frame(_RST_STREAM, 0, stream, _NUMBER.pack(_REFUSED_STREAM)))
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> bytes:
+    size = len(payload)
+    return _FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header that looks nothing up and leaves no trace in the table (RFC 7541, 6.2.2); at most 126 bytes each."""
+    encoded, content = name.encode(), value.encode()[:126]
+    return b"\x00" + bytes([len(encoded)]) + encoded + bytes([len(content)]) + content
+
+
+def _only_looks_up(block: bytes) -> bool:
+    """Whether a block of headers consists of one-byte references, which change nothing (RFC 7541, 6.1)."""
+    return bool(block) and min(block) > 0x80 and max(block) < 0xFF
+
+
+def _without_padding(flags: int, payload: memoryview) -> memoryview:
+    if not flags & _PADDED:
+        return payload
+    padding = payload[0]
+    if padding >= len(payload):
+        raise Http2Error("More padding than content.")
+    return payload[1 : len(payload) - padding]
+
+
+def _opening() -> bytes:
+    """What a server sends first: its settings, and a window for the connection as large as those of the streams."""
+    settings = {
+        _SETTING_MAX_STREAMS: _MAX_CALLS,
+        _SETTING_WINDOW: MAX_WINDOW,
+        _SETTING_FRAME_SIZE: _MAX_FRAME_SIZE,
+        _SETTING_HEADER_LIST: _MAX_HEADER_BLOCK,
+    }
+    packed = b"".join(_SETTING.pack(name, value) for name, value in settings.items())
+    return _frame(_SETTINGS, 0, 0, packed) + _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(MAX_WINDOW - _DEFAULT_WINDOW))
+
+
+_STATUS_200 = b"\x88"  # entry 8 of HPACK's static table
+_ANSWER_HEADERS = _STATUS_200 + _literal("content-type", "application/grpc")
+_ANSWER_TRAILERS = _literal("grpc-status", "0")
