@@ -12,12 +12,15 @@ from pathlib import Path
 
 from scripts.benchmarks.report import Row, show, write
 
-PARTS = ("data", "wire", "ppo", "sac", "networks", "workers")
+PARTS = ("data", "wire", "ppo", "sac", "networks", "workers", "gym", "peer")
+OTHERS = {"gym": "sb3", "peer": "peer"}  # part -> option that names the virtual environment of what it is compared with
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("scripts/bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all without any")
+    parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for the part gym")
+    parser.add_argument("--peer", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the part peer")
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
@@ -25,7 +28,9 @@ def main() -> None:
         parser.error(f"unknown parts {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
     rows: list[Row] = []
     for part in arguments.parts or PARTS:
-        found = importlib.import_module(f"scripts.benchmarks.{part}").measure()
+        module = importlib.import_module(f"scripts.benchmarks.{part}")
+        other = OTHERS.get(part)
+        found = module.measure() if other is None else module.measure(getattr(arguments, other))
         show(found)
         rows += found
     write(rows, arguments.output)

@@ -63,7 +63,7 @@ REPLAY_STEPS = 20480
 REPLAY_BAR_MB = 450
 # Share of the main process's time -> the timers that it is made of.
 SHARES = {
-    "waiting for the player": ("env_wait",),
+    "exchange with the player": ("env_wait", "env_send"),
     "recording": ("record",),
     "acting": ("TorchPolicy.evaluate",),
     "updating": ("process_trajectory", "_update_policy"),

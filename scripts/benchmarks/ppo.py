@@ -8,7 +8,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Case:
 
 BALL = Case(
     "PPO, 3DBall config, 12 agents x 8 floats",
-    ["sim:3DBall"],
+    ["sim:Bench", "--agents", "12", "--observation-size", "8", "--episode-length", "100"],
     {"batch_size": 64, "buffer_size": 12000, "beta": 0.001, "lambd": 0.99},
     {"normalize": True, "hidden_units": 128, "num_layers": 2},
     1000,
@@ -56,6 +57,7 @@ BALL = Case(
     72000,
     5000,
 )
+SIMULATED_BALL = replace(BALL, name="PPO, 3DBall config on the 3DBall simulation", player=["sim:3DBall"], bar=None)
 HUNDRED = Case(
     "PPO, 100 agents x 200 floats, 256x2, batch 1024",
     ["sim:Bench", "--agents", "100", "--observation-size", "200", "--branches", "3"],
@@ -68,8 +70,8 @@ HUNDRED = Case(
 )
 
 
-def measure(cases: Sequence[Case] = (BALL, HUNDRED)) -> list[Row]:
-    figures = interleaved([lambda case=case: train(case).steps_per_second for case in cases], RUNS)
+def measure(cases: Sequence[Case] = (BALL, SIMULATED_BALL, HUNDRED)) -> list[Row]:
+    figures = interleaved([partial(speed, case) for case in cases], RUNS)
     rows = [Row(case.name, "agent-steps/s", runs, case.bar) for case, runs in zip(cases, figures, strict=True)]
     return rows + memory()
 
@@ -97,6 +99,10 @@ class Figures:
 
     def memory_at(self, step: int) -> float:
         return [megabytes for at, _, megabytes in self.summaries if at <= step][-1]
+
+
+def speed(case: Case) -> float:
+    return train(case).steps_per_second
 
 
 def train(case: Case, max_steps: int | None = None) -> Figures:

@@ -7,27 +7,22 @@ one of them, in a process of its own.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import yaml
 
+from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.envs.local_seat import LocalSeat
-from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
 from trajtrainer.envs.worker_seat import WorkerSeats
 from trajtrainer.envs.workers import Workers
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 # Name -> where the players live and how many there are.
 CASES = {
@@ -66,62 +61,6 @@ def _in_process(seats: str, players: int) -> dict[str, float]:
     return figures
 
 
-class Measured:
-    """An environment that counts, from the end of the first buffer on."""
-
-    def __init__(self, environment: Workers) -> None:
-        self._environment = environment
-        self.num_workers = environment.num_workers
-        self.steps = self.waits = 0
-        self.waited_s = 0.0
-        self.begin_s = self.end_s = 0.0
-        self.worker_mb = 0.0
-        self._before = 0
-
-    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        begin_s = time.perf_counter()
-        events = self._environment.wait(timeout_s)
-        now_s = time.perf_counter()
-        steps = sum(batch.num_decisions for event in events for batch in event.steps.values())
-        if not self.begin_s:
-            self._before += steps
-            if self._before >= BALL.hyperparameters["buffer_size"]:
-                self.begin_s = now_s
-            return events
-        self.end_s = now_s
-        self.waited_s += now_s - begin_s
-        self.steps += steps
-        self.waits += bool(steps)
-        return events
-
-    def reset(self, parameters: Parameters) -> None:
-        self._environment.reset(parameters)
-
-    def set_parameters(self, parameters: Parameters) -> None:
-        self._environment.set_parameters(parameters)
-
-    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        self._environment.send(worker, actions)
-
-    def close(self) -> None:
-        processes = [process.pid for process in multiprocessing.active_children()]
-        if processes and not self.worker_mb:
-            self.worker_mb = sum(map(_resident_mb, processes)) / len(processes)
-        self._environment.close()
-
-    def kill(self) -> None:
-        self._environment.kill()
-
-    def figures(self) -> dict[str, float]:
-        seconds = self.end_s - self.begin_s
-        return {
-            "agent-steps/s": self.steps / seconds,
-            "forwards/s": self.waits / seconds,
-            "% idle collector": 100 * self.waited_s / seconds,
-            "MB per worker": self.worker_mb,
-        }
-
-
 def run(seats: str, players: int, step_ms: float, max_steps: int) -> dict[str, float]:
     """One training."""
     from trajtrainer.runtime.learn import train
@@ -133,7 +72,7 @@ def run(seats: str, players: int, step_ms: float, max_steps: int) -> dict[str, f
             connect_player, settings=settings.env_settings, engine=settings.engine_settings, log_folder=None
         )
         place = LocalSeat(connect) if seats == "local" else WorkerSeats(players, connect, 180)
-        made.append(Measured(Workers(place, settings.env_settings)))
+        made.append(Measured(Workers(place, settings.env_settings), BALL.hyperparameters["buffer_size"]))
         return made[0]
 
     with tempfile.TemporaryDirectory() as folder:
@@ -148,14 +87,12 @@ def run(seats: str, players: int, step_ms: float, max_steps: int) -> dict[str, f
         }
         mapping["default_settings"]["max_steps"] = max_steps
         train(load(yaml.safe_dump(mapping), "bench"), None, make)
-    return made[0].figures()
-
-
-def _resident_mb(pid: int | None) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
+    return {
+        "agent-steps/s": made[0].steps_per_second,
+        "forwards/s": made[0].forwards_per_second,
+        "% idle collector": made[0].idle_percent,
+        "MB per worker": made[0].worker_mb,
+    }
 
 
 if __name__ == "__main__":

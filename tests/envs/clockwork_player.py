@@ -24,6 +24,7 @@ from trajtrainer.sim.registry import SimulationKind
 from trajtrainer.sim.simulation import Actions, SimulationOptions, SimulationStep
 
 NAME = "Clockwork"
+AT_START = "exit-at-start"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,7 +34,7 @@ class Plan:
 
     Attributes:
         base_port: of worker 0.
-        faults: of ``trajtrainer.sim.faults``, with ``{at}`` for the message; drawn evenly.
+        faults: of ``trajtrainer.sim.faults``, with ``{at}`` for the message, or ``AT_START``; drawn evenly.
         lives: how many incarnations of each worker do.
         longest: life of an incarnation in messages.
     """
@@ -65,12 +66,21 @@ def play(folder: str, arguments: list[str]) -> int:
     draw = Random(incarnation)
     log = SentLog(Path(folder), incarnation)
     if incarnation % 1000 < plan.lives:
-        arguments = [*arguments, "--fault", draw.choice(plan.faults).format(at=draw.randrange(1, plan.longest))]
+        fault = draw.choice(plan.faults).format(at=draw.randrange(1, plan.longest))
+        if fault == AT_START and _concerns(port, arguments):
+            return 9
+        if fault != AT_START:
+            arguments = [*arguments, "--fault", fault]
     vars(player)["Faults"] = _noting(log)
     registry.SIMULATIONS[NAME] = SimulationKind(
         lambda options, random, parameters: Clockwork(incarnation, parameters), SimulationOptions, "a clockwork"
     )
     return main([NAME, *arguments])
+
+
+def _concerns(port: int, arguments: list[str]) -> bool:
+    """Whether faults are meant for this port, as the player itself reads it."""
+    return "--fault-port" not in arguments or arguments[arguments.index("--fault-port") + 1] == str(port)
 
 
 class Clockwork:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,22 @@ def short(name: str, behavior: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_cartpole_is_solved(tmp_path: Path) -> None:
-    """475 is what counts as solved; within half of the steps that the configuration has."""
-    result = trajtrainer.learn(
-        short("CartPole", "CartPole-v1", max_steps=50000), results_dir=tmp_path, seed=1, verbose=False
-    )
-    assert result.behaviors["CartPole-v1"].steps < 51000
-    assert np.mean(rewards_of(result, "CartPole-v1")[-2:]) >= 475
+    """475 is what counts as solved: on average of 10,000 steps in a row, with the actions of training."""
+    result = trajtrainer.learn(short("CartPole", "CartPole-v1"), results_dir=tmp_path, seed=1, verbose=False)
+    assert result.behaviors["CartPole-v1"].steps < 101_000
+    rewards = rewards_of(result, "CartPole-v1")
+    assert max(np.mean(pair) for pair in pairwise(rewards)) >= 475
 
 
 @pytest.mark.slow
-def test_pendulum_improves(tmp_path: Path) -> None:
+def test_pendulum_is_solved(tmp_path: Path) -> None:
+    """It swings up and stays there: doing nothing gives about -1200, and from the lowest starts at best -350."""
     result = trajtrainer.learn(
-        short("Pendulum", "Pendulum-v1", max_steps=50000), results_dir=tmp_path, seed=1, verbose=False
+        short("Pendulum", "Pendulum-v1", max_steps=70000), results_dir=tmp_path, seed=1, verbose=False
     )
     rewards = rewards_of(result, "Pendulum-v1")
     assert rewards[0] < -1000
-    assert rewards[-1] > -500
+    assert np.mean(rewards[-2:]) > -260
 
 
 @pytest.mark.parametrize("path", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.stem)

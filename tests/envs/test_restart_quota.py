@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
-from trajtrainer.envs.restart_quota import FIRST_DELAY_S, LONGEST_DELAY_S, RestartQuota
+from trajtrainer.envs.restart_quota import FIRST_DELAY_S, LONGEST_DELAY_S, RECOVERED_S, RestartQuota
 from trajtrainer.settings.environment import EnvironmentSettings
 
 
@@ -61,7 +62,15 @@ def test_the_delay_doubles_while_it_does_not_work() -> None:
 
 def test_the_delay_is_the_shortest_again_after_good_work() -> None:
     restarts = quota(-1, -1)
-    for _ in range(5):
-        delay_s = restarts.grant(0.0, 0.1)
-    assert restarts.grant(0.0, 9 * delay_s) == 2 * delay_s
-    assert restarts.grant(0.0, 1000.0) == FIRST_DELAY_S
+    for _ in range(20):
+        assert restarts.grant(0.0, 0.9 * RECOVERED_S) <= LONGEST_DELAY_S
+    assert restarts.grant(0.0, RECOVERED_S) == FIRST_DELAY_S
+
+
+def test_one_that_crashes_every_few_seconds_still_works_most_of_the_time() -> None:
+    """Lives of random length, the mean of which is 8 s: the delays must not take over."""
+    draw = Random(1)
+    restarts = quota(-1, -1)
+    worked_s = [draw.expovariate(1 / 8) for _ in range(1000)]
+    waited_s = sum(restarts.grant(0.0, each) for each in worked_s)
+    assert waited_s < 0.25 * sum(worked_s)

@@ -17,10 +17,12 @@ from trajtrainer.envs.unity_environment import UnityEnvironment, make_unity_envi
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec
 from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
+from trajtrainer.unity.side_channels import ANALYTICS_ID
 
 BALL = "3DBall?team=0"
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
@@ -245,10 +247,10 @@ def test_made_from_a_runs_settings(tmp_path: Path) -> None:
 class Editor:
     """A player under the test's command, connected as the Editor."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, analytics: bool = False) -> None:
         self.answers: list[UnityMessageProto] = []
         self._port = port
-        self._messages: list[bytes] = [handshake(), header()]
+        self._messages: list[bytes] = [handshake(analytics=analytics), header()]
 
     def play(self, *messages: bytes) -> None:
         with connected(self._port) as exchange:
@@ -321,3 +323,25 @@ def test_parameters_that_cannot_be_sent(port: int) -> None:
         environment.set_parameters({"größe": ConstantSettings()})
     environment.close()
     played.result(LIMIT_S)
+
+
+@pytest.mark.parametrize("wants_them", [True, False])
+def test_a_player_that_wants_to_know_is_told_of_the_training(port: int, wants_them: bool) -> None:
+    """Of the run with the first reset, of a behaviour with the answer to the message that announces it."""
+
+    class Logs:
+        def player_log(self, worker: int) -> None: ...
+
+    editor = Editor(port, analytics=wants_them)
+    played = in_background(editor.play, message(Space(), [Agent()]), message(Space(), [Agent()], announce=False))
+    run = RunSettings(env_settings=EnvironmentSettings(timeout_wait=30), behaviors={"Ball": TrainerSettings()})
+    environment = make_unity_environment(run, Logs())
+    environment.reset({})
+    stepper = Stepper(environment)
+    stepper.step(stepper.wait())
+    environment.close()
+    played.result(LIMIT_S)
+    told = [ANALYTICS_ID.bytes_le in editor.parameters(index) for index in (1, 2, 3)]
+    assert told == [wants_them, wants_them, False]
+    assert (b"TrainingEnvironmentInitialized" in editor.parameters(1)) is wants_them
+    assert (b"TrainingBehaviorInitialized" in editor.parameters(2)) is wants_them

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.envs.clockwork import BEHAVIOR, Recorder, sent
-from tests.envs.clockwork_player import Plan, write_build
+from tests.envs.clockwork_player import AT_START, Plan, write_build
 from tests.unity.client import free_port
 from trajtrainer.envs import restart_quota
 from trajtrainer.envs.unity_environment import make_unity_environment
@@ -96,6 +96,7 @@ def drive(environment: Workers, recorder: Recorder, condition: Callable[[], bool
 
 
 IN_MAIN_PROCESS = [
+    AT_START,
     "crash@{at}:7",
     "crash@{at}:SIGSEGV",
     "crash-in-reset@1",
@@ -104,7 +105,20 @@ IN_MAIN_PROCESS = [
     "quit@{at}",
     "hang@{at}",
 ]
-IN_WORKERS = ["crash@{at}:7", "rubbish@0", "hang@{at}"]
+ALL_FAULTS = [
+    AT_START,
+    "crash@{at}:7",
+    "crash@{at}:0",
+    "crash@{at}:SIGKILL",
+    "crash@{at}:SIGABRT",
+    "crash-in-reset@1:2",
+    "rubbish@0",
+    "rubbish@{at}",
+    "quit@{at}",
+    "nan-observation@{at}",
+    "wrong-size@{at}",
+]
+IN_WORKERS = [AT_START, "crash@{at}:7", "rubbish@0", "hang@{at}"]
 
 
 @pytest.mark.parametrize(("fault", "count"), [(f, 1) for f in IN_MAIN_PROCESS] + [(f, 2) for f in IN_WORKERS])
@@ -114,9 +128,9 @@ def test_a_fault_is_healed(tmp_path: Path, fault: str, count: int) -> None:
     build = write_build(tmp_path, Plan(base_port, [fault], lives=1, longest=9))
     plan_only_for_0 = ["--fault-port", str(base_port)]
     recorder = Recorder()
-    with players(count, str(build), base_port, *plan_only_for_0, timeout_wait=2 if "hang" in fault else 60) as one:
+    with players(count, str(build), base_port, *plan_only_for_0, timeout_wait=5 if "hang" in fault else 60) as one:
         one.reset({})
-        # On a busy machine it may take several starts to be there within 2 s.
+        # On a busy machine it may take several starts to be there within 5 s.
         drive(one, recorder, lambda: max(sent(tmp_path).get(each, 0) for each in range(1, 9)) > 20)
         drive(one, recorder, lambda: count == 1 or recorder.seen[1000] > 20)
     recorder.check()
@@ -130,9 +144,7 @@ def test_a_fault_is_healed(tmp_path: Path, fault: str, count: int) -> None:
 def test_many_faults_at_once_and_not_a_step_lost_or_doubled(tmp_path: Path) -> None:
     count = 3
     base_port = free_ports(count)
-    faults = ["crash@{at}:7", "crash@{at}:0", "crash@{at}:SIGKILL", "crash@{at}:SIGABRT", "crash-in-reset@1:2",
-              "rubbish@0", "rubbish@{at}", "quit@{at}", "nan-observation@{at}", "wrong-size@{at}"]  # fmt: skip
-    plan = Plan(base_port, faults, lives=NUM_FAULTS // count, longest=30)
+    plan = Plan(base_port, ALL_FAULTS, lives=NUM_FAULTS // count, longest=30)
     build = write_build(tmp_path, plan)
     recorder = Recorder()
     healthy = [1000 * worker + plan.lives for worker in range(count)]

@@ -7,8 +7,9 @@ from trajtrainer.settings.environment import EnvironmentSettings
 UNLIMITED = -1
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 30.0
-# An environment that worked so many times longer than the last delay begins with the shortest delay again.
-_RECOVERY = 10.0
+# An environment that worked so long begins with the shortest delay again, whatever the last one was. Were it to work
+# for longer the longer the delay has become, one that crashes every few seconds would soon do nothing but wait.
+RECOVERED_S = 5.0
 
 
 class RestartQuota:
@@ -53,6 +54,6 @@ class RestartQuota:
         self.used += 1
         if self._rate != UNLIMITED:
             self._recent.append(now_s)
-        recovered = worked_s > _RECOVERY * self._delay_s
-        self._delay_s = min(max(FIRST_DELAY_S, 0.0 if recovered else 2 * self._delay_s), LONGEST_DELAY_S)
+        doubled_s = 2 * self._delay_s if worked_s < RECOVERED_S else 0.0
+        self._delay_s = min(max(FIRST_DELAY_S, doubled_s), LONGEST_DELAY_S)
         return self._delay_s

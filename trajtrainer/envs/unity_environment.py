@@ -21,6 +21,7 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.unity import executable
+from trajtrainer.unity.analytics import RunAnalytics
 from trajtrainer.unity.faults import PortInUseError
 from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession
 from trajtrainer.unity.side_channels import (
@@ -58,6 +59,7 @@ def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Workers:
         settings=environment,
         engine=settings.engine_settings,
         log_folder=log_file.parent if log_file is not None else None,
+        run=settings,
     )
     if environment.num_envs == 1:
         return Workers(LocalSeat(connect), environment)
@@ -66,11 +68,17 @@ def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Workers:
 
 
 def connect_player(
-    worker: int, *, settings: EnvironmentSettings, engine: EngineSettings, log_folder: Path | None
+    worker: int,
+    *,
+    settings: EnvironmentSettings,
+    engine: EngineSettings,
+    log_folder: Path | None,
+    run: RunSettings | None = None,
 ) -> UnityEnvironment:
     """Starts the player of one worker, on its port or, if that is taken, on the next free one.
 
     A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then.
+    ``run`` is for the training analytics.
 
     Raises:
         EnvironmentFaultError: see ``UnityEnvironment``.
@@ -81,7 +89,12 @@ def connect_player(
     for base_port in ports:
         try:
             environment = UnityEnvironment(
-                evolve(settings, base_port=base_port), engine, seed=settings.seed, worker=worker, log_folder=log_folder
+                evolve(settings, base_port=base_port),
+                engine,
+                seed=settings.seed,
+                worker=worker,
+                log_folder=log_folder,
+                analytics=None if run is None else RunAnalytics(run),
             )
         except PortInUseError as error:
             taken = taken or error
@@ -109,6 +122,7 @@ class UnityEnvironment:
         worker: its number; what it sends carries it.
         log_folder: of the player's log.
         side_channels: more channels, of the user's own.
+        analytics: tells the player about the training, if it announces that it wants to know.
 
     Raises:
         EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
@@ -125,11 +139,15 @@ class UnityEnvironment:
         worker: int = 0,
         log_folder: Path | None = None,
         side_channels: tuple[SideChannel, ...] = (),
+        analytics: RunAnalytics | None = None,
     ) -> None:
         engine_channel = EngineConfigurationChannel()
         queue_engine(engine_channel, engine)
         self._parameters = EnvironmentParametersChannel()
         self._statistics = StatisticsChannel()
+        self._analytics = analytics
+        if analytics is not None:
+            side_channels = (*side_channels, analytics)
         self._worker = worker
         self._reset_is_due = False
         # Of messages that were answered with a reset before anybody else saw them.
@@ -173,6 +191,8 @@ class UnityEnvironment:
             event = self._session.poll(None if deadline is None else max(0.0, deadline - time.monotonic()))
             if event is None:
                 return []
+            if self._analytics is not None and event.new_specs:
+                self._analytics.announce(event.new_specs)
             if not self._reset_is_due:
                 break
             self._reset_is_due = False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from attrs import evolve
 
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.protocol import Environment
@@ -93,8 +94,9 @@ def train(
     keep_freed_memory()
     folder = RunFolder(settings.checkpoint_settings)
     folder.check({name: each.init_path for name, each in settings.behaviors.items()})
-    folder.create()
-    return _Run(settings, folder, handler, make_environment, device).run(stop or StopRequest())
+    with folder.exclusive():
+        folder.create()
+        return _Run(settings, folder, handler, make_environment, device).run(stop or StopRequest())
 
 
 class _Run:
@@ -112,6 +114,7 @@ class _Run:
         self._folder = folder
         self._handler = handler
         self._make_environment = make_environment
+        self._device = device
         self._training = not settings.checkpoint_settings.inference
         self._timers = Timers()
         self._gauges = GaugeWriter()
@@ -156,7 +159,7 @@ class _Run:
             stop.on_abort(view.abandon)
             try:
                 with stop.interrupting():
-                    environment = self._make_environment(self._settings, self._folder)
+                    environment = self._make_environment(self._settings_of_environment(), self._folder)
             except StopInterrupt:
                 logger.info("Stopped before the environment was connected; nothing was trained.")
                 return
@@ -170,6 +173,10 @@ class _Run:
                     logger.info("Learning was interrupted. Please wait while the graph is generated.")
                 self._save()
             self._say_what_came_out()
+
+    def _settings_of_environment(self) -> RunSettings:
+        """With the device that was chosen: the Editor is told."""
+        return evolve(self._settings, torch_settings=evolve(self._settings.torch_settings, device=str(self._device)))
 
     def _make_controller(self, environment: Environment, stop: StopRequest, view: ProgressView) -> Controller:
         lessons = LessonKeeper(self._curriculum, environment, self._status)

@@ -6,20 +6,22 @@
       configuration.yaml
       <Behavior>.onnx
       <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  events.out.tfevents.*
-      run_logs/timers.json  training_status.json  Player-<worker>.log
+      run_logs/timers.json  training_status.json  Player-<worker>.log  lock
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trajtrainer.errors import RunFolderError
 from trajtrainer.runtime import atomic
 from trajtrainer.runtime.filenames import behavior_file_name, check_run_id
+from trajtrainer.runtime.run_lock import RunLock
 from trajtrainer.settings.run import CheckpointSettings
 
 logger = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ class BehaviorFolder:
 
 
 class RunFolder:
-    """``results/<run-id>``. Making the object touches no file; ``check`` only looks, ``create`` writes.
+    """``results/<run-id>``. Making the object touches no file; ``check`` only looks, the next two write.
 
     Attributes:
         path: the folder, as given by ``results_dir`` (so relative where that is).
@@ -154,6 +156,27 @@ class RunFolder:
         logger.warning("%s Behaviour %r starts from scratch.", message, behavior)
         return None
 
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps other runs from writing there while this lasts. Does nothing for ``--inference``.
+
+        Raises:
+            RunFolderError: another run is at work there, or the folder cannot be written.
+        """
+        if not self.writes:
+            yield
+            return
+        lock = RunLock(self.logs / "lock", self.path)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
     def create(self) -> None:
         """Makes the folders, removes what a killed run left half-written, and tries whether there is room to write.
 
@@ -169,10 +192,7 @@ class RunFolder:
             leftovers = atomic.remove_leftovers([self.path, *(p for p in self.path.iterdir() if p.is_dir())])
             atomic.try_writing(self.logs, _PROBE_BYTES)
         except OSError as error:
-            raise RunFolderError(
-                f"The results folder {self.path} cannot be written: {error.strerror or error}. Make room or correct "
-                "the rights there, or choose another place with --results-dir."
-            ) from error
+            raise self._unwritable(error) from error
         if leftovers:
             logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
 
@@ -210,6 +230,12 @@ class RunFolder:
     def write_timers(self, text: str) -> None:
         """Writes ``timers.json``; a failure is logged and does not end the run."""
         self._write("timers", self.timers, text)
+
+    def _unwritable(self, error: OSError) -> RunFolderError:
+        return RunFolderError(
+            f"The results folder {self.path} cannot be written: {error.strerror or error}. Make room or correct the "
+            "rights there, or choose another place with --results-dir."
+        )
 
     def _check_folders(self) -> None:
         if self.path.exists() and not self.path.is_dir():

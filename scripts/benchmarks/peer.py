@@ -1,0 +1,90 @@
+"""The same players and configurations with ML-Agents itself in turn with ours: ``scripts/bench peer --peer VENV``.
+
+VENV is a virtual environment with mlagents 1.1.0: Python 3.10, torch 2.1.2, protobuf 3.20.3, grpcio 1.48.2, numpy
+1.23.5, cattrs < 1.7, onnx 1.15.0, tensorboard < 2.17, setuptools < 66, pettingzoo 1.15.0, gym 0.26, and mlagents and
+mlagents-envs installed with ``--no-deps --ignore-requires-python``. Without it ours alone is measured.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from scripts.benchmarks.networks import GRID_WORLD
+from scripts.benchmarks.ppo import BALL, HUNDRED, Case, follow, speed
+from scripts.benchmarks.report import RUNS, Row, interleaved
+from scripts.benchmarks.sac import BALL as SAC_BALL
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row: how many times the peer's speed is asked for, and the peer's own case if it differs."""
+
+    case: Case
+    times: float
+    peer_case: Case | None = None
+
+
+BASIC = Case(
+    "PPO, Basic config, 8 agents",
+    ["sim:Basic", "--agents", "8"],
+    {"batch_size": 32, "buffer_size": 256, "beta": 0.005, "lambd": 0.95},
+    {"hidden_units": 20, "num_layers": 1},
+    3,
+    2560,
+    15360,
+)
+RECURRENT = Case(
+    "PPO, LSTM of 64, sequences of 8, 16 agents x 3 floats",
+    ["sim:Bench", "--agents", "16", "--observation-size", "3"],
+    {"batch_size": 128, "buffer_size": 1024},
+    {"hidden_units": 128, "num_layers": 2, "memory": {"memory_size": 64, "sequence_length": 8}},
+    64,
+    2048,
+    16384,
+)
+SHORT_BALL = replace(BALL, max_steps=36000)
+COMPARISONS = (
+    Comparison(SHORT_BALL, 4),
+    Comparison(replace(SHORT_BALL, name=f"{BALL.name}, threaded", extra={"threaded": True}), 5, SHORT_BALL),
+    Comparison(replace(HUNDRED, max_steps=51200), 7),
+    Comparison(replace(GRID_WORLD, summary_freq=500, max_steps=2500), 2.5),
+    Comparison(BASIC, 4),
+    Comparison(RECURRENT, 4),
+    Comparison(replace(SAC_BALL, summary_freq=2000, max_steps=12000), 3),
+)
+
+
+def measure(venv: Path | None = None) -> list[Row]:
+    """Ours, the peer's and the ratio of the medians for each comparison."""
+    rows = []
+    for comparison in COMPARISONS:
+        case, peer_case = comparison.case, comparison.peer_case or comparison.case
+        ways = [partial(speed, case)] + ([partial(_peers, peer_case, venv)] if venv is not None else [])
+        figures = interleaved(ways, RUNS)
+        rows.append(Row(case.name, "agent-steps/s", figures[0]))
+        if venv is not None:
+            rows.append(Row("... ML-Agents", "agent-steps/s", figures[1]))
+            ratios = [ours / peers for ours, peers in zip(*figures, strict=True)]
+            rows.append(Row("... ours / ML-Agents", "times", ratios, comparison.times))
+    return rows
+
+
+def _peers(case: Case, venv: Path) -> float:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "config.yaml").write_text(yaml.safe_dump(case.settings()))
+        player = folder / "player.x86_64"
+        simulation = case.player[0].removeprefix("sim:")
+        command = shlex.join([sys.executable, "-m", "trajtrainer.sim", simulation, *case.player[1:]])
+        player.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        player.chmod(0o755)
+        learn = [str(venv / "bin" / "mlagents-learn"), str(folder / "config.yaml"), f"--env={player}"]
+        options = ["--run-id=bench", f"--results-dir={folder}/results", "--seed=1", "--base-port=16400"]
+        return follow([*learn, *options, "--torch-device=cpu"]).steps_per_second

@@ -1,0 +1,147 @@
+"""Two processes never train into one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.runs import LearnProcess, behaviors_settings, learn, ppo
+from trajtrainer.errors import RunFolderError
+from trajtrainer.runtime.run_lock import RunLock
+from trajtrainer.runtime.rundir import RunFolder
+from trajtrainer.settings.run import CheckpointSettings
+
+LIMIT_S = 60.0
+HOLDER = """
+import sys, time
+from pathlib import Path
+from trajtrainer.runtime.run_lock import RunLock
+RunLock(Path(sys.argv[1]), Path("run")).acquire()
+print("has it", flush=True)
+time.sleep(600)
+"""
+
+
+def folder(results: Path, *, resume: bool = False, force: bool = False, inference: bool = False) -> RunFolder:
+    return RunFolder(CheckpointSettings(resume=resume, force=force, inference=inference, results_dir=str(results)))
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])
+def test_a_second_run_is_refused_with_folder_and_process(tmp_path: Path, options: dict[str, bool]) -> None:
+    with folder(tmp_path).exclusive():
+        expected = rf"^Process {os.getpid()} on .* is training into {tmp_path / 'ppo'} at this moment"
+        with pytest.raises(RunFolderError, match=expected), folder(tmp_path, **options).exclusive():
+            raise AssertionError("it began")
+        with pytest.raises(RunFolderError, match=expected), folder(tmp_path, **options).exclusive():
+            raise AssertionError("the refused one has taken the lock away")
+    with folder(tmp_path, **options).exclusive():
+        pass
+
+
+def test_inference_disturbs_nobody(tmp_path: Path) -> None:
+    with folder(tmp_path).exclusive(), folder(tmp_path, inference=True).exclusive():
+        pass
+    with folder(tmp_path / "new", inference=True).exclusive():
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_failed_gives_the_folder_back(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), folder(tmp_path).exclusive():
+        raise KeyError
+    with folder(tmp_path).exclusive():
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+def test_the_lock_goes_with_a_killed_process(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "has it\n"
+        lock = RunLock(path, tmp_path)
+        with pytest.raises(RunFolderError, match=f"Process {holder.pid} on "):
+            lock.acquire()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(LIMIT_S)
+    lock.acquire()
+    lock.release()
+    lock.release()
+
+
+def test_of_many_that_come_and_go_only_one_has_it(tmp_path: Path) -> None:
+    """The file is removed at the end of each; whoever had opened it before must not take the removed one's lock."""
+    inside: list[int] = []
+    most: list[int] = []
+
+    def come_and_go(number: int) -> int:
+        entered = 0
+        for _ in range(400):
+            lock = RunLock(tmp_path / "lock", tmp_path)
+            with contextlib.suppress(RunFolderError):
+                lock.acquire()
+                inside.append(number)
+                most.append(len(inside))
+                inside.remove(number)
+                lock.release()
+                entered += 1
+        return entered
+
+    with ThreadPoolExecutor(4) as pool:
+        assert min(pool.map(come_and_go, range(4))) > 0
+    assert max(most) == 1
+    assert not (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize("text", ["", "rubbish", "12", "\N{SNOWMAN} on ice"])
+def test_a_lock_that_does_not_tell_whose_it_is(tmp_path: Path, text: str) -> None:
+    lock = RunLock(tmp_path / "lock", tmp_path)
+    lock.acquire()
+    (tmp_path / "lock").write_text(text)
+    with pytest.raises(RunFolderError, match=r"^Another process is training into"):
+        RunLock(tmp_path / "lock", tmp_path).acquire()
+    lock.release()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fcntl")
+def test_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("trajtrainer.runtime.run_lock.fcntl.flock", refuse)
+    with caplog.at_level(logging.WARNING), folder(tmp_path).exclusive():
+        assert "has no locks (No locks available)" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "ppo").write_text("a file")
+    with pytest.raises(RunFolderError, match="cannot be written"), folder(tmp_path).exclusive():
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+def test_on_the_command_line(tmp_path: Path) -> None:
+    """With workers, which must not keep the lock of a controller that was killed."""
+    environment = ("--env=sim:Basic", "--num-envs=2", "--env-args", "--agents", "4")
+    run = LearnProcess(tmp_path, behaviors_settings(Basic=ppo(1_000_000, checkpoint_interval=500)), *environment)
+    run.wait_for(lambda: bool(list((run.folder / "Basic").glob("Basic-*.pt"))))
+    settings = behaviors_settings(Basic=ppo(100))
+    refused = learn(tmp_path, settings, "--force", *environment)
+    assert refused.exit_code == 1
+    assert f"Process {run.process.pid} on " in refused.output
+    assert "Traceback" not in refused.output
+    assert run.process.poll() is None
+    run.send(signal.SIGKILL)
+    run.process.wait(LIMIT_S)
+    resumed = learn(tmp_path, settings, "--resume", *environment)
+    assert resumed.exit_code == 0, resumed.output

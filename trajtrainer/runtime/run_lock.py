@@ -1,0 +1,120 @@
+"""One process at a time trains into a run's folder.
+
+The lock is the system's own on an open file, so it goes with the process that holds it, however that ends. Only it
+counts: a file that a killed process left behind is in nobody's way. Who holds it stands in it, for the message to
+others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import platform
+import sys
+from pathlib import Path
+
+from trajtrainer.errors import RunFolderError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+logger = logging.getLogger(__name__)
+
+# Some network file systems have no locks. That is no reason not to train.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+# Windows refuses to read what is locked, so the locked byte lies far behind the text.
+_LOCKED_BYTE = 1 << 20
+_LONGEST_TEXT = 300
+
+
+class RunLock:
+    """The lock of one folder.
+
+    Args:
+        path: of the lock's file; its folder exists.
+        run: whose it is, for messages.
+    """
+
+    def __init__(self, path: Path, run: Path) -> None:
+        self._path = path
+        self._run = run
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock, without waiting.
+
+        Raises:
+            RunFolderError: another run holds it, of this or another process.
+            OSError: the file cannot be written.
+        """
+        while self._file is None:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                self._lock(file)
+                is_current = self._is_current(file)
+                if is_current:
+                    os.ftruncate(file, 0)
+                    os.write(file, f"{os.getpid()} {platform.node()}".encode())
+            except BaseException:
+                os.close(file)
+                raise
+            if is_current:
+                self._file = file
+            else:
+                os.close(file)
+
+    def release(self) -> None:
+        """Gives the lock back and removes its file. May be called again."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        if sys.platform == "win32":  # which removes no open files, so nobody else's either
+            os.close(file)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        if sys.platform != "win32":
+            os.close(file)
+
+    def _lock(self, file: int) -> None:
+        try:
+            _lock(file)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise RunFolderError(
+                    f"{_holder(file)} is training into {self._run} at this moment. Choose another --run-id, or end the "
+                    "other run first."
+                ) from None
+            logger.warning(
+                "The file system of %s has no locks (%s): nothing prevents a second run of the same id.",
+                self._run,
+                error.strerror,
+            )
+
+    def _is_current(self, file: int) -> bool:
+        """Whether the file was not removed, by a run that ended, between its opening and its locking."""
+        try:
+            return os.path.samestat(os.fstat(file), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+
+def _holder(file: int) -> str:
+    pid, _, machine = os.read(file, _LONGEST_TEXT).decode(errors="replace").partition(" ")
+    return f"Process {pid} on {machine}" if pid.isdigit() and machine else "Another process"
+
+
+def _lock(file: int) -> None:
+    """Raises ``OSError`` if somebody else has it."""
+    if sys.platform == "win32":
+        os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(file, 0, os.SEEK_SET)
+    else:
+        # Not lockf: that knows no difference between two runs of one process.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
