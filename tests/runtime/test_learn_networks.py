@@ -135,6 +135,18 @@ def test_pictures_stay_bytes_from_the_wire_to_the_encoder(tmp_path: Path) -> Non
     assert rows.max() > 100
 
 
+def test_a_camera_too_small_for_its_encoder_ends_the_run(tmp_path: Path) -> None:
+    """Before anything is learnt, with the sensor, what it sends and which encoders take that."""
+    settings = behaviors_settings(VisualBall=ppo(600, network_settings={"vis_encode_type": "nature_cnn"}))
+    run = learn(tmp_path, settings, "--env=sim:VisualBall", "--env-args", "--camera", "20,24")
+    assert run.exit_code == 1
+    (error,) = [line for line in run.output.splitlines() if line.startswith("error:")]
+    for words in ("TopCamera", "(3, 20, 24)", "at least 36", "Encoders that fit: simple, resnet, match3"):
+        assert words in error
+    assert "Traceback" not in run.output
+    assert not list(run.folder.glob("**/*.onnx"))
+
+
 def test_20480_steps_of_a_camera_take_less_than_450_mb() -> None:
     spec = BehaviorSpec([camera(3, 64, 84)], ActionSpec(0, (5,)))
     buffer = UpdateBuffer(

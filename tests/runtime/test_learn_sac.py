@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,37 @@ def test_a_resumed_run_goes_on_with_its_experience(tmp_path: Path) -> None:
     assert third.exit_code == 0, third.output
     assert "Training goes on without earlier experience" in third.output
     check_files(third, "Toy")
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "sensors_and_actions"),
+    [
+        ("sac_continuous_two_signals", "--initialize-from=theirs", ("--observation-size", "5")),
+        ("sac_hybrid", "--resume", ("--observation-size", "5", "--branches", "3,2")),
+        ("sac_lstm", "--resume", ("--observation-size", "4")),
+    ],
+    ids=["two signals", "both kinds of actions", "lstm"],
+)
+def test_a_checkpoint_of_the_peer_goes_on(
+    shared_data: Path, tmp_path: Path, name: str, how: str, sensors_and_actions: tuple[str, ...]
+) -> None:
+    golden, resuming = shared_data / "golden" / "updates" / name, how == "--resume"
+    folder = tmp_path / "results" / "theirs" / "Bench"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.pt").write_bytes((golden / "start.pt").read_bytes())
+    before = torch.load(golden / "start.pt", weights_only=True)
+    start = 3100 if resuming else 0
+    settings = json.loads((golden / "case.json").read_text())["config"] | {"max_steps": start + 200}
+    player = ("--env=sim:Bench", "--env-args", "--agents", "4", "--episode-length", "20", *sensors_and_actions)
+    run = learn(tmp_path, behaviors_settings(Bench=settings), how, *player, run_id="theirs" if resuming else "ours")
+    assert run.exit_code == 0, run.output
+    assert "does not quite match" not in run.output
+    after = torch.load(run.folder / "Bench" / "checkpoint.pt", weights_only=True)
+    assert {key: after[key].keys() for key in before} == {key: module.keys() for key, module in before.items()}
+    assert 0 < int(after["global_step"]["_GlobalSteps__global_step"]) - start < 400
+    # The moments of Adam were taken over, and its count goes on.
+    for optimizer in ("policy", "value", "entropy"):
+        ours, theirs = (each[f"Optimizer:{optimizer}_optimizer"]["state"] for each in (after, before))
+        assert ours.keys() >= theirs.keys() != set()
+        for index, moments in theirs.items():
+            assert 100 < ours[index]["step"] - moments["step"] <= 200

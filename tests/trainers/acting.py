@@ -22,10 +22,9 @@ from trajtrainer.trainers.factory import create_trainer, max_lead
 
 
 class Acting:
-    """``step`` makes one decision of all agents; ``train`` goes on until the trainer is finished.
+    """``step`` makes one decision of all agents.
 
     Attributes:
-        rewards: of the episodes that ended, in order.
         num_steps: agent steps so far.
     """
 
@@ -56,14 +55,11 @@ class Acting:
             checkpoint=lambda _: None,
         )
         self.policy = Policy(self.trainer.actor, seed=seed)
-        self.rewards: list[float] = []
         self.num_steps = 0
         self._processor = AgentProcessor(self.pool, settings.time_horizon)
-        self._earned = np.zeros(simulation.num_agents)
 
     def step(self) -> None:
         batch = _step_batch(self._simulation, self._waiting)
-        self._count(self._waiting)
         recorded = self._processor.record(batch)
         if recorded.trajectories is not None:
             self.trajectories.put(recorded.trajectories)
@@ -77,17 +73,6 @@ class Acting:
         self._processor.acted(rows, actions)
         self.num_steps += len(rows)
         self._waiting = self._simulation.step(Actions(actions.env_continuous, actions.discrete))
-
-    def train(self) -> None:
-        while not self.trainer.is_finished:
-            self.step()
-            self.trainer.advance()
-
-    def _count(self, step: SimulationStep) -> None:
-        self._earned[step.ended] += step.ended_reward
-        self.rewards += self._earned[step.ended].tolist()
-        self._earned[step.ended] = 0.0
-        self._earned += step.reward
 
 
 def _step_batch(simulation: Simulation, step: SimulationStep) -> StepBatch:

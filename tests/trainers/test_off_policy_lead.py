@@ -89,6 +89,30 @@ def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytes
     assert update_.version == 4
 
 
+def test_a_stopped_run_ends_after_a_block_and_leaves_the_rest_for_its_resumption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = OffPolicyRig(SETTINGS)
+    update, made = rig.trainer._sac.update, []
+
+    def stop_soon(*args: Any) -> Any:
+        made.append(1)
+        if len(made) == 40:
+            rig.trajectories.close()
+        return update(*args)
+
+    monkeypatch.setattr(rig.trainer._sac, "update", stop_soon)
+    rig.put(Trajectory(101))
+    rig.trainer.advance()
+    assert len(made) == 64
+    assert rig.pool.num_free == rig.pool.capacity
+    resumed = OffPolicyRig(SETTINGS)
+    resumed.trainer.restore(rig.trainer.checkpoint_state(), reset_step=False)
+    resumed.put(Trajectory(10))
+    resumed.trainer._process(resumed.trajectories.drain())
+    assert resumed.trainer._pace.due(resumed.trainer.step) == 110 - 64
+
+
 def test_without_an_update_the_rows_come_back_at_once() -> None:
     hyper = evolve(HYPER, buffer_init_steps=1000)
     rig = OffPolicyRig(evolve(SETTINGS, hyperparameters=hyper))
@@ -227,5 +251,6 @@ def test_gradient_steps_keep_the_pace_in_threads(threads: _Threads) -> None:
     trainer = threads.acting.trainer
     assert isinstance(trainer, OffPolicyTrainer)
     assert threads.gate.made == trainer._pace.count - 1
-    assert trainer._pace.due(trainer.step) == 0
-    assert trainer.step - threads.gate.made <= 1, "one gradient step per step, but for the first"
+    # One gradient step per step but for the first, made or (because the queue was closed) still to be made.
+    assert threads.gate.made + trainer._pace.due(trainer.step) == trainer.step - 1
+    assert trainer._pace.due(trainer.step) <= max_lead(SETTINGS)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos import sac_losses
+from trajtrainer.algos.adam import Adam
 from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
 from trajtrainer.algos.sac_stack import StackedEvaluation, can_stack, is_small
 from trajtrainer.algos.sac_values import Estimates, Evaluation, SeparateEvaluation, ValueNetworks
@@ -102,7 +103,7 @@ class SAC:
             [self.log_alpha_continuous] if self._continuous_size else []
         )
         self._parameters = [*actor.parameters(), *self._evaluate.parameters, *used]
-        self._optimizer = torch.optim.Adam(self._parameters, lr=hyper.learning_rate, fused=True)
+        self._optimizer = Adam(self._parameters, hyper.learning_rate)
 
     def learning_rate(self, step: int) -> float:
         """Of all networks at trainer step ``step``."""

@@ -1,12 +1,13 @@
 """SAC's value networks evaluated together: one batched matrix product per layer instead of one small one per network.
 
 V, Q1, Q2 and the target network are kept in common tensors [4, in, out], in this order, so that those that are trained
-are the first three and those that only tell values of the policy's actions and of the next state are the last three:
-two calls for six evaluations. V and its copy see no actions; their weights for them are 0 and stay so, because what
-enters there is 0.
+are the first three and those that only tell values of the policy's actions and of the next state are the last two:
+three calls for six evaluations. The third is Q1's of the policy's actions, alone because only the policy's gradient
+goes through it: in one product with the others it would be led back through those, too, for nothing. V and its copy see
+no actions; their weights for them are 0 and stay so, because what enters there is 0.
 
 Networks of 64 units take a quarter less time for an update, most of which is not arithmetic; at 256 units and batches
-of 256 rows nothing is gained (measured by ``scripts/benchmarks/sac.py``).
+of 256 rows a tenth less (measured by ``scripts/benchmarks/sac.py``).
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class StackedEvaluation:
         homes = _Homes(order)
         self.parameters: list[Tensor] = homes.live
         self.pieces = [piece for index in (1, 2, 0) for piece in homes.pieces[index]]
-        self._frozen = [tensor.detach()[1:] for tensor in homes.tensors]
+        self._first_q = [tensor.detach()[1] for tensor in homes.tensors]
+        self._frozen = [tensor.detach()[2:] for tensor in homes.tensors]
         self._followed = [tensor.detach()[0] for tensor in homes.tensors]
         self._followers = [tensor.detach()[3] for tensor in homes.tensors]
 
@@ -72,15 +74,17 @@ class StackedEvaluation:
         following = self._encode(batch.next_obs)[0]
         if sampled is None:
             out = self._heads(_layers(self.parameters, x.expand(3, -1, -1)))
-            next_value = self._heads(_layers([part[2:] for part in self._frozen], following.unsqueeze(0)))
+            next_value = self._heads(_layers([part[1:] for part in self._frozen], following.unsqueeze(0)))
             return Estimates(out[0, :, :, 0], out[1:], out[1:].detach(), next_value[0, :, :, 0])
         nothing = x.new_zeros(len(x), self._action_size)
         wanted = torch.cat((x, sampled), 1)
         after = torch.cat((following, nothing), 1)
-        frozen = self._heads(_layers(self._frozen, torch.stack((wanted, wanted.detach(), after))))
+        with torch.no_grad():
+            frozen = self._heads(_layers(self._frozen, torch.stack((wanted, after))))
+        first_q = self._heads(_layers(self._first_q, wanted).unsqueeze(0))
         stored = torch.cat((x, batch.continuous), 1)
         live = self._heads(_layers(self.parameters, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
-        return Estimates(live[0, :, :, 0], live[1:], frozen[:2], frozen[2, :, :, 0].detach())
+        return Estimates(live[0, :, :, 0], live[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
 
     def follow(self, tau: float) -> None:
         with torch.no_grad():
@@ -94,10 +98,12 @@ class StackedEvaluation:
 
 
 def _layers(parameters: list[Tensor], x: Tensor) -> Tensor:
-    """Linear layers, weight and bias in turn, with Swish between them: [networks, b, in] to [networks, b, out]."""
+    """Linear layers, weight and bias in turn, with Swish between them: [networks, b, in] to [networks, b, out], or of
+    one network [b, in] to [b, out]."""
+    product = torch.baddbmm if x.dim() == 3 else torch.addmm
     for index in range(0, len(parameters) - 2, 2):
-        x = F.silu(torch.baddbmm(parameters[index + 1], x, parameters[index]))
-    return torch.baddbmm(parameters[-1], x, parameters[-2])
+        x = F.silu(product(parameters[index + 1], x, parameters[index]))
+    return product(parameters[-1], x, parameters[-2])
 
 
 class _Homes:

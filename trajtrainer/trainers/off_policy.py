@@ -35,10 +35,11 @@ _MAY_BE_NAN = "Policy/Discrete Entropy Coeff"  # without discrete actions
 class OffPolicyTrainer(RLTrainer):
     """Soft actor-critic (reference 3.7, 4.4).
 
-    Every gradient step that the experience so far makes due is made before the next drain. In a thread of its own
-    (``threaded: true``) the trainer keeps the rows of a drain until it has made the gradient steps for them, block by
-    block, and publishes the policy after each block. So acting is never further ahead than the pool's limit
-    (``max_lead``), and when it is, waits for no more gradient steps than make room for its next steps.
+    Every gradient step that the experience so far makes due is made before the next drain, or after a resumption if the
+    run is stopped meanwhile. In a thread of its own (``threaded: true``) the trainer keeps the rows of a drain until it
+    has made the gradient steps for them, block by block, and publishes the policy after each block. So acting is never
+    further ahead than the pool's limit (``max_lead``), and when it is, waits for no more gradient steps than make room
+    for its next steps.
 
     Attributes:
         replay: the experience.
@@ -131,6 +132,8 @@ class OffPolicyTrainer(RLTrainer):
                     _collect(statistics, self._sac.update(batch, learning_rate))
             made += len(block)
             self._pace.made(len(block))
+            if self.trajectories.closed:
+                break  # the run was stopped: what is still due is made when it is resumed
             if made < due:
                 self._tell_progress(made / due)
         self._update_signals(statistics)
