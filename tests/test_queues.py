@@ -22,6 +22,15 @@ def test_drain_takes_everything_in_order_once() -> None:
     assert len(queue) == 0
 
 
+def test_it_knows_how_many_steps_wait() -> None:
+    queue: TrajectoryQueue[str] = TrajectoryQueue()
+    queue.put("a", 3)
+    queue.put("b", 4)
+    assert queue.num_steps == 7
+    queue.drain()
+    assert queue.num_steps == 0
+
+
 def test_wait_returns_at_once_when_something_is_there_and_after_the_timeout_when_not() -> None:
     queue: TrajectoryQueue[str] = TrajectoryQueue()
     assert not queue.wait(0.001)

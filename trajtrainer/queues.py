@@ -23,6 +23,7 @@ class TrajectoryQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._items: list[T] = []
+        self._num_steps = 0
         self._changed = threading.Condition()
         self._closed = False
 
@@ -30,19 +31,27 @@ class TrajectoryQueue(Generic[T]):
         return len(self._items)
 
     @property
+    def num_steps(self) -> int:
+        """Steps of all batches that wait, as told to ``put``."""
+        return self._num_steps
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
-    def put(self, item: T) -> None:
-        """Appends a batch and wakes who waits. Allowed after ``close`` too: its rows can still be given back."""
+    def put(self, item: T, num_steps: int = 0) -> None:
+        """Appends a batch of so many steps and wakes who waits. Allowed after ``close`` too: its rows can still be
+        given back."""
         with self._changed:
             self._items.append(item)
+            self._num_steps += num_steps
             self._changed.notify_all()
 
     def drain(self) -> list[T]:
         """Takes all there are, oldest first; an empty list if there are none. Does not wait."""
         with self._changed:
             items, self._items = self._items, []
+            self._num_steps = 0
             return items
 
     def wait(self, timeout_s: float | None = None) -> bool:

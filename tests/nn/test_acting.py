@@ -238,14 +238,16 @@ def test_pictures_as_bytes() -> None:
 
 
 @pytest.mark.parametrize(("bad_obs", "words"), [(True, "observations contain"), (False, "weights have diverged")])
-@pytest.mark.parametrize("spec", [SPEC, behavior([vector(4)], 0, (3, 2))])
+@pytest.mark.parametrize("spec", [SPEC, behavior([vector(4)], 0, (3, 2)), behavior([vector(4)], 2)])
 def test_nan_actions_are_an_error(spec: BehaviorSpec, bad_obs: bool, words: str) -> None:
     policy = Policy(make_actor(spec), seed=1)
     (obs,), mask, memory = inputs()
     if bad_obs:
         obs[4, 2] = np.nan
     else:
-        policy.load(Update(3, {"head.discrete.bias": torch.tensor([0.0, np.nan, 0, 0, 0])}))
+        bias = f"head.{'discrete' if spec.action_spec.discrete_size else 'mu'}.bias"
+        size = make_actor(spec).state_dict()[bias].shape[0]
+        policy.load(Update(3, {bias: torch.tensor([0.0, np.nan, 0, 0, 0][:size])}))
     with pytest.raises(PolicyDivergedError, match=words) as caught:
         policy.act((obs,), mask, memory)
     assert isinstance(caught.value, TrajtrainerError)

@@ -93,7 +93,8 @@ class TrainerRig:
 
     def put(self, *trajectories: Trajectory) -> None:
         """One queue item of these trajectories."""
-        self.trajectories.put(join([self._write(one) for one in trajectories]))
+        batch = join([self._write(one) for one in trajectories])
+        self.trajectories.put(batch, batch.num_steps)
 
     def _write(self, one: Trajectory) -> TrajectoryBatch:
         pool, length = self.pool, one.length

@@ -370,6 +370,32 @@ def test_divergence_is_an_error_with_a_remedy() -> None:
         rig.trainer.advance()
 
 
+@pytest.mark.parametrize(
+    ("changes", "before", "waiting", "due"),
+    [
+        ({}, 0, 3, False),
+        ({}, 0, 4, True),  # a minibatch
+        ({}, 30, 2, False),
+        ({}, 30, 3, True),  # more than the buffer of 32
+        ({"summary_freq": 10}, 8, 1, False),
+        ({"summary_freq": 10}, 8, 2, True),
+        ({"checkpoint_interval": 10}, 8, 2, True),
+        ({"max_steps": 9}, 8, 1, False),
+        ({"max_steps": 9}, 8, 2, True),
+    ],
+)
+def test_few_steps_are_worth_no_drain(changes: dict[str, Any], before: int, waiting: int, due: bool) -> None:
+    hyper = PPOHyperparameters(batch_size=4, buffer_size=32)
+    rig = Rig(_settings(hyperparameters=hyper, **changes))
+    if before:
+        rig.put(Trajectory(before))
+        rig.trainer.advance()
+    rig.put(Trajectory(waiting))
+    assert rig.trainer.is_due() is due
+    rig.trainer.break_off(None)
+    assert rig.trainer.is_due()
+
+
 def test_it_learns_in_a_thread_of_its_own() -> None:
     rig = Rig(_settings())
     rig.put(Trajectory(33))

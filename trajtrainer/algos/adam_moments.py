@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trajtrainer.algos.adam import Adam
+
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -30,7 +32,7 @@ def whole(leaf: Tensor) -> Piece:
     return Piece(leaf, lambda tensor: tensor)
 
 
-def adam_state(optimizer: torch.optim.Adam, pieces: Sequence[Piece]) -> dict[str, Any]:
+def adam_state(optimizer: Adam | torch.optim.Adam, pieces: Sequence[Piece]) -> dict[str, Any]:
     """What ``state_dict`` of an Adam over the pieces would give. Tensors share the optimizer's memory."""
     moments: dict[int, dict[str, Tensor]] = {}
     for index, piece in enumerate(pieces):
@@ -42,7 +44,7 @@ def adam_state(optimizer: torch.optim.Adam, pieces: Sequence[Piece]) -> dict[str
 
 
 @torch.no_grad()
-def load_adam_state(optimizer: torch.optim.Adam, pieces: Sequence[Piece], state: Mapping[str, Any]) -> None:
+def load_adam_state(optimizer: Adam | torch.optim.Adam, pieces: Sequence[Piece], state: Mapping[str, Any]) -> None:
     """Takes the moments of what ``adam_state`` gave, of all pieces or some of them; the others start anew.
 
     Pieces of one leaf share their count of steps, which is the highest that is given.

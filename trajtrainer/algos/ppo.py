@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.algos import losses
+from trajtrainer.algos import losses, ppo_gradient
+from trajtrainer.algos.adam import Adam
+from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, decayed
+from trajtrainer.algos.stacked_networks import StackedNetworks, can_stack
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.heads import ActionDistribution
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
 
@@ -29,12 +32,13 @@ class Coefficients:
 class PPO:
     """Updates actor and critic together by one Adam.
 
-    The Adam is torch's fused one: the same result as the plain one to rounding, in one call instead of one per tensor.
+    The gradient of plain layers on vectors is written out (``stacked_networks``, ``ppo_gradient``), which is the same
+    to rounding, too, and several times faster where the networks are small; that of all other networks is autograd's.
 
     Letters: b rows of a minibatch, V reward signals.
     """
 
-    def __init__(self, actor: Actor, critic: Critic | SharedCritic, settings: TrainerSettings) -> None:
+    def __init__(self, actor: Actor, critic: AnyCritic, settings: TrainerSettings) -> None:
         """Takes the networks as they are, on their device.
 
         Args:
@@ -47,8 +51,13 @@ class PPO:
         self.critic = critic
         self._hyper = settings.hyperparameters
         self._max_steps = settings.max_steps
-        self._parameters = [*actor.parameters(), *critic.parameters()]
-        self._optimizer = torch.optim.Adam(self._parameters, lr=self._hyper.learning_rate, fused=True)
+        self._stack: StackedNetworks | None = None
+        self._parameters: list[Tensor] = [*actor.parameters(), *critic.parameters()]
+        self._pieces = [whole(parameter) for parameter in self._parameters]
+        if isinstance(critic, Critic) and can_stack(actor, critic):
+            self._stack = StackedNetworks(actor, critic)
+            self._parameters, self._pieces = [self._stack.flat], self._stack.pieces
+        self._optimizer = Adam(self._parameters, self._hyper.learning_rate)
 
     def coefficients(self, step: int) -> Coefficients:
         """Learning rate, clipping range and entropy weight at trainer step ``step``."""
@@ -74,16 +83,37 @@ class PPO:
             Statistics tag -> 0-d tensor without gradient, on the networks' device. Nothing is read back from
             the device, so that the minibatch loop never waits for it.
         """
-        loss, statistics = self.loss(minibatch, coefficients, diagnostics=diagnostics)
-        # What zero_grad does, without its profiling hooks.
-        for parameter in self._parameters:
-            parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+        if self._stack is None:
+            loss, statistics = self.loss(minibatch, coefficients, diagnostics=diagnostics)
+            # What zero_grad does, without its profiling hooks.
+            for parameter in self._parameters:
+                parameter.grad = None
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            statistics = self._write_gradient(self._stack, minibatch, coefficients, diagnostics=diagnostics)
         if diagnostics:
             statistics["Policy/Gradient Norm"] = self._gradient_norm()
         self._optimizer.param_groups[0]["lr"] = coefficients.learning_rate
         self._optimizer.step()
         return statistics
+
+    @torch.no_grad()
+    def _write_gradient(
+        self, stack: StackedNetworks, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool
+    ) -> dict[str, Tensor]:
+        """What ``loss`` and its ``backward`` do, for plain layers."""
+        epsilon = coefficients.epsilon
+        outputs = stack(minibatch.obs)
+        distribution = stack.distribution(outputs, minibatch.mask)
+        log_ratio = distribution.log_prob(minibatch.continuous, minibatch.discrete) - minibatch.log_prob
+        ratio = log_ratio.exp()
+        policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage, epsilon)
+        old_values = minibatch.old_values.t() if self._hyper.value_clipping else None
+        value_loss, by_value = ppo_gradient.of_value_loss(outputs.values, minibatch.returns.t(), old_values, epsilon)
+        by_policy, by_log_sigma = ppo_gradient.of_policy(distribution, minibatch, by_log_prob, coefficients.beta)
+        stack.backward(outputs, by_policy, 0.5 * by_value, by_log_sigma)
+        statistics = {"Losses/Policy Loss": policy_loss.abs(), "Losses/Value Loss": value_loss}
+        return statistics | (_diagnostics(log_ratio, ratio, epsilon, None) if diagnostics else {})
 
     def loss(
         self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = False
@@ -100,8 +130,7 @@ class PPO:
         with torch.no_grad():
             statistics = {"Losses/Policy Loss": policy_loss.abs(), "Losses/Value Loss": value_loss.detach()}
             if diagnostics:
-                statistics["Policy/Approximate KL"] = losses.approximate_kl(log_ratio, ratio, mask)
-                statistics["Policy/Clip Fraction"] = losses.clip_fraction(ratio, epsilon, mask)
+                statistics |= _diagnostics(log_ratio, ratio, epsilon, mask)
         return policy_loss + 0.5 * value_loss - coefficients.beta * entropy, statistics
 
     def _evaluate(self, minibatch: Minibatch) -> tuple[ActionDistribution, Tensor]:
@@ -121,11 +150,11 @@ class PPO:
         return torch.nn.utils.get_total_norm(gradients)
 
     def state(self) -> dict[str, Any]:
-        """The Adam's state as ``torch.optim.Adam.state_dict`` gives it, in the order of ``parameter_names``.
+        """The Adam's state as ``torch.optim.Adam.state_dict`` gives it for ``parameter_names``.
 
         Its tensors go on changing: copy or save it before the next update.
         """
-        return self._optimizer.state_dict()
+        return adam_state(self._optimizer, self._pieces)
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Takes what ``state`` gave, or moments of some of the parameters; the others start anew.
@@ -135,20 +164,16 @@ class PPO:
         Raises:
             ValueError: the state is of networks of another shape.
         """
-        moments = state["state"]
-        shapes = [parameter.shape for parameter in self._parameters]
-        for index, entry in moments.items():
-            if index >= len(shapes) or entry["exp_avg"].shape != shapes[index]:
-                raise ValueError(
-                    f"the Adam's moments {index} of shape {tuple(entry['exp_avg'].shape)} fit no parameter"
-                )
-        # load_state_dict would keep the tensors it is given, and the Adam writes into them.
-        own = {index: {name: value.clone() for name, value in entry.items()} for index, entry in moments.items()}
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": own, "param_groups": groups})
+        load_adam_state(self._optimizer, self._pieces, state)
 
     def parameter_names(self) -> list[str]:
         """``actor.*`` and ``critic.*`` names of the Adam's parameters, in its order."""
-        names = {id(parameter): f"critic.{name}" for name, parameter in self.critic.named_parameters()}
-        names |= {id(parameter): f"actor.{name}" for name, parameter in self.actor.named_parameters()}
-        return [names[id(parameter)] for parameter in self._parameters]
+        names = [f"actor.{name}" for name, _ in self.actor.named_parameters()]
+        return names + [f"critic.{name}" for name, _ in self.critic.named_parameters()]
+
+
+def _diagnostics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Tensor | None) -> dict[str, Tensor]:
+    return {
+        "Policy/Approximate KL": losses.approximate_kl(log_ratio, ratio, mask),
+        "Policy/Clip Fraction": losses.clip_fraction(ratio, epsilon, mask),
+    }

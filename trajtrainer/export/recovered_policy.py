@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from trajtrainer.errors import CheckpointError, ExportError
-from trajtrainer.export.inspect import inspect_model
-from trajtrainer.export.parity import check_parity
 from trajtrainer.export.peer_actor import load_actor
 from trajtrainer.export.peer_description import Description, describe
 from trajtrainer.export.peer_layout import EXTRA
@@ -114,6 +110,12 @@ def _choose(
 
 
 def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
+    # Late: onnx takes long to import, and no run needs it for this.
+    import onnx
+
+    from trajtrainer.export.inspect import inspect_model
+    from trajtrainer.export.parity import check_parity
+
     if not inspect_model(model).loads:  # the model may be damaged or hostile
         return False
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,10 @@ from torch import Tensor
 from trajtrainer.errors import TrajtrainerError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution, Actions
+from trajtrainer.nn.plain_policy import PlainPolicy, is_plain
 from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
+
+_LOG_SIGMA = "head.log_sigma"
 
 
 class PolicyDivergedError(TrajtrainerError, RuntimeError):
@@ -56,6 +59,7 @@ class Policy:
         self._entries: dict[str, Tensor] = self._actor.state_dict()  # shares memory with the weights
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._scale = self._actor.head.constant_scale()
+        self._plain = PlainPolicy(self._actor) if self._on_cpu and is_plain(self._actor) else None
         self.deterministic = deterministic
         self.version = 0
 
@@ -78,8 +82,17 @@ class Policy:
             if weights.shape != entry.shape:
                 raise ValueError(f"{name}: shape {tuple(weights.shape)}, expected {tuple(entry.shape)}")
             entry.copy_(weights)
-        self._scale = self._actor.head.constant_scale()
+        self._derive(update.weights)
         self.version = update.version
+
+    def _derive(self, changed: Collection[str]) -> None:
+        """Computes anew what follows from these weights alone."""
+        if _LOG_SIGMA in changed:
+            self._scale = self._actor.head.constant_scale()
+            if self._plain is not None:
+                self._plain.scale_changed()
+        if self._plain is not None:
+            self._plain.normalizers_changed()
 
     def rng_state(self) -> Tensor:
         """The state of the random generator, u8."""
@@ -89,7 +102,6 @@ class Policy:
         """Go on with random numbers where :meth:`rng_state` was taken."""
         self._generator.set_state(state)
 
-    @torch.inference_mode()
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
         """Decide for N agents in one forward pass.
 
@@ -101,19 +113,31 @@ class Policy:
         Raises:
             PolicyDivergedError: an action, or its probability, is NaN.
         """
+        if self._plain is None:
+            actions = self._act_by_actor(obs, mask, memory)
+        else:
+            actions = self._act_plainly(self._plain, obs, memory)
+        # A NaN anywhere in the network's outputs makes the sum NaN.
+        if math.isnan(actions.log_prob.sum()):
+            raise self._diverged(actions.log_prob, obs)
+        return actions
+
+    def _act_plainly(self, plain: PlainPolicy, obs: Sequence[ObservationArray], memory: FloatArray) -> ActionBatch:
+        actions = plain(obs, self._generator, deterministic=self.deterministic)
+        discrete = np.empty((len(memory), 0), np.int32)
+        return ActionBatch(**actions._asdict(), discrete=discrete, memory=memory, version=self.version)
+
+    @torch.inference_mode()
+    def _act_by_actor(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
         sensors = [self._tensor(sensor) for sensor in obs]
         encoding, memory_out = self._actor.body(sensors, None, self._tensor(memory))
         distribution = self._actor.head(encoding, self._tensor(mask), self._scale)
         actions = self._choose(distribution)
-        log_prob = distribution.log_prob(*actions).cpu().numpy()
-        # A NaN anywhere in the network's outputs makes the sum NaN.
-        if math.isnan(log_prob.sum()):
-            raise self._diverged(log_prob, obs)
         return ActionBatch(
             continuous=actions.continuous.cpu().numpy(),
             discrete=actions.discrete.cpu().numpy().astype(np.int32),
             env_continuous=distribution.to_env(actions.continuous).cpu().numpy(),
-            log_prob=log_prob,
+            log_prob=distribution.log_prob(*actions).cpu().numpy(),
             entropy=distribution.entropy().cpu().numpy(),
             memory=memory_out.cpu().numpy(),
             version=self.version,

@@ -131,6 +131,12 @@ class NetworkBody(nn.Module):
         self.memory_size = 0 if self.memory is None else self.memory.memory_size
         self.encoding_size = hidden if self.memory is None else self.memory.hidden_size
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is layers on vectors and nothing else."""
+        sensors_are_plain = all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.encoder.sensors)
+        return isinstance(self.layers, Mlp) and self.memory is None and sensors_are_plain
+
     def forward(
         self,
         obs: Sequence[Tensor],

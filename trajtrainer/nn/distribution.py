@@ -14,7 +14,7 @@ from torch import Tensor
 
 EPSILON = 1e-7  # the peer adds it inside every logarithm and to variances
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_ENV_CLIP = 3.0
+ENV_CLIP = 3.0  # raw continuous actions are clipped to it and divided by it
 _BELOW_ONE = 1.0 - 2.0**-24
 
 
@@ -56,13 +56,23 @@ class GaussianScale:
             self._entropy = 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
         return self._entropy
 
-    def log_prob(self, deviation: Tensor) -> Tensor:
-        """Of values that lie ``deviation`` [B, C] off the mean: [B, C]."""
+    @property
+    def log_normalizer(self) -> Tensor:
+        """Log-probability of the mean [1 or B, C]."""
         if self._log_normalizer is None:
             self._log_normalizer = -(self.sigma + EPSILON).log() - _LOG_ROOT_TWO_PI
+        return self._log_normalizer
+
+    @property
+    def double_variance(self) -> Tensor:
+        """[1 or B, C]"""
         if self._double_variance is None:
             self._double_variance = 2.0 * self.sigma.square() + EPSILON
-        return torch.addcdiv(self._log_normalizer, deviation.square(), self._double_variance, value=-1.0)
+        return self._double_variance
+
+    def log_prob(self, deviation: Tensor) -> Tensor:
+        """Of values that lie ``deviation`` [B, C] off the mean: [B, C]."""
+        return torch.addcdiv(self.log_normalizer, deviation.square(), self.double_variance, value=-1.0)
 
 
 class ActionDistribution:
@@ -221,7 +231,7 @@ class ActionDistribution:
 
     def to_env(self, continuous_raw: Tensor) -> Tensor:
         """What the environment receives [B, C], within [-1, 1]."""
-        return continuous_raw if self.tanh_squash else continuous_raw.clamp(-_ENV_CLIP, _ENV_CLIP) / _ENV_CLIP
+        return continuous_raw if self.tanh_squash else continuous_raw.clamp(-ENV_CLIP, ENV_CLIP) / ENV_CLIP
 
 
 def _log_det_tanh(raw: Tensor) -> Tensor:

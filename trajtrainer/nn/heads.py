@@ -72,14 +72,13 @@ class ActionHead(nn.Module):
         else:
             mu = self.mu(encoding)
             log_sigma = self._log_sigma(encoding)
-        return ActionDistribution(
-            mu,
-            GaussianScale(log_sigma) if scale is None else scale,
-            self.masked_logits(encoding, mask),
-            self.branches,
-            self.branch_starts,
-            self.tanh_squash,
+        return self.distribution(
+            mu, GaussianScale(log_sigma) if scale is None else scale, self.masked_logits(encoding, mask)
         )
+
+    def distribution(self, mu: Tensor, scale: GaussianScale, masked_logits: Tensor) -> ActionDistribution:
+        """Of what the layers give: mu [B, C] and logits [B, D], which are masked already."""
+        return ActionDistribution(mu, scale, masked_logits, self.branches, self.branch_starts, self.tanh_squash)
 
     def constant_scale(self) -> GaussianScale | None:
         """The Gaussians' scale where it does not depend on the state, else None. Void when the weights change."""
@@ -96,7 +95,12 @@ class ActionHead(nn.Module):
         """[B, D], -1e8 where forbidden."""
         if self.discrete is None:
             return encoding[:, :0]
-        return self.discrete(encoding).masked_fill(mask, _FORBIDDEN_LOGIT)  # type: ignore[no-any-return]
+        return masked(self.discrete(encoding), mask)
+
+
+def masked(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logits [B, D], -1e8 where bool [B, D] forbids an action."""
+    return logits.masked_fill(mask, _FORBIDDEN_LOGIT)
 
 
 class ValueHeads(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,11 @@ class Normalizer(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) / torch.sqrt(self.variance / self.steps)).clamp(-CLIP, CLIP)
+        return ((x - self.mean) / self.deviation()).clamp(-CLIP, CLIP)
+
+    def deviation(self) -> Tensor:
+        """What differences from the mean are divided by [size]."""
+        return torch.sqrt(self.variance / self.steps)
 
     @torch.no_grad()
     def update(self, x: Tensor, repeats: int = 1) -> None:
@@ -46,13 +51,16 @@ class Normalizer(nn.Module):
         """
         if len(x) == 0:
             return
-        rows = x.double() - self.mean
+        # In numpy, whose operations on so few numbers cost a third of torch's.
+        before = self.mean.cpu().numpy()
+        rows = np.subtract(x.cpu().numpy(), before, dtype=np.float64)
         total = repeats * rows.sum(0)
-        steps = self.steps + repeats * len(x)
+        steps = int(self.steps) + repeats * len(x)
         shift = total / steps
-        self.variance.copy_(self.variance + repeats * rows.square().sum(0) - shift * total)
-        self.mean.copy_(self.mean + shift)
-        self.steps.copy_(steps)
+        squares = repeats * np.square(rows, out=rows).sum(0)
+        self.variance.copy_(torch.from_numpy(self.variance.cpu().numpy() + squares - shift * total))
+        self.mean.copy_(torch.from_numpy(before + shift))
+        self.steps.fill_(steps)
 
     @torch.no_grad()
     def copy_from(self, other: Normalizer) -> None:

@@ -16,7 +16,6 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime.checkpoint_state import from_checkpoint, to_checkpoint
@@ -198,4 +197,10 @@ def _is_finite(trainer: RLTrainer) -> bool:
 
 
 def _exporter(trainer: RLTrainer) -> Callable[[Path], None]:
-    return lambda path: export_policy(trainer.actor, trainer.spec, path)
+    def export(path: Path) -> None:
+        # Late: it takes long to import and is needed at the first checkpoint.
+        from trajtrainer.export.onnx import export_policy
+
+        export_policy(trainer.actor, trainer.spec, path)
+
+    return export

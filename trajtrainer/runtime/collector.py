@@ -109,8 +109,9 @@ class Collector:
         for behavior_id, batch in event.steps.items():
             name, behavior = self._behavior(behavior_id, batch)
             recorded = behavior.processor.record(batch)
-            if recorded.trajectories is not None:
-                behavior.trajectories.put(recorded.trajectories)
+            trajectories = recorded.trajectories
+            if trajectories is not None:
+                behavior.trajectories.put(trajectories, trajectories.num_steps)
             if recorded.episode_lengths:
                 behavior.reporter.add_many("Environment/Episode Length", recorded.episode_lengths)
             if batch.num_decisions:

@@ -61,7 +61,9 @@ class Controller:
                 with self._timers("TrainerController.advance"):
                     self._advance()
                 self._on_step()
+            self._take_in_the_rest()
         except EnvironmentFaultError as fault:
+            self._take_in_the_rest()
             if not self._stop.requested:
                 raise
             # Whoever stops a whole group of processes ends the environments, too.
@@ -76,10 +78,16 @@ class Controller:
             for name, trainer in self.trainers.items():
                 if trainer.settings.threaded:
                     self._watch_thread(name, trainer)
-                else:
+                elif trainer.is_due():
                     trainer.advance()
         if self._training:
             self._lessons.update(self.trainers)
+
+    def _take_in_the_rest(self) -> None:
+        """What was not worth taking in yet (``RLTrainer.is_due``)."""
+        for trainer in self.trainers.values():
+            if not trainer.settings.threaded:
+                trainer.advance()
 
     def _done(self) -> bool:
         return self._training and bool(self.trainers) and all(t.is_finished for t in self.trainers.values())

@@ -66,6 +66,16 @@ class OnPolicyTrainer(RLTrainer):
         )
         self._shuffle = torch.Generator().manual_seed(shuffle_seed)
 
+    def is_due(self) -> bool:
+        """Taking in one short trajectory costs as much as taking in many, so at least a minibatch of steps is waited
+        for, unless an update or something else at a certain step is due earlier. That changes no step at which
+        anything happens; the acting side's normalisers are so many steps late."""
+        pending = self.trajectories.num_steps
+        # A step makes at most a whole sequence, one real row and the rest padding.
+        rows = self._buffer.num_rows + pending * self._buffer.sequence_length
+        enough = pending >= self._hyper.batch_size or rows > self._hyper.buffer_size
+        return enough or self._comes_to_boundary(pending)
+
     def _learn_from(self, packed: PackedSteps, rewards: FloatArray) -> bool:
         obs = [torch.from_numpy(column).to(self._device) for column in packed.obs]
         bootstrap_obs = [torch.from_numpy(column).to(self._device) for column in packed.bootstrap_obs]

@@ -206,6 +206,20 @@ class RLTrainer(ABC):
         """
         self._broken_off.append(worker)
 
+    def is_due(self) -> bool:
+        """Whether ``advance`` has something to do that should not wait for more trajectories.
+
+        Who calls ``advance`` only then must call it once more at the end.
+        """
+        return True
+
+    def _comes_to_boundary(self, num_steps: int) -> bool:
+        """Whether so many more steps lead to a summary, a checkpoint or the end, or episodes were broken off."""
+        settings, after = self.settings, self.step + num_steps
+        intervals = (settings.summary_freq, settings.checkpoint_interval)
+        passed = any(self.step // interval != after // interval for interval in intervals)
+        return passed or after > settings.max_steps or bool(self._broken_off)
+
     def advance(self) -> bool:
         """Takes all trajectories of the queue, then updates and publishes a policy if one is due. Does not wait.
 
