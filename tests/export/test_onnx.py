@@ -38,7 +38,9 @@ POCA_CASES = ("poca_discrete", "poca_hybrid_two_obs", "poca_lstm")
 def random_actor(spec: BehaviorSpec, *, sac: bool = False, seed: int = 5, **settings: Any) -> Actor:
     """An actor that uses every weight: also biases, sigmas and normalisers are not what they start as."""
     generator = torch.Generator().manual_seed(seed)
-    actor = Actor(spec, network(**settings), conditional_sigma=sac, tanh_squash=sac)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        actor = Actor(spec, network(**settings), conditional_sigma=sac, tanh_squash=sac)
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(torch.empty_like(parameter).normal_(0.0, 0.1, generator=generator))

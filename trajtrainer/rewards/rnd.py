@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,8 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+from trajtrainer.algos.adam import Adam
+from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
 from trajtrainer.algos.losses import masked_mean
 from trajtrainer.algos.minibatch import Rows
 from trajtrainer.data.trajectory import PackedSteps
@@ -45,7 +46,8 @@ class RndReward(RewardSignal):
         self.target.requires_grad_(False)
         self._device = device
         self._normalize = network.normalize
-        self._optimizer = torch.optim.Adam(self.predictor.parameters(), lr=settings.learning_rate, fused=True)
+        self._parameters = list(self.predictor.parameters())
+        self._optimizer = Adam(self._parameters, settings.learning_rate)
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
         obs = tuple(torch.from_numpy(column).to(self._device) for column in packed.obs)
@@ -60,7 +62,8 @@ class RndReward(RewardSignal):
             rows = minibatch.loss_mask.nonzero().squeeze(1)
             real = tuple(column[rows] for column in minibatch.obs)
         loss = masked_mean(self._distance(minibatch.obs, real), minibatch.loss_mask)
-        self._optimizer.zero_grad()
+        for parameter in self._parameters:
+            parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return {"Losses/RND Loss": loss.detach()}
@@ -82,8 +85,7 @@ class RndReward(RewardSignal):
         return {"RND-pred": self.predictor, "RND-target": self.target}
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        return self._optimizer.state_dict()
+        return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        # load_state_dict would keep the tensors it is given, and the Adam writes into them.
-        self._optimizer.load_state_dict(copy.deepcopy(state))
+        load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
