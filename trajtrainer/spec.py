@@ -66,7 +66,8 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
     raise UnsupportedError(
         f"Sensor {spec.name!r} of shape {tuple(spec.shape)} has the dimension properties "
         f"{[p.name for p in properties]}, which no encoder takes. Expected a vector (1 dimension), a picture "
-        "(channels, height, width) or a list of entities (variable number, size). Change the sensor in Unity."
+        "(channels, height, width; for the encoders simple, nature_cnn, resnet, match3 and fully_connected) or a list "
+        "of entities (variable number, size; for attention). Change the sensor in Unity."
     )
 
 
