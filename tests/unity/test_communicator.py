@@ -190,6 +190,18 @@ def test_close_answers_what_nobody_received() -> None:
         assert status(held.result(LIMIT_S)) == 400
 
 
+def test_close_lets_a_large_answer_arrive() -> None:
+    """Larger than the player's window: it must ask for the rest."""
+    communicator = Communicator(0)
+    large = bytes(4 << 20)
+    with connected(communicator.port) as player:
+        held = in_background(player, handshake())
+        assert communicator.receive(LIMIT_S) == handshake()
+        communicator.answer(large)
+        communicator.close()
+        assert held.result(LIMIT_S) == large
+
+
 def test_the_port_is_free_again_after_close() -> None:
     port = free_port()
     for _ in range(3):

@@ -135,6 +135,7 @@ def test_calls_and_answers(exchanges: list[tuple[bytes, bytes]], sizes: list[int
         assert body == wrapped(reply)
         assert trailers == {"grpc-status": "0"}
         assert not client.server.is_waiting(stream)
+        assert not client.server.is_answering
 
 
 def test_an_answer_waits_for_the_window_and_goes_on_with_it() -> None:
@@ -144,6 +145,7 @@ def test_an_answer_waits_for_the_window_and_goes_on_with_it() -> None:
     frames = client.h2.receive_data(bytes(client.server.outgoing))
     assert sum(len(event.data or b"") for event in frames if isinstance(event, DataReceived)) == 10
     assert client.server.is_waiting(stream)
+    assert client.server.is_answering
 
 
 def test_answers_of_several_calls_in_any_order() -> None:

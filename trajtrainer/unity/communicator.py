@@ -78,6 +78,12 @@ class _Client:
         except OSError:
             self.is_open = False
 
+    def end_if_done(self) -> None:
+        """Tells the other side that nothing more comes, once it has everything."""
+        if not self.http.outgoing and not self.http.is_answering:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+
 
 class Communicator:
     """Listens on one port for one player.
@@ -181,11 +187,10 @@ class Communicator:
         for client in list(self._clients):
             client.http.go_away()
             self._send(client)
-            with contextlib.suppress(OSError):
-                if not client.http.outgoing:
-                    client.socket.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + _CLOSE_GRACE_S
         while self._clients and (remaining := deadline - time.monotonic()) > 0:
+            for client in self._clients:
+                client.end_if_done()
             self._serve(remaining)
         while self._clients:
             self._drop(self._clients[0])

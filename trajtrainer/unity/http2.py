@@ -129,6 +129,11 @@ class Http2Connection:
         """Whether the other side still waits for the answer."""
         return stream in self._streams
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether a part of an answer waits until the other side is ready for it."""
+        return any(known.unsent is not None for known in self._streams.values())
+
     def answer(self, stream: int, message: bytes) -> None:
         """Sends the answer to a call; what the other side is not ready to take waits until it is."""
         self.outgoing += _frame(_HEADERS, _END_HEADERS, stream, _ANSWER_HEADERS)
