@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
+from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.steps import FloatArray, LongArray
 
@@ -22,6 +23,7 @@ def spec() -> BehaviorSpec:
 
 
 OBS_TYPES = (np.float32, np.uint8)
+MEMORY = 2
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,17 @@ def _observations(numbers: LongArray) -> tuple[FloatArray, np.ndarray[tuple[int,
 def memory_of(numbers: LongArray, size: int) -> FloatArray:
     """The memory that goes with each observation."""
     return np.repeat(numbers[:, None], size, 1).astype(np.float32) * 2
+
+
+def empty_replay(num_rows: int, length: int = 1) -> Replay:
+    """With memories of actor and critic if its sequences have more than one step."""
+    memory = MEMORY if length > 1 else 0
+    return Replay(
+        spec(),
+        OBS_TYPES,
+        num_rows=num_rows,
+        sequence_length=length,
+        memory_size=memory,
+        critic_memory_size=memory,
+        poison=True,
+    )

@@ -10,28 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.data.replay_streams import OBS_TYPES, Ending, Stream, memory_of, spec
+from tests.data.replay_streams import MEMORY, OBS_TYPES, Ending, Stream, empty_replay, memory_of
 from tests.data.streams import vector_spec
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.replay_sample import Sample
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.steps import LongArray
 
-MEMORY = 3
 DRAINS = st.lists(st.lists(st.integers(1, 17), min_size=1, max_size=6), min_size=1, max_size=12)
-
-
-def _replay(num_rows: int, length: int = 1) -> Replay:
-    memory = MEMORY if length > 1 else 0
-    return Replay(
-        spec(),
-        OBS_TYPES,
-        num_rows=num_rows,
-        sequence_length=length,
-        memory_size=memory,
-        critic_memory_size=memory,
-        poison=True,
-    )
 
 
 def _add(replay: Replay, stream: Stream, lengths: list[int], endings: list[Ending] | None = None) -> None:
@@ -97,7 +83,7 @@ def _check_rows(sample: Sample, steps: LongArray) -> None:
 def test_whatever_is_overwritten_the_newest_whole_sequences_remain(
     drains: list[list[int]], num_rows: int, length: int
 ) -> None:
-    replay, stream = _replay(num_rows, length), Stream(MEMORY if length > 1 else 0)
+    replay, stream = empty_replay(num_rows, length), Stream(MEMORY if length > 1 else 0)
     for lengths in drains:
         _add(replay, stream, lengths)
         _check(replay, _sequences(stream, num_rows, length))
@@ -105,7 +91,7 @@ def test_whatever_is_overwritten_the_newest_whole_sequences_remain(
 
 @pytest.mark.parametrize("length", [1, 4])
 def test_rows_of_no_sequence_are_painted_and_never_seen(length: int) -> None:
-    replay, stream = _replay(40, length), Stream(MEMORY if length > 1 else 0)
+    replay, stream = empty_replay(40, length), Stream(MEMORY if length > 1 else 0)
     painted = 0
     for i in range(60):
         _add(replay, stream, [1 + i * 7 % 11])
@@ -118,7 +104,7 @@ def test_rows_of_no_sequence_are_painted_and_never_seen(length: int) -> None:
 
 
 def test_sampling_is_in_any_order_and_repeats() -> None:
-    replay, stream = _replay(30), Stream()
+    replay, stream = empty_replay(30), Stream()
     _add(replay, stream, [5, 5])
     sample = replay.sample(np.array([9, 0, 0, 4, 5]))
     assert sample.obs[0][:, 0].tolist() == [11, 1, 1, 5, 7]
@@ -126,7 +112,7 @@ def test_sampling_is_in_any_order_and_repeats() -> None:
 
 
 def test_a_sample_is_a_copy() -> None:
-    replay, stream = _replay(12), Stream()
+    replay, stream = empty_replay(12), Stream()
     _add(replay, stream, [5])
     sample = replay.sample(np.arange(5))
     for _ in range(4):
@@ -135,7 +121,7 @@ def test_a_sample_is_a_copy() -> None:
 
 
 def test_terminated_and_interrupted_are_kept_apart() -> None:
-    replay, stream = _replay(40), Stream()
+    replay, stream = empty_replay(40), Stream()
     _add(replay, stream, [3, 2, 4], [Ending(terminated=True), Ending(interrupted=True)])
     sample = replay.sample(np.arange(9))
     assert sample.terminated.tolist() == [False, False, True] + [False] * 6
@@ -143,7 +129,7 @@ def test_terminated_and_interrupted_are_kept_apart() -> None:
 
 
 def test_rewards_of_groups_are_kept() -> None:
-    replay, stream = _replay(40), Stream()
+    replay, stream = empty_replay(40), Stream()
     _add(replay, stream, [4])
     sample = replay.sample(np.arange(4))
     assert sample.group_reward.tolist() == [0.25, 0.5, 0.75, 1.0]
@@ -151,7 +137,7 @@ def test_rewards_of_groups_are_kept() -> None:
 
 
 def test_of_a_trajectory_longer_than_the_ring_the_end_remains() -> None:
-    replay, stream = _replay(10), Stream()
+    replay, stream = empty_replay(10), Stream()
     _add(replay, stream, [25])
     _check(replay, _sequences(stream, 10, 1))
     assert replay.num_steps == 9
@@ -159,7 +145,7 @@ def test_of_a_trajectory_longer_than_the_ring_the_end_remains() -> None:
 
 
 def test_full() -> None:
-    replay, stream = _replay(10), Stream()
+    replay, stream = empty_replay(10), Stream()
     found = []
     for _ in range(3):
         _add(replay, stream, [4])
@@ -175,20 +161,20 @@ def _nothing(packed: PackedSteps) -> PackedSteps:
 
 def test_too_few_rows() -> None:
     with pytest.raises(ValueError, match="expected at least 2"):
-        _replay(1)
+        empty_replay(1)
 
 
 @pytest.mark.parametrize(("steps", "horizon", "rows"), [(1000, 10, 1101), (1000, 1000, 1002), (50, 1, 101)])
 def test_room_for_the_steps_and_what_follows_trajectories(steps: int, horizon: int, rows: int) -> None:
     assert rows_for(steps, horizon) == rows
-    replay, stream = _replay(rows), Stream()
+    replay, stream = empty_replay(rows), Stream()
     for _ in range(3 * steps // horizon):
         _add(replay, stream, [horizon])
     assert replay.num_steps >= steps
 
 
 def test_what_reward_signals_see_of_single_steps() -> None:
-    replay, stream = _replay(40), Stream()
+    replay, stream = empty_replay(40), Stream()
     _add(replay, stream, [3, 2], [Ending(terminated=True), Ending(interrupted=True)])
     sample = replay.sample(np.array([2, 4, 0]))
     packed = sample.packed()
@@ -202,7 +188,7 @@ def test_what_reward_signals_see_of_single_steps() -> None:
 
 
 def test_what_reward_signals_see_of_sequences() -> None:
-    replay, stream = _replay(40, 4), Stream(MEMORY)
+    replay, stream = empty_replay(40, 4), Stream(MEMORY)
     _add(replay, stream, [6, 3], [Ending(), Ending(terminated=True)])
     packed = replay.sample(np.array([1, 2, 0])).packed()
     assert packed.obs[0][:, 0].tolist() == [5, 6, 8, 9, 10, 1, 2, 3, 4]

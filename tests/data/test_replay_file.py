@@ -11,27 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.replay_streams import OBS_TYPES, Ending, Stream, spec
+from tests.data.replay_streams import MEMORY, Ending, Stream, empty_replay
 from tests.data.streams import vector_spec
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_file import read, write
 from trajtrainer.data.replay_sample import Sample
 from trajtrainer.errors import CheckpointError
-
-MEMORY = 2
-
-
-def _replay(num_rows: int, length: int = 1) -> Replay:
-    memory = MEMORY if length > 1 else 0
-    return Replay(
-        spec(),
-        OBS_TYPES,
-        num_rows=num_rows,
-        sequence_length=length,
-        memory_size=memory,
-        critic_memory_size=memory,
-        poison=True,
-    )
 
 
 def _fill(replay: Replay, stream: Stream, lengths: list[int]) -> None:
@@ -66,7 +51,7 @@ def test_what_was_saved_goes_on_as_if_nothing_had_happened(
     drains: list[list[int]], num_rows: int, length: int, after: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("replay") / "replay.npz"
-    first, second = _replay(num_rows, length), _replay(num_rows, length)
+    first, second = empty_replay(num_rows, length), empty_replay(num_rows, length)
     stream = Stream(MEMORY if length > 1 else 0)
     for lengths in drains:
         _fill(first, stream, lengths)
@@ -86,7 +71,7 @@ def test_what_was_saved_goes_on_as_if_nothing_had_happened(
 @pytest.mark.parametrize("length", [1, 4])
 def test_a_smaller_replay_takes_the_newest(tmp_path: Path, length: int) -> None:
     path = tmp_path / "replay.npz"
-    large, small = _replay(100, length), _replay(20, length)
+    large, small = empty_replay(100, length), empty_replay(20, length)
     stream = Stream(MEMORY if length > 1 else 0)
     for _ in range(9):
         _fill(large, stream, [10])
@@ -102,15 +87,15 @@ def test_a_smaller_replay_takes_the_newest(tmp_path: Path, length: int) -> None:
 
 def test_an_empty_replay(tmp_path: Path) -> None:
     path = tmp_path / "replay.npz"
-    write(_replay(20), path)
-    replay = _replay(20)
+    write(empty_replay(20), path)
+    replay = empty_replay(20)
     read(replay, path)
     assert replay.num_steps == 0
 
 
 def test_numpy_alone_can_read_it(tmp_path: Path) -> None:
     path = tmp_path / "replay.npz"
-    replay, stream = _replay(20), Stream()
+    replay, stream = empty_replay(20), Stream()
     for _ in range(5):
         _fill(replay, stream, [6])
     write(replay, path)
@@ -123,7 +108,7 @@ def test_numpy_alone_can_read_it(tmp_path: Path) -> None:
 
 def _saved(tmp_path: Path) -> Path:
     path = tmp_path / "replay.npz"
-    replay, stream = _replay(200), Stream()
+    replay, stream = empty_replay(200), Stream()
     for _ in range(5):
         _fill(replay, stream, [20])
     write(replay, path)
@@ -131,7 +116,7 @@ def _saved(tmp_path: Path) -> Path:
 
 
 def _refused(path: Path, replay: Replay | None = None) -> str:
-    replay = replay or _replay(200)
+    replay = replay or empty_replay(200)
     with pytest.raises(CheckpointError) as caught:
         read(replay, path)
     assert replay.num_steps == 0
@@ -186,7 +171,7 @@ def test_code_in_it_is_not_run(tmp_path: Path) -> None:
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     path = _saved(tmp_path)
     assert "obs.0 is float32 (2,) per entry" in _refused_by_vector(path)
-    assert "memory is float32 (0,) per entry, expected float32 (2,)" in _refused(path, _replay(200, 4))
+    assert "memory is float32 (0,) per entry, expected float32 (2,)" in _refused(path, empty_replay(200, 4))
 
 
 def _refused_by_vector(path: Path) -> str:

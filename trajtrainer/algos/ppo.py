@@ -150,7 +150,7 @@ class PPO:
         return torch.nn.utils.get_total_norm(gradients)
 
     def state(self) -> dict[str, Any]:
-        """The Adam's state as ``torch.optim.Adam.state_dict`` gives it for ``parameter_names``.
+        """The Adam's state as ``torch.optim.Adam.state_dict`` gives it, the actor's parameters first.
 
         Its tensors go on changing: copy or save it before the next update.
         """
@@ -165,11 +165,6 @@ class PPO:
             ValueError: the state is of networks of another shape.
         """
         load_adam_state(self._optimizer, self._pieces, state)
-
-    def parameter_names(self) -> list[str]:
-        """``actor.*`` and ``critic.*`` names of the Adam's parameters, in its order."""
-        names = [f"actor.{name}" for name, _ in self.actor.named_parameters()]
-        return names + [f"critic.{name}" for name, _ in self.critic.named_parameters()]
 
 
 def _diagnostics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Tensor | None) -> dict[str, Tensor]:

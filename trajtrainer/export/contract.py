@@ -54,9 +54,8 @@ MODEL_VERSION: Final = 3
 MAX_RANK: Final = 8
 
 MIN_OPSET: Final = 7
+# Sentis 2.6 announces up to 25; the versions that ML-Agents 3 and 4 are released with do not.
 MAX_OPSET: Final = 15
-# Sentis 2.6 announces opsets up to this one; the versions that ML-Agents 3 and 4 are released with do not.
-MAX_OPSET_OF_NEWEST: Final = 25
 BARRACUDA_OPSET: Final = 9
 
 # What the exporter writes by default: the only opset that Barracuda (ML-Agents 1.x and 2.x) covers well and that

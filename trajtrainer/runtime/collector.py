@@ -70,7 +70,6 @@ class Collector:
     def __init__(self, environment: Environment, make_behavior: BehaviorFactory, timers: Timers) -> None:
         self.behaviors: dict[str, ActingBehavior] = {}
         self.num_messages = 0
-        self.num_agent_steps = 0
         self._environment = environment
         self._make_behavior = make_behavior
         self._timers = timers
@@ -152,7 +151,6 @@ class Collector:
             actions = behavior.policy.act(*_inputs(parts), behavior.pool.memory[rows])
             behavior.processor.acted(rows, actions)
             behavior.reporter.add_many("Policy/Entropy", actions.entropy)
-            self.num_agent_steps += len(rows)
             start = 0
             for part in parts:
                 stop = start + len(part.rows)
