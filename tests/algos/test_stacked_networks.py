@@ -10,6 +10,7 @@ import torch
 from attrs import evolve
 
 from tests.nn.specs import behavior, camera, network, vector
+from trajtrainer.algos import stacked_networks
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo import PPO, Coefficients
 from trajtrainer.algos.stacked_networks import StackedNetworks, can_stack
@@ -21,6 +22,7 @@ from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 
 ROWS = 40
+LENGTH = 4  # of a sequence
 SIGNALS = ("extrinsic", "rnd")
 SPECS = {
     "continuous": behavior([vector(4), vector(3, "other")], 2),
@@ -46,8 +48,9 @@ def observations(spec: BehaviorSpec) -> tuple[torch.Tensor, ...]:
     return tuple(2.0 + torch.randn(ROWS, *sensor.shape, generator=generator) for sensor in spec.observation_specs)
 
 
-def minibatch(spec: BehaviorSpec, signals: int = len(SIGNALS)) -> Minibatch:
-    """Rows of which about half leave the clipping ranges, some with forbidden actions."""
+def minibatch(spec: BehaviorSpec, signals: int = len(SIGNALS), memory_size: int = 0) -> Minibatch:
+    """Rows of which about half leave the clipping ranges, some with forbidden actions; with a memory, sequences of
+    which some end in padding."""
     generator = torch.Generator().manual_seed(2)
     branches = spec.action_spec.discrete_branches
     mask = torch.rand(ROWS, sum(branches), generator=generator) < 0.3
@@ -66,23 +69,51 @@ def minibatch(spec: BehaviorSpec, signals: int = len(SIGNALS)) -> Minibatch:
         returns=torch.randn(ROWS, signals, generator=generator).t(),
         old_values=0.3 * torch.randn(ROWS, signals, generator=generator).t(),
         advantage=torch.randn(ROWS, generator=generator),
+        **(_sequences(memory_size, generator) if memory_size else {}),
     )
+
+
+def _sequences(memory_size: int, generator: torch.Generator) -> dict[str, Any]:
+    mask = torch.ones(ROWS // LENGTH, LENGTH)
+    mask[1, 1:] = mask[4, 3:] = 0
+    memory, critic_memory = torch.randn(2, ROWS // LENGTH, memory_size, generator=generator)
+    return {
+        "memory": memory,
+        "critic_memory": critic_memory,
+        "loss_mask": mask.flatten(),
+        "sequence_length": LENGTH,
+    }
 
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("value_clipping", [False, True])
-def test_the_gradient_is_autograds(name: str, layers: int, value_clipping: bool) -> None:
+@pytest.mark.parametrize("memory", [None, 6])
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_the_gradient_is_autograds(
+    name: str,
+    layers: int,
+    value_clipping: bool,
+    memory: int | None,
+    one_by_one: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if one_by_one:
+        monkeypatch.setattr(stacked_networks, "_MANY_MULTIPLICATIONS", 0)
     spec = SPECS[name]
-    actor, critic, ppo = make(spec, network(layers=layers, normalize=True), value_clipping=value_clipping)
+    settings = network(layers=layers, normalize=True, memory=memory)
+    actor, critic, ppo = make(spec, settings, value_clipping=value_clipping)
     if actor.head.log_sigma is not None:
         with torch.no_grad():
-            # So small a deviation that the constant which keeps divisions finite counts.
-            actor.head.log_sigma.copy_(torch.tensor([[-6.0, 0.5, 0.0]])[:, : actor.head.continuous_size])
-    batch, coefficients = minibatch(spec), Coefficients(learning_rate=0.0, epsilon=0.2, beta=0.3)
+            # So small a deviation that the constant which keeps divisions finite counts. It magnifies the rounding of
+            # the mean, of which a memory makes more.
+            smallest = -6.0 if memory is None else -2.0
+            actor.head.log_sigma.copy_(torch.tensor([[smallest, 0.5, 0.0]])[:, : actor.head.continuous_size])
+    batch = minibatch(spec, memory_size=memory or 0)
+    coefficients = Coefficients(learning_rate=0.0, epsilon=0.2, beta=0.3)
     if actor.head.continuous_size:
         with torch.no_grad():
-            distribution, _ = actor.distribution(batch.obs, batch.mask)
+            distribution, _ = actor.distribution(batch.obs, batch.mask, batch.memory, batch.sequence_length)
             batch.continuous.copy_(distribution.sample(torch.Generator().manual_seed(4)).continuous)
             batch.log_prob.add_(distribution.log_prob(batch.continuous, batch.discrete) + 1.2)
     loss, expected = ppo.loss(batch, coefficients, diagnostics=True)
@@ -158,7 +189,7 @@ def test_which_networks_are_stacked() -> None:
         return can_stack(Actor(spec, settings), Critic(spec, settings, SIGNALS))
 
     assert stackable(spec, network(normalize=True))
-    assert not stackable(spec, network(memory=8))
+    assert stackable(spec, network(memory=8))
     assert not stackable(pictures, network())
     assert not stackable(behavior([vector(3), vector(2, "goal", goal=True)], 2), network())
     actor = Actor(spec, evolve(network()))

@@ -32,8 +32,9 @@ class Coefficients:
 class PPO:
     """Updates actor and critic together by one Adam.
 
-    The gradient of plain layers on vectors is written out (``stacked_networks``, ``ppo_gradient``), which is the same
-    to rounding, too, and several times faster where the networks are small; that of all other networks is autograd's.
+    The gradient of plain layers on vectors, perhaps with a memory, is written out (``stacked_networks``,
+    ``ppo_gradient``), which is the same to rounding, too, and several times faster where the networks are small; that
+    of all other networks is autograd's.
 
     Letters: b rows of a minibatch, V reward signals.
     """
@@ -102,18 +103,21 @@ class PPO:
         self, stack: StackedNetworks, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool
     ) -> dict[str, Tensor]:
         """What ``loss`` and its ``backward`` do, for plain layers."""
-        epsilon = coefficients.epsilon
-        outputs = stack(minibatch.obs)
+        epsilon, loss_mask = coefficients.epsilon, minibatch.loss_mask
+        share = ppo_gradient.row_share(len(minibatch), loss_mask)
+        outputs = stack(minibatch.obs, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
         distribution = stack.distribution(outputs, minibatch.mask)
         log_ratio = distribution.log_prob(minibatch.continuous, minibatch.discrete) - minibatch.log_prob
         ratio = log_ratio.exp()
-        policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage, epsilon)
+        policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage, epsilon, loss_mask, share)
         old_values = minibatch.old_values.t() if self._hyper.value_clipping else None
-        value_loss, by_value = ppo_gradient.of_value_loss(outputs.values, minibatch.returns.t(), old_values, epsilon)
-        by_policy, by_log_sigma = ppo_gradient.of_policy(distribution, minibatch, by_log_prob, coefficients.beta)
+        value_loss, by_value = ppo_gradient.of_value_loss(
+            outputs.values, minibatch.returns.t(), old_values, epsilon, loss_mask, share
+        )
+        by_policy, by_log_sigma = ppo_gradient.of_policy(distribution, minibatch, by_log_prob, coefficients.beta, share)
         stack.backward(outputs, by_policy, 0.5 * by_value, by_log_sigma)
         statistics = {"Losses/Policy Loss": policy_loss.abs(), "Losses/Value Loss": value_loss}
-        return statistics | (_diagnostics(log_ratio, ratio, epsilon, None) if diagnostics else {})
+        return statistics | (_diagnostics(log_ratio, ratio, epsilon, loss_mask) if diagnostics else {})
 
     def loss(
         self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = False

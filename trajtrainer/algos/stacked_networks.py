@@ -1,33 +1,45 @@
-"""Actor and critic of plain layers evaluated together, and differentiated without autograd.
+"""Actor and critic of plain layers, perhaps with memories, evaluated together and differentiated without autograd.
 
 Both bodies have the same shapes, so one batched matrix product per layer does for both. All parameters are parts of
 one tensor and so are their gradients, which makes Adam one operation. Most of the time that autograd takes for networks
 of the usual sizes is not arithmetic: an update of two 128x2 networks on 64 rows takes a third of the time this way.
 
-Letters: b rows, E hidden units, C continuous actions, D sum of branch sizes, V reward signals.
+Where arithmetic is what takes the time, the two bodies are evaluated one by one instead, on two cores if there are.
+
+Letters: b rows, S sequences, L their length, E hidden units (of the layers or the memory), H memory size, C continuous
+actions, D sum of branch sizes, V reward signals.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from trajtrainer.algos import stacked_bodies
 from trajtrainer.algos.adam_moments import Piece
+from trajtrainer.algos.side_by_side import SideBySide
+from trajtrainer.algos.stacked_bodies import BodyRun
+from trajtrainer.algos.stacked_parameters import Linear, homes, parts
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.critic import AnyCritic, Critic
 from trajtrainer.nn.distribution import ActionDistribution, GaussianScale
 from trajtrainer.nn.heads import masked
+from trajtrainer.steps import FloatArray
+
+# Multiplications of one body for a minibatch from which on a second thread pays: half a millisecond forward, one
+# backward, where handing the work over and back takes 0.1.
+_MANY_MULTIPLICATIONS = 25_000_000
 
 
 def can_stack(actor: Actor, critic: AnyCritic) -> bool:
     """Whether these are two networks of plain layers on vectors: their bodies have the same shapes then."""
-    return isinstance(critic, Critic) and actor.body.is_plain and critic.body.is_plain
+    if not (isinstance(critic, Critic) and actor.body.is_plain and critic.body.is_plain):
+        return False
+    return not actor.memory_size or next(actor.parameters()).device.type == "cpu"  # cuDNN's memories are faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +49,14 @@ class Outputs:
     Attributes:
         policy: [b, C + D], means of the continuous actions and logits of the branches.
         values: [b, V].
-        inputs: of each layer [2, b, in], those of the heads as the last.
-        sums: what each layer gives ahead of Swish [2, b, E].
+        bodies: one of both networks, or one of the actor and one of the critic.
+        sequence_length: L.
     """
 
     policy: Tensor
     values: Tensor
-    inputs: list[Tensor]
-    sums: list[Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """All parameters, or all gradients, as parts of one tensor.
-
-    Attributes:
-        layers: weight [2, E, in] and bias [2, 1, E] of each layer, the actor's first.
-        policy: weight [C + D, E] and bias [C + D].
-        values: weight [V, E] and bias [V].
-        log_sigma: [1, C]; C may be 0.
-    """
-
-    layers: list[tuple[Tensor, Tensor]]
-    policy: tuple[Tensor, Tensor]
-    values: tuple[Tensor, Tensor]
-    log_sigma: Tensor
+    bodies: list[BodyRun]
+    sequence_length: int
 
 
 class StackedNetworks:
@@ -73,33 +68,51 @@ class StackedNetworks:
     """
 
     def __init__(self, actor: Actor, critic: Critic) -> None:
-        """Moves the parameters into one tensor, those side by side that are used together."""
+        """Moves the parameters into one tensor."""
         self._actor = actor
         parameters = [*actor.parameters(), *critic.parameters()]
         self.flat = parameters[0].detach().new_zeros(sum(parameter.numel() for parameter in parameters))
         self.flat.grad = torch.zeros_like(self.flat)
-        self._weights = _parts(self.flat, actor, critic)
-        self._gradients = _parts(self.flat.grad, actor, critic)
-        for parameter, part in _homes(self._weights, actor, critic):
+        self._weights = parts(self.flat, actor, critic)
+        self._gradients = parts(self.flat.grad, actor, critic)
+        for parameter, part in homes(self._weights, actor, critic):
             part.copy_(parameter.detach())
             parameter.data = part
         self.pieces = [Piece(self.flat, _Range(int(one.storage_offset()), one.shape)) for one in parameters]
+        weights, gradients = self._weights.bodies, self._gradients.bodies
+        self._together = [(weights, gradients)]
+        self._one_by_one = [(weights.network(number), gradients.network(number)) for number in range(2)]
+        self._multiplications = sum(weight[0].numel() for weight, _ in weights.layers)
+        self._threads = SideBySide()
 
     @torch.no_grad()
-    def __call__(self, obs: Sequence[Tensor]) -> Outputs:
-        """Both networks for observations, per sensor [b, *O]. The normalisers of both hold the same."""
-        x = self._actor.body.encoder(obs)[0].expand(2, -1, -1)
-        inputs, sums = [x], []
-        for weight, bias in self._weights.layers:
-            sums.append(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)))
-            inputs.append(F.silu(sums[-1]))
+    def __call__(
+        self, obs: Sequence[Tensor], memories: tuple[Tensor | None, Tensor | None] = (None, None), length: int = 1
+    ) -> Outputs:
+        """Both networks for observations, per sensor [b, *O]. The normalisers of both hold the same.
+
+        Args:
+            obs: in the order of their sequences.
+            memories: the actor's and the critic's before each sequence [S, H]; None for empty ones.
+            length: L.
+        """
+        x = _by_step(self._actor.body.encoder(obs)[0], length)
+        remembered = self._remembered(memories, len(x) // length)
+        if self._multiplications * len(x) < _MANY_MULTIPLICATIONS or x.device.type != "cpu":
+            ((weights, _),) = self._together
+            bodies = [stacked_bodies.forward(weights, x.expand(2, -1, -1), remembered)]
+        else:
+            bodies = self._threads.run(
+                stacked_bodies.forward,
+                [
+                    (weights, x[None], None if remembered is None else remembered[number : number + 1])
+                    for number, (weights, _) in enumerate(self._one_by_one)
+                ],
+            )
         (policy_weight, policy_bias), (value_weight, value_bias) = self._weights.policy, self._weights.values
-        return Outputs(
-            policy=torch.addmm(policy_bias, inputs[-1][0], policy_weight.t()),
-            values=torch.addmm(value_bias, inputs[-1][1], value_weight.t()),
-            inputs=inputs,
-            sums=sums,
-        )
+        policy = torch.addmm(policy_bias, bodies[0].encoding[0], policy_weight.t())
+        values = torch.addmm(value_bias, bodies[-1].encoding[-1], value_weight.t())
+        return Outputs(_by_sequence(policy, length), _by_sequence(values, length), bodies, length)
 
     def distribution(self, outputs: Outputs, mask: Tensor) -> ActionDistribution:
         """What the policy may do under masks, bool [b, D]."""
@@ -113,20 +126,26 @@ class StackedNetworks:
     def backward(self, outputs: Outputs, policy: Tensor, values: Tensor, log_sigma: Tensor) -> None:
         """Writes the gradient of a loss into ``flat.grad``, given its gradient with respect to what the networks say:
         policy [b, C + D], values [b, V], log_sigma [1, C]."""
-        weights, gradients = self._weights, self._gradients
+        weights, gradients, bodies = self._weights, self._gradients, outputs.bodies
+        policy, values = (_by_step(each, outputs.sequence_length) for each in (policy, values))
         gradients.log_sigma.copy_(log_sigma)
-        _linear_gradient(policy, outputs.inputs[-1][0], gradients.policy)
-        _linear_gradient(values, outputs.inputs[-1][1], gradients.values)
-        through = torch.empty_like(outputs.sums[-1])
+        _linear_gradient(policy, bodies[0].encoding[0], gradients.policy)
+        _linear_gradient(values, bodies[-1].encoding[-1], gradients.values)
+        through = policy.new_empty(2, *bodies[0].encoding.shape[1:])
         torch.mm(policy, weights.policy[0], out=through[0])
         torch.mm(values, weights.values[0], out=through[1])
-        for index in range(len(weights.layers) - 1, -1, -1):
-            weight, bias = gradients.layers[index]
-            through = torch.ops.aten.silu_backward(through, outputs.sums[index])
-            torch.bmm(through.transpose(1, 2), outputs.inputs[index], out=weight)
-            torch.sum(through, 1, keepdim=True, out=bias)
-            if index:
-                through = torch.bmm(through, weights.layers[index][0])
+        groups = self._together if len(bodies) == 1 else self._one_by_one
+        parts_of_through = through.chunk(len(bodies))
+        self._threads.run(
+            stacked_bodies.backward,
+            [(*group, body, part) for group, body, part in zip(groups, bodies, parts_of_through, strict=True)],
+        )
+
+    def _remembered(self, memories: tuple[Tensor | None, Tensor | None], num_sequences: int) -> FloatArray | None:
+        if not self._actor.memory_size:
+            return None
+        empty = np.zeros((num_sequences, self._actor.memory_size), np.float32)
+        return np.stack([empty if memory is None else memory.numpy() for memory in memories])
 
 
 class _Range:
@@ -140,45 +159,23 @@ class _Range:
         return flat[self._part].view(self._shape)
 
 
-def _linear_gradient(gradient: Tensor, inputs: Tensor, out: tuple[Tensor, Tensor]) -> None:
+def _linear_gradient(gradient: Tensor, inputs: Tensor, out: Linear) -> None:
     """Of weight and bias of a linear layer, from that of its outputs."""
     torch.mm(gradient.t(), inputs, out=out[0])
     torch.sum(gradient, 0, out=out[1])
 
 
-def _parts(flat: Tensor, actor: Actor, critic: Critic) -> _Parts:
-    head, signals = actor.head, len(critic.signals)
-    units, decisions = actor.body.encoding_size, head.continuous_size + sum(head.branches)
-    shapes: list[tuple[int, ...]] = []
-    for linear in _linears(actor):
-        shapes += [(2, linear.out_features, linear.in_features), (2, 1, linear.out_features)]
-    shapes += [(decisions, units), (decisions,), (signals, units), (signals,), (1, head.continuous_size)]
-    parts = flat.split_with_sizes([math.prod(shape) for shape in shapes])
-    *layers, policy, policy_bias, values, value_bias, log_sigma = (
-        part.view(shape) for part, shape in zip(parts, shapes, strict=True)
-    )
-    pairs = list(zip(layers[::2], layers[1::2], strict=True))
-    return _Parts(pairs, (policy, policy_bias), (values, value_bias), log_sigma)
+def _by_step(rows: Tensor, length: int) -> Tensor:
+    """Rows [b, ...] in the order of their sequences of L steps, put in the order of the steps."""
+    return _exchanged(rows, -1, length)
 
 
-def _homes(parts: _Parts, actor: Actor, critic: Critic) -> list[tuple[Tensor, Tensor]]:
-    """Each parameter and its part, which is contiguous."""
-    places: list[tuple[nn.Linear, Tensor, Tensor]] = []
-    for (weight, bias), pair in zip(parts.layers, zip(_linears(actor), _linears(critic), strict=True), strict=True):
-        places += [(linear, weight[number], bias[number, 0]) for number, linear in enumerate(pair)]
-    head = actor.head
-    for (weight, bias), linears in (
-        (parts.policy, [linear for linear in (head.mu, head.discrete) if linear is not None]),
-        (parts.values, [linear for linear in critic.heads.linears.values() if isinstance(linear, nn.Linear)]),
-    ):
-        sizes = [linear.out_features for linear in linears]
-        places += zip(linears, weight.split_with_sizes(sizes), bias.split_with_sizes(sizes), strict=True)
-    homes: list[tuple[Tensor, Tensor]] = [(linear.weight, weight) for linear, weight, _ in places]
-    homes += [(linear.bias, bias) for linear, _, bias in places]
-    return homes + ([] if head.log_sigma is None else [(head.log_sigma, parts.log_sigma)])
+def _by_sequence(rows: Tensor, length: int) -> Tensor:
+    """The other way round."""
+    return _exchanged(rows, length, -1)
 
 
-def _linears(network: Actor | Critic) -> list[nn.Linear]:
-    layers = network.body.layers
-    assert isinstance(layers, Mlp)
-    return [layer for layer in layers.layers if isinstance(layer, nn.Linear)]
+def _exchanged(rows: Tensor, outer: int, inner: int) -> Tensor:
+    if 1 in (outer, inner):
+        return rows
+    return rows.reshape(outer, inner, *rows.shape[1:]).transpose(0, 1).flatten(0, 1)

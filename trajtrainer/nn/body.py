@@ -133,9 +133,9 @@ class NetworkBody(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is layers on vectors and nothing else."""
+        """Whether it is layers on vectors, perhaps with a memory behind them, and nothing else."""
         sensors_are_plain = all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.encoder.sensors)
-        return isinstance(self.layers, Mlp) and self.memory is None and sensors_are_plain
+        return isinstance(self.layers, Mlp) and sensors_are_plain
 
     def forward(
         self,

@@ -27,7 +27,13 @@ from trajtrainer.steps import FloatArray, ObservationArray
 def is_plain(actor: Actor) -> bool:
     """Whether ``PlainPolicy`` can act for this actor."""
     head = actor.head
-    return actor.body.is_plain and head.log_sigma is not None and not head.branches and not head.tanh_squash
+    return (
+        actor.body.is_plain
+        and not actor.memory_size
+        and head.log_sigma is not None
+        and not head.branches
+        and not head.tanh_squash
+    )
 
 
 class PlainActions(NamedTuple):

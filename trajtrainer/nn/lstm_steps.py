@@ -1,0 +1,109 @@
+"""An LSTM's recurrence and its gradient, step by step on the CPU, for several networks of one shape at once.
+
+The same numbers to rounding as ``torch.nn.LSTM``. One step of a usual memory is hardly any arithmetic, so what counts
+is the number and the price of calls: numpy's cost a third of torch's, and all that can be taken for all steps together
+is. The cells after every step are known, too, which torch's operation keeps to itself.
+
+Letters: n networks, S sequences, L their length, U units. The four gates i, f, g, o stand side by side, as torch has
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajtrainer.steps import FloatArray
+
+
+class LstmStep(NamedTuple):
+    """What one step of S sequences gave.
+
+    Attributes:
+        gates: after their nonlinearities [n, S, 4U].
+        cells: [n, S, U].
+        squashed: tanh of the cells [n, S, U].
+        hidden: the output [n, S, U].
+    """
+
+    gates: FloatArray
+    cells: FloatArray
+    squashed: FloatArray
+    hidden: FloatArray
+
+
+def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[LstmStep]:
+    """Runs sequences from their first to their last step.
+
+    Args:
+        sums: per step, what the inputs and both biases add to the gates [n, S, 4U]. Later steps may have fewer
+            sequences; those which have a step are always the first ones.
+        weight: ``weight_hh`` of torch's LSTM [n, 4U, U].
+        memory: [h | c] before the first step of each sequence [n, S, 2U].
+    """
+    units = memory.shape[-1] // 2
+    scale, offset = _sigmoid_by_tanh(units)
+    recurrent = (weight * torch.from_numpy(scale)[:, None]).transpose(1, 2).contiguous()
+    hidden, cells = memory[..., :units], memory[..., units:]
+    steps = []
+    for given in sums:
+        size = given.shape[1]
+        gates: FloatArray = given * scale
+        gates += torch.bmm(torch.from_numpy(hidden[:, :size]), recurrent).numpy()
+        np.tanh(gates, out=gates)
+        gates *= scale
+        gates += offset
+        cells = gates[..., units : 2 * units] * cells[:, :size]
+        cells += gates[..., :units] * gates[..., 2 * units : 3 * units]
+        squashed: FloatArray = np.tanh(cells)
+        hidden = gates[..., 3 * units :] * squashed
+        steps.append(LstmStep(gates, cells, squashed, hidden))
+    return steps
+
+
+def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, by_hidden: FloatArray) -> FloatArray:
+    """The gradient of a loss with respect to the ``sums`` of each step [L, n, S, 4U].
+
+    Args:
+        steps: made by ``run``, of S sequences of equal length.
+        weight: as given to ``run``.
+        memory: as given to ``run``.
+        by_hidden: the gradient with respect to the output of each step [L, n, S, U].
+    """
+    gates: FloatArray = np.stack([step.gates for step in steps])
+    cells: FloatArray = np.stack([step.cells for step in steps])
+    squashed: FloatArray = np.stack([step.squashed for step in steps])
+    units = cells.shape[-1]
+    i, f, g, o = (slice(start, start + units) for start in range(0, 4 * units, units))
+    cells_before = np.concatenate((memory[None, ..., units:], cells[:-1]))
+    # How a cell follows the sums of i, f and g, and an output that of o, each step by itself.
+    slopes: FloatArray = gates * (1.0 - gates)  # of the sigmoids
+    slopes[..., i] *= gates[..., g]
+    slopes[..., f] *= cells_before
+    np.multiply(1.0 - gates[..., g] * gates[..., g], gates[..., i], out=slopes[..., g])
+    slopes[..., o] *= squashed
+    by_cell_of_hidden = (1.0 - squashed * squashed) * gates[..., o]
+    by_cell = np.zeros(cells.shape[1:], np.float32)
+    by_output = by_hidden[-1]
+    for step in range(len(steps) - 1, -1, -1):
+        by_cell += by_output * by_cell_of_hidden[step]
+        by_sums: FloatArray = slopes[step]  # which nobody needs any more
+        parts = by_sums.reshape(*cells.shape[1:3], 4, units)
+        parts[:, :, :3] *= by_cell[:, :, None]
+        parts[:, :, 3] *= by_output
+        if step:
+            by_cell *= gates[step, ..., f]
+            by_output = by_hidden[step - 1] + torch.bmm(torch.from_numpy(by_sums), weight).numpy()
+    return slopes
+
+
+@lru_cache(maxsize=8)
+def _sigmoid_by_tanh(units: int) -> tuple[FloatArray, FloatArray]:
+    """``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``: the factor of i, f and o, and what is added; g stays a tanh. [4U]"""
+    scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), units)
+    return scale, np.float32(1.0) - scale
