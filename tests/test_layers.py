@@ -20,7 +20,7 @@ LAYERS: list[list[set[str]]] = [
     [{"algos"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}, {"queues"}],
     [{"settings"}],
-    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version"}],
+    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores"}],
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
@@ -32,6 +32,7 @@ TORCH_FREE = {
     "timers",
     "plugins",
     "version",
+    "cores",
     "settings",
     "unity",
     "sim",

@@ -27,7 +27,9 @@ def test_it_knows_how_many_steps_wait() -> None:
     queue.put("a", 3)
     queue.put("b", 4)
     assert queue.num_steps == 7
-    queue.drain()
+    assert queue.waiting() == ["a", "b"]
+    assert queue.drain() == ["a", "b"]
+    assert queue.waiting() == []
     assert queue.num_steps == 0
 
 

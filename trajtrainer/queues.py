@@ -54,6 +54,11 @@ class TrajectoryQueue(Generic[T]):
             self._num_steps = 0
             return items
 
+    def waiting(self) -> list[T]:
+        """What ``drain`` would take now."""
+        with self._changed:
+            return list(self._items)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until there is something to drain.
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unity.client import LIMIT_S, connected, free_port, handshake, header, in_background, until
 from tests.unity.messages import BEHAVIOR, Agent, Space, message
+from trajtrainer.envs import unity_environment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity_environment import UnityEnvironment, make_unity_environment
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, SettingsError
@@ -345,3 +346,25 @@ def test_a_player_that_wants_to_know_is_told_of_the_training(port: int, wants_th
     assert told == [wants_them, wants_them, False]
     assert (b"TrainingEnvironmentInitialized" in editor.parameters(1)) is wants_them
     assert (b"TrainingBehaviorInitialized" in editor.parameters(2)) is wants_them
+
+
+@pytest.mark.parametrize(("num_envs", "threaded", "awake"), [(1, False, True), (1, True, False), (2, False, False)])
+def test_one_player_alone_is_waited_for_awake(
+    num_envs: int, threaded: bool, awake: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Logs:
+        def player_log(self, worker: int) -> Path:
+            return tmp_path / f"Player-{worker}.log"
+
+    asked: list[bool] = []
+    monkeypatch.setattr(unity_environment, "LocalSeat", lambda connect: asked.append(connect.keywords["busy_wait"]))
+    monkeypatch.setattr(
+        unity_environment, "WorkerSeats", lambda _, connect, __: asked.append(connect.keywords.get("busy_wait", False))
+    )
+    monkeypatch.setattr(unity_environment, "Workers", lambda *_: None)
+    run = RunSettings(
+        env_settings=EnvironmentSettings(env_path="sim:3DBall", num_envs=num_envs),
+        behaviors={"3DBall": TrainerSettings(), "Other": TrainerSettings(threaded=threaded)},
+    )
+    make_unity_environment(run, Logs())
+    assert asked == [awake]

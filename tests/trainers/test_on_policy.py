@@ -373,8 +373,12 @@ def test_divergence_is_an_error_with_a_remedy() -> None:
 @pytest.mark.parametrize(
     ("changes", "before", "waiting", "due"),
     [
-        ({}, 0, 3, False),
-        ({}, 0, 4, True),  # a minibatch
+        ({}, 0, 7, False),
+        ({}, 0, 8, True),  # a quarter of the buffer
+        ({"hyperparameters": PPOHyperparameters(batch_size=12, buffer_size=32)}, 0, 11, False),
+        ({"hyperparameters": PPOHyperparameters(batch_size=12, buffer_size=32)}, 0, 12, True),  # a minibatch
+        ({"network_settings": RECURRENT}, 28, 3, False),  # padded to 4 rows
+        ({"network_settings": RECURRENT}, 28, 5, True),  # padded to 8 rows
         ({}, 30, 2, False),
         ({}, 30, 3, True),  # more than the buffer of 32
         ({"summary_freq": 10}, 8, 1, False),
@@ -385,8 +389,7 @@ def test_divergence_is_an_error_with_a_remedy() -> None:
     ],
 )
 def test_few_steps_are_worth_no_drain(changes: dict[str, Any], before: int, waiting: int, due: bool) -> None:
-    hyper = PPOHyperparameters(batch_size=4, buffer_size=32)
-    rig = Rig(_settings(hyperparameters=hyper, **changes))
+    rig = Rig(_settings(**{"hyperparameters": PPOHyperparameters(batch_size=4, buffer_size=32), **changes}))
     if before:
         rig.put(Trajectory(before))
         rig.trainer.advance()

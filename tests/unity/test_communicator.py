@@ -19,9 +19,9 @@ from trajtrainer.unity.communicator import Communicator
 from trajtrainer.unity.faults import LaunchError, PlayerQuitError, PortInUseError
 
 
-@pytest.fixture
-def communicator() -> Iterator[Communicator]:
-    made = Communicator(0)
+@pytest.fixture(params=["asleep", "awake"])
+def communicator(request: pytest.FixtureRequest) -> Iterator[Communicator]:
+    made = Communicator(0, busy_wait=request.param == "awake")
     yield made
     made.close()
 

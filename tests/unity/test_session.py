@@ -242,7 +242,7 @@ def test_console_lines_of_a_connection(caplog: pytest.LogCaptureFixture) -> None
 def test_the_editors_port_is_5004(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def communicator(port: int, address: str) -> None:
+    def communicator(port: int, address: str, **_: object) -> None:
         asked.append((port, address))
         raise LaunchError("far enough")
 

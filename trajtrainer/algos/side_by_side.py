@@ -7,10 +7,11 @@ costs at most what it would have saved.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from trajtrainer.cores import usable_cores
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ class SideBySide:
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
-        self._is_alone = _usable_cores() < 2
+        self._is_alone = usable_cores() < 2
 
     def run(self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
         """The results in the order of the arguments. Raises what the function raises, once all have ended."""
@@ -35,9 +36,3 @@ class SideBySide:
         finally:
             results = [other.result() for other in others]
         return [first, *results]
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -62,7 +62,10 @@ def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Workers:
         run=settings,
     )
     if environment.num_envs == 1:
-        return Workers(LocalSeat(connect), environment)
+        behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
+        # A learning thread needs the core itself, and so do several players.
+        busy_wait = not any(behavior.threaded for behavior in behaviors)
+        return Workers(LocalSeat(partial(connect, busy_wait=busy_wait)), environment)
     # The two messages of a start may each take timeout_wait.
     return Workers(WorkerSeats(environment.num_envs, connect, 2 * environment.timeout_wait + _SLACK_S), environment)
 
@@ -74,11 +77,12 @@ def connect_player(
     engine: EngineSettings,
     log_folder: Path | None,
     run: RunSettings | None = None,
+    busy_wait: bool = False,
 ) -> UnityEnvironment:
     """Starts the player of one worker, on its port or, if that is taken, on the next free one.
 
     A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then.
-    ``run`` is for the training analytics.
+    ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``.
 
     Raises:
         EnvironmentFaultError: see ``UnityEnvironment``.
@@ -95,6 +99,7 @@ def connect_player(
                 worker=worker,
                 log_folder=log_folder,
                 analytics=None if run is None else RunAnalytics(run),
+                busy_wait=busy_wait,
             )
         except PortInUseError as error:
             taken = taken or error
@@ -123,6 +128,7 @@ class UnityEnvironment:
         log_folder: of the player's log.
         side_channels: more channels, of the user's own.
         analytics: tells the player about the training, if it announces that it wants to know.
+        busy_wait: see ``Communicator``.
 
     Raises:
         EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
@@ -140,6 +146,7 @@ class UnityEnvironment:
         log_folder: Path | None = None,
         side_channels: tuple[SideChannel, ...] = (),
         analytics: RunAnalytics | None = None,
+        busy_wait: bool = False,
     ) -> None:
         engine_channel = EngineConfigurationChannel()
         queue_engine(engine_channel, engine)
@@ -165,6 +172,7 @@ class UnityEnvironment:
             log_folder=str(log_folder) if log_folder is not None else None,
             num_areas=settings.num_areas,
             listen_address=settings.listen_address,
+            busy_wait=busy_wait,
         )
 
     def reset(self, parameters: Parameters) -> None:

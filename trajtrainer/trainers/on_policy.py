@@ -28,9 +28,12 @@ from trajtrainer.steps import FloatArray
 from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.rl_trainer import RLTrainer
 from trajtrainer.trainers.update_buffer import Targets, UpdateBuffer
-from trajtrainer.trainers.values import ValueEstimator
+from trajtrainer.trainers.values import ValueEstimator, sequence_offsets
 
 logger = logging.getLogger(__name__)
+
+# Steps that wait to be taken in: of pictures, whose taking in takes as long per step however many there are, few.
+_WAITING_BYTES = 1 << 22
 
 # One minibatch in so many also gives KL divergence, clip fraction and gradient norm.
 _DIAGNOSTICS_EVERY = 8
@@ -65,16 +68,25 @@ class OnPolicyTrainer(RLTrainer):
             device=self._device,
         )
         self._shuffle = torch.Generator().manual_seed(shuffle_seed)
+        few = _WAITING_BYTES * self.pool.capacity // self.pool.num_bytes
+        self._steps_to_wait_for = max(hyper.batch_size, min(hyper.buffer_size // 4, few))
 
     def is_due(self) -> bool:
-        """Taking in one short trajectory costs as much as taking in many, so at least a minibatch of steps is waited
-        for, unless an update or something else at a certain step is due earlier. That changes no step at which
-        anything happens; the acting side's normalisers are so many steps late."""
+        """Taking in one short trajectory costs as much as taking in many, so some steps are waited for, unless an
+        update or something else at a certain step is due earlier. That changes no step at which anything happens; the
+        acting side's normalisers are so many steps late."""
         pending = self.trajectories.num_steps
-        # A step makes at most a whole sequence, one real row and the rest padding.
-        rows = self._buffer.num_rows + pending * self._buffer.sequence_length
-        enough = pending >= self._hyper.batch_size or rows > self._hyper.buffer_size
+        enough = pending >= self._steps_to_wait_for or self._rows_with(pending) > self._hyper.buffer_size
         return enough or self._comes_to_boundary(pending)
+
+    def _rows_with(self, pending: int) -> int:
+        """Rows of the buffer with the steps that wait in the queue."""
+        length, rows = self._buffer.sequence_length, self._buffer.num_rows
+        # A step makes at most a whole sequence, one real row and the rest padding.
+        if rows + pending * length <= self._hyper.buffer_size or length == 1:
+            return rows + pending * length
+        waiting = self.trajectories.waiting()
+        return rows + length * sum(int(sequence_offsets(batch.lengths, length)[-1]) for batch in waiting)
 
     def _learn_from(self, packed: PackedSteps, rewards: FloatArray) -> bool:
         obs = [torch.from_numpy(column).to(self._device) for column in packed.obs]

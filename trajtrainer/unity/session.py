@@ -46,7 +46,7 @@ class PlayerSession:
     """One player and its connection.
 
     The constructor returns when the player has connected and waits for its first reset. The arguments are those of the
-    peer's ``UnityEnvironment`` (reference 5.11), and ``listen_address``.
+    peer's ``UnityEnvironment`` (reference 5.11), and ``listen_address`` and ``busy_wait`` (see ``Communicator``).
 
     Args:
         file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
@@ -82,6 +82,7 @@ class PlayerSession:
         num_areas: int = 1,
         *,
         listen_address: str = LOOPBACK,
+        busy_wait: bool = False,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise LaunchError(
@@ -103,7 +104,9 @@ class PlayerSession:
         self._steps: dict[str, StepBatch] = {}
         if base_port is None:
             base_port = EDITOR_PORT if command is None else BASE_PORT
-        self._communicator = Communicator(base_port + worker_id if base_port else 0, listen_address)
+        self._communicator = Communicator(
+            base_port + worker_id if base_port else 0, listen_address, busy_wait=busy_wait
+        )
         atexit.register(self.close)
         try:
             if command is None:

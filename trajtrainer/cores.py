@@ -1,0 +1,12 @@
+"""How many processor cores there are for this process."""
+
+from __future__ import annotations
+
+import os
+
+
+def usable_cores() -> int:
+    """Cores that the process may run on; where the system does not tell, those of the machine."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
