@@ -109,10 +109,10 @@ class PPO:
         distribution = stack.distribution(outputs, minibatch.mask)
         log_ratio = distribution.log_prob(minibatch.continuous, minibatch.discrete) - minibatch.log_prob
         ratio = log_ratio.exp()
-        policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage, epsilon, loss_mask, share)
+        policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage, epsilon, share)
         old_values = minibatch.old_values.t() if self._hyper.value_clipping else None
         value_loss, by_value = ppo_gradient.of_value_loss(
-            outputs.values, minibatch.returns.t(), old_values, epsilon, loss_mask, share
+            outputs.values, minibatch.returns.t(), old_values, epsilon, share
         )
         by_policy, by_log_sigma = ppo_gradient.of_policy(distribution, minibatch, by_log_prob, coefficients.beta, share)
         stack.backward(outputs, by_policy, 0.5 * by_value, by_log_sigma)

@@ -1,7 +1,7 @@
 """The gradient of PPO's loss with respect to what the networks say, written out (see ``stacked_networks``).
 
 The loss itself is ``PPO.loss``. Letters: b rows, C continuous actions, K branches, D sum of branch sizes, V reward
-signals. ``mask`` is as in ``losses``; ``share`` is what a row counts in a mean over the rows (``row_share``).
+signals. ``share`` is what a row counts in a mean over the rows (``row_share``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.losses import masked_mean
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.nn.distribution import EPSILON, ActionDistribution, GaussianScale
 
@@ -19,37 +18,29 @@ Share = float | Tensor
 
 
 def row_share(num_rows: int, mask: Tensor | None) -> Share:
-    """What each row counts in a mean over the real ones: a number, or [b, 1]."""
+    """What each row counts in a mean over the real ones (mask [b], 0 in padding): a number, or [b, 1]."""
     return 1.0 / num_rows if mask is None else (mask / mask.sum().clamp(min=1.0))[:, None]
 
 
-def of_policy_loss(
-    ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None, share: Share
-) -> tuple[Tensor, Tensor]:
+def of_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, share: Share) -> tuple[Tensor, Tensor]:
     """The clipped surrogate loss (0-d), and its gradient with respect to the log-probabilities [b, C + K].
 
     Args:
         ratio: [b, C + K], new probability over old.
         advantage: [b].
         epsilon: half width of the clipping range.
-        mask: [b] or None.
         share: of each row.
     """
     weight = advantage[:, None]
     plain = ratio * weight
     clipped = ratio.clamp(1.0 - epsilon, 1.0 + epsilon) * weight
-    loss = -masked_mean(torch.minimum(plain, clipped), mask)
+    loss = -_mean(torch.minimum(plain, clipped), share)
     # Where the clipped one is the smaller, it is constant; inside the range both are the same.
     return loss, (plain <= clipped) * plain * (share * (-1.0 / plain.shape[1]))
 
 
 def of_value_loss(
-    values: Tensor,
-    returns: Tensor,
-    old_values: Tensor | None,
-    epsilon: float,
-    mask: Tensor | None,
-    share: Share,
+    values: Tensor, returns: Tensor, old_values: Tensor | None, epsilon: float, share: Share
 ) -> tuple[Tensor, Tensor]:
     """The value loss (0-d, see ``losses.value_loss``), and its gradient with respect to the values. All [b, V]."""
     error = values - returns
@@ -61,7 +52,7 @@ def of_value_loss(
         # Inside the range both errors are the same, but for rounding; outside, the held value does not move.
         error = error * ((moved.abs() <= epsilon) | (squared >= held_squared))
         squared = torch.maximum(squared, held_squared)
-    return masked_mean(squared, mask), error * (share * (2.0 / values.shape[1]))
+    return _mean(squared, share), error * (share * (2.0 / values.shape[1]))
 
 
 def of_policy(
@@ -129,3 +120,8 @@ def of_branches(
     weighted = (by_prob * probs).scatter_add(1, taken, by_log_prob * relative.gather(1, taken))
     totals = [part.sum(1, keepdim=True).expand_as(part) for part in weighted.split_with_sizes(distribution.branches, 1)]
     return (weighted - probs * torch.cat(totals, 1)).masked_fill(mask, 0.0)
+
+
+def _mean(values: Tensor, share: Share) -> Tensor:
+    """Over the rows, and within a row over all columns."""
+    return values.mean() if isinstance(share, float) else (values * share).sum() / values.shape[1]
