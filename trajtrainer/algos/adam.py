@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,15 +29,17 @@ class Adam:
         ]
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Updates the parameters that have a gradient."""
+    def step(self, some: Sequence[Tensor] | None = None) -> None:
+        """Updates the parameters, or some of them, as far as they have a gradient."""
         (group,) = self.param_groups
-        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        candidates: Iterable[Tensor] = group["params"] if some is None else some
+        gradients = {parameter: parameter.grad for parameter in candidates if parameter.grad is not None}
+        parameters = list(gradients)
         states = [self.state[parameter] or self._begin(parameter) for parameter in parameters]
         beta1, beta2 = group["betas"]
         adam(
             parameters,
-            [parameter.grad for parameter in parameters],
+            list(gradients.values()),
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],

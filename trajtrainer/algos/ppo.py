@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +15,19 @@ from trajtrainer.algos.adam import Adam
 from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, decayed
+from trajtrainer.algos.side_by_side import SideBySide
 from trajtrainer.algos.stacked_networks import StackedNetworks, can_stack
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.heads import ActionDistribution
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+
+# How long a gradient step of both networks must take for a second thread to be worth handing the work over, and of how
+# many the fastest counts: the first ones of a process take longer.
+_LONG_S, _TRIALS = 2e-3, 5
+
+# A loss, and its statistics: tag -> 0-d tensor without gradient.
+Loss = tuple[Tensor, dict[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,8 @@ class PPO:
 
     The gradient of plain layers on vectors, perhaps with a memory, is written out (``stacked_networks``,
     ``ppo_gradient``), which is the same to rounding, too, and several times faster where the networks are small; that
-    of all other networks is autograd's.
+    of all other networks is autograd's. Where that takes long, actor and critic learn side by side, which changes no
+    number.
 
     Letters: b rows of a minibatch, V reward signals.
     """
@@ -53,6 +64,8 @@ class PPO:
         self._hyper = settings.hyperparameters
         self._max_steps = settings.max_steps
         self._stack: StackedNetworks | None = None
+        self._threads = SideBySide()
+        self._seconds: list[float] = []
         self._parameters: list[Tensor] = [*actor.parameters(), *critic.parameters()]
         self._pieces = [whole(parameter) for parameter in self._parameters]
         if isinstance(critic, Critic) and can_stack(actor, critic):
@@ -84,18 +97,51 @@ class PPO:
             Statistics tag -> 0-d tensor without gradient, on the networks' device. Nothing is read back from
             the device, so that the minibatch loop never waits for it.
         """
-        if self._stack is None:
-            loss, statistics = self.loss(minibatch, coefficients, diagnostics=diagnostics)
-            # What zero_grad does, without its profiling hooks.
-            for parameter in self._parameters:
-                parameter.grad = None
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
+        self._optimizer.param_groups[0]["lr"] = coefficients.learning_rate
+        if self._stack is not None:
             statistics = self._write_gradient(self._stack, minibatch, coefficients, diagnostics=diagnostics)
+            self._optimizer.step()
+        elif isinstance(self.critic, SharedCritic):
+            statistics = self._descend(self._parameters, self.loss, minibatch, coefficients, diagnostics)
+        else:
+            statistics = self._descend_side_by_side(minibatch, coefficients, diagnostics)
         if diagnostics:
             statistics["Policy/Gradient Norm"] = self._gradient_norm()
-        self._optimizer.param_groups[0]["lr"] = coefficients.learning_rate
-        self._optimizer.step()
+        return statistics
+
+    def _descend_side_by_side(
+        self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool
+    ) -> dict[str, Tensor]:
+        """A gradient step of two networks that have nothing in common but the minibatch."""
+        networks: list[tuple[Any, ...]] = [
+            (list(self.actor.parameters()), self._actor_loss, minibatch, coefficients, diagnostics),
+            (list(self.critic.parameters()), self._critic_loss, minibatch, coefficients, diagnostics),
+        ]
+        is_known = len(self._seconds) == _TRIALS
+        if is_known and min(self._seconds) > _LONG_S and minibatch.advantage.device.type == "cpu":
+            found = self._threads.run(self._descend, networks)
+        else:
+            begin = time.perf_counter()
+            found = [self._descend(*network) for network in networks]
+            if not is_known:
+                self._seconds.append(time.perf_counter() - begin)
+        return found[0] | found[1]
+
+    def _descend(
+        self,
+        parameters: Sequence[Tensor],
+        loss_of: Callable[[Minibatch, Coefficients, bool], Loss],
+        minibatch: Minibatch,
+        coefficients: Coefficients,
+        diagnostics: bool,
+    ) -> dict[str, Tensor]:
+        """A gradient step of some of the parameters, by autograd."""
+        loss, statistics = loss_of(minibatch, coefficients, diagnostics)
+        # What zero_grad does, without its profiling hooks.
+        for parameter in parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step(parameters)
         return statistics
 
     @torch.no_grad()
@@ -119,35 +165,49 @@ class PPO:
         statistics = {"Losses/Policy Loss": policy_loss.abs(), "Losses/Value Loss": value_loss}
         return statistics | (_diagnostics(log_ratio, ratio, epsilon, loss_mask) if diagnostics else {})
 
-    def loss(
-        self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = False
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool = False) -> Loss:
         """``policy loss + value loss / 2 - beta * entropy`` and its statistics (without gradient)."""
+        if isinstance(self.critic, SharedCritic):
+            distribution, values, _ = self.critic.actor_and_values(
+                minibatch.obs, minibatch.mask, minibatch.memory, minibatch.sequence_length
+            )
+            of_policy = self._policy_loss(distribution, minibatch, coefficients, diagnostics)
+            of_values = self._value_loss(values, minibatch, coefficients)
+        else:
+            of_policy = self._actor_loss(minibatch, coefficients, diagnostics)
+            of_values = self._critic_loss(minibatch, coefficients)
+        return of_policy[0] + of_values[0], of_policy[1] | of_values[1]
+
+    def _actor_loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Loss:
+        distribution, _ = self.actor.distribution(
+            minibatch.obs, minibatch.mask, minibatch.memory, minibatch.sequence_length
+        )
+        return self._policy_loss(distribution, minibatch, coefficients, diagnostics)
+
+    def _critic_loss(self, minibatch: Minibatch, coefficients: Coefficients, _diagnostics: bool = False) -> Loss:
+        values, _ = self.critic(minibatch.obs, minibatch.critic_memory, minibatch.sequence_length)
+        return self._value_loss(values, minibatch, coefficients)
+
+    def _policy_loss(
+        self, distribution: ActionDistribution, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool
+    ) -> Loss:
         mask, epsilon = minibatch.loss_mask, coefficients.epsilon
-        distribution, values = self._evaluate(minibatch)
         log_ratio = distribution.log_prob(minibatch.continuous, minibatch.discrete) - minibatch.log_prob
         ratio = log_ratio.exp()
         policy_loss = losses.clipped_policy_loss(ratio, minibatch.advantage, epsilon, mask)
-        old_values = minibatch.old_values if self._hyper.value_clipping else None
-        value_loss = losses.value_loss(values, minibatch.returns, mask, old_values=old_values, epsilon=epsilon)
         entropy = losses.masked_mean(distribution.entropy(), mask)
         with torch.no_grad():
-            statistics = {"Losses/Policy Loss": policy_loss.abs(), "Losses/Value Loss": value_loss.detach()}
+            statistics = {"Losses/Policy Loss": policy_loss.abs()}
             if diagnostics:
                 statistics |= _diagnostics(log_ratio, ratio, epsilon, mask)
-        return policy_loss + 0.5 * value_loss - coefficients.beta * entropy, statistics
+        return policy_loss - coefficients.beta * entropy, statistics
 
-    def _evaluate(self, minibatch: Minibatch) -> tuple[ActionDistribution, Tensor]:
-        """The policy's distribution and the values [V, b]; one pass through a shared body."""
-        length = minibatch.sequence_length
-        if isinstance(self.critic, SharedCritic):
-            distribution, values, _ = self.critic.actor_and_values(
-                minibatch.obs, minibatch.mask, minibatch.memory, length
-            )
-            return distribution, values
-        distribution, _ = self.actor.distribution(minibatch.obs, minibatch.mask, minibatch.memory, length)
-        values, _ = self.critic(minibatch.obs, minibatch.critic_memory, length)
-        return distribution, values
+    def _value_loss(self, values: Tensor, minibatch: Minibatch, coefficients: Coefficients) -> Loss:
+        old_values = minibatch.old_values if self._hyper.value_clipping else None
+        value_loss = losses.value_loss(
+            values, minibatch.returns, minibatch.loss_mask, old_values=old_values, epsilon=coefficients.epsilon
+        )
+        return 0.5 * value_loss, {"Losses/Value Loss": value_loss.detach()}
 
     def _gradient_norm(self) -> Tensor:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
