@@ -119,7 +119,7 @@ def test_deterministic() -> None:
     with torch.no_grad():
         distribution, _ = actor.distribution([torch.from_numpy(obs)], torch.from_numpy(mask))
         best = distribution.deterministic()
-        assert np.array_equal(actions.continuous, best.continuous.numpy())
+        np.testing.assert_allclose(actions.continuous, best.continuous.numpy(), atol=1e-6)
         assert np.array_equal(actions.discrete, best.discrete.numpy())
         np.testing.assert_allclose(actions.log_prob, distribution.log_prob(*best).numpy(), atol=1e-6)
         np.testing.assert_allclose(actions.entropy, distribution.entropy().numpy(), atol=1e-6)

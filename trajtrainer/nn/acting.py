@@ -87,12 +87,10 @@ class Policy:
 
     def _derive(self, changed: Collection[str]) -> None:
         """Computes anew what follows from these weights alone."""
-        if _LOG_SIGMA in changed:
-            self._scale = self._actor.head.constant_scale()
-            if self._plain is not None:
-                self._plain.scale_changed()
         if self._plain is not None:
-            self._plain.normalizers_changed()
+            self._plain.weights_changed(changed)
+        elif _LOG_SIGMA in changed:
+            self._scale = self._actor.head.constant_scale()
 
     def rng_state(self) -> Tensor:
         """The state of the random generator, u8."""
@@ -116,16 +114,19 @@ class Policy:
         if self._plain is None:
             actions = self._act_by_actor(obs, mask, memory)
         else:
-            actions = self._act_plainly(self._plain, obs, memory)
+            actions = self._act_plainly(self._plain, obs, mask, memory)
         # A NaN anywhere in the network's outputs makes the sum NaN.
         if math.isnan(actions.log_prob.sum()):
             raise self._diverged(actions.log_prob, obs)
         return actions
 
-    def _act_plainly(self, plain: PlainPolicy, obs: Sequence[ObservationArray], memory: FloatArray) -> ActionBatch:
-        actions = plain(obs, self._generator, deterministic=self.deterministic)
-        discrete = np.empty((len(memory), 0), np.int32)
-        return ActionBatch(**actions._asdict(), discrete=discrete, memory=memory, version=self.version)
+    def _act_plainly(
+        self, plain: PlainPolicy, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
+    ) -> ActionBatch:
+        # What is not a number is noticed in ``act``, so numpy need not warn about it.
+        with np.errstate(all="ignore"):
+            actions, memory_out = plain(obs, mask, memory, None if self.deterministic else self._generator)
+        return ActionBatch(*actions, memory_out, self.version)
 
     @torch.inference_mode()
     def _act_by_actor(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:

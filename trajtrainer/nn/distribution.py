@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 EPSILON = 1e-7  # the peer adds it inside every logarithm and to variances
-_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 ENV_CLIP = 3.0  # raw continuous actions are clipped to it and divided by it
 _BELOW_ONE = 1.0 - 2.0**-24
 
@@ -60,7 +60,7 @@ class GaussianScale:
     def log_normalizer(self) -> Tensor:
         """Log-probability of the mean [1 or B, C]."""
         if self._log_normalizer is None:
-            self._log_normalizer = -(self.sigma + EPSILON).log() - _LOG_ROOT_TWO_PI
+            self._log_normalizer = -(self.sigma + EPSILON).log() - LOG_ROOT_TWO_PI
         return self._log_normalizer
 
     @property

@@ -13,9 +13,9 @@ from trajtrainer.spec import ActionSpec
 
 __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
 
-_FORBIDDEN_LOGIT = -1e8
+FORBIDDEN_LOGIT = -1e8
 _MU_GAIN, _SIGMA_GAIN, _BRANCH_GAIN = 0.2, 0.2, 0.1
-_LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
+LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
 
 
 class ActionHead(nn.Module):
@@ -89,7 +89,7 @@ class ActionHead(nn.Module):
         if self.log_sigma is not None:
             return self.log_sigma
         assert self.log_sigma_layer is not None
-        return self.log_sigma_layer(encoding).clamp(*_LOG_SIGMA_RANGE)  # type: ignore[no-any-return]
+        return self.log_sigma_layer(encoding).clamp(*LOG_SIGMA_RANGE)  # type: ignore[no-any-return]
 
     def masked_logits(self, encoding: Tensor, mask: Tensor) -> Tensor:
         """[B, D], -1e8 where forbidden."""
@@ -100,7 +100,7 @@ class ActionHead(nn.Module):
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
     """Logits [B, D], -1e8 where bool [B, D] forbids an action."""
-    return logits.masked_fill(mask, _FORBIDDEN_LOGIT)
+    return logits.masked_fill(mask, FORBIDDEN_LOGIT)
 
 
 class ValueHeads(nn.Module):

@@ -47,7 +47,7 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
         memory: [h | c] before the first step of each sequence [n, S, 2U].
     """
     units = memory.shape[-1] // 2
-    scale, offset = _sigmoid_by_tanh(units)
+    scale = gate_scale(units)
     recurrent = (weight * torch.from_numpy(scale)[:, None]).transpose(1, 2).contiguous()
     hidden, cells = memory[..., :units], memory[..., units:]
     steps = []
@@ -55,15 +55,28 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
         size = given.shape[1]
         gates: FloatArray = given * scale
         gates += torch.bmm(torch.from_numpy(hidden[:, :size]), recurrent).numpy()
-        np.tanh(gates, out=gates)
-        gates *= scale
-        gates += offset
-        cells = gates[..., units : 2 * units] * cells[:, :size]
-        cells += gates[..., :units] * gates[..., 2 * units : 3 * units]
-        squashed: FloatArray = np.tanh(cells)
-        hidden = gates[..., 3 * units :] * squashed
-        steps.append(LstmStep(gates, cells, squashed, hidden))
+        step = end_step(gates, cells[:, :size])
+        hidden, cells = step.hidden, step.cells
+        steps.append(step)
     return steps
+
+
+def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
+    """What one step gives.
+
+    Args:
+        gates: what the inputs, the biases and the last output add to the gates, times ``gate_scale`` [..., 4U];
+            becomes what the step's ``gates`` are.
+        cells: before the step [..., U].
+    """
+    units = cells.shape[-1]
+    np.tanh(gates, out=gates)
+    gates *= gate_scale(units)
+    gates += _gate_offset(units)
+    after: FloatArray = gates[..., units : 2 * units] * cells
+    after += gates[..., :units] * gates[..., 2 * units : 3 * units]
+    squashed: FloatArray = np.tanh(after)
+    return LstmStep(gates, after, squashed, gates[..., 3 * units :] * squashed)
 
 
 def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, by_hidden: FloatArray) -> FloatArray:
@@ -103,7 +116,11 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, by_h
 
 
 @lru_cache(maxsize=8)
-def _sigmoid_by_tanh(units: int) -> tuple[FloatArray, FloatArray]:
-    """``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``: the factor of i, f and o, and what is added; g stays a tanh. [4U]"""
-    scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), units)
-    return scale, np.float32(1.0) - scale
+def gate_scale(units: int) -> FloatArray:
+    """``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``: the factor of i, f and o; g stays a tanh. [4U], not to be changed"""
+    return np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), units)
+
+
+@lru_cache(maxsize=8)
+def _gate_offset(units: int) -> FloatArray:
+    return np.float32(1.0) - gate_scale(units)

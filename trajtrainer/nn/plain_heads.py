@@ -1,0 +1,244 @@
+"""An action head's decisions in as few operations as it takes: one product for all of it, the rest in numpy.
+
+The same numbers to rounding, and the same draws in the same order, as ``ActionDistribution`` gives; there, too, are the
+formulas' sources.
+
+Letters: N agents, E encoding size, C continuous actions, K branches, D sum of branches, W size of the largest branch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trajtrainer.nn.distribution import ENV_CLIP, EPSILON, LOG_ROOT_TWO_PI
+from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
+from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray
+
+S = TypeVar("S", np.float32, np.bool_)
+
+
+class HeadActions(NamedTuple):
+    """As in ``ActionBatch``: [N, C], [N, K], [N, C], [N, C + K], [N]."""
+
+    continuous: FloatArray
+    discrete: IntArray
+    env_continuous: FloatArray
+    log_prob: FloatArray
+    entropy: FloatArray
+
+
+class PlainHead:
+    """Decides by an action head's weights, which it copies; ``weights_changed`` takes them over anew."""
+
+    def __init__(self, head: ActionHead) -> None:
+        self._gaussians = None if head.mu is None else _Gaussians(head)
+        self._branches = None if head.discrete is None else _Branches(head.discrete, head.branches)
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Computes anew what follows from the weights."""
+        layers = []
+        if self._gaussians is not None:
+            self._gaussians.weights_changed()
+            layers += [(layer.weight.detach(), layer.bias.detach()) for layer in self._gaussians.layers]
+        if self._branches is not None:
+            layers.append(self._branches.padded_layer())
+        weights, biases = zip(*layers, strict=True)
+        self._weight, self._bias = torch.cat(weights), torch.cat(biases)
+
+    def __call__(self, encoding: Tensor, mask: BoolArray, generator: torch.Generator | None) -> HeadActions:
+        """Actions for encodings [N, E] under masks [N, D], True = forbidden; without a generator the likeliest."""
+        outputs: FloatArray = F.linear(encoding, self._weight, self._bias).numpy()
+        if self._branches is None:
+            assert self._gaussians is not None
+            chosen = self._gaussians(outputs, generator)
+            return HeadActions(
+                chosen.raw,
+                np.empty((len(outputs), 0), np.int32),
+                chosen.to_env,
+                chosen.log_prob,
+                np.full(len(outputs), chosen.entropy),
+            )
+        if self._gaussians is None:
+            discrete, log_prob, entropy = self._branches(outputs, mask, generator)
+            nothing = outputs[:, :0]
+            return HeadActions(nothing, discrete, nothing, log_prob, entropy)
+        chosen = self._gaussians(outputs, generator)
+        discrete, log_prob, entropy = self._branches(outputs[:, self._gaussians.width :], mask, generator)
+        entropy += chosen.entropy
+        return HeadActions(chosen.raw, discrete, chosen.to_env, np.concatenate((chosen.log_prob, log_prob), 1), entropy)
+
+
+class _Scale(NamedTuple):
+    """Of Gaussians, what follows from their deviation alone: [1 or N, C] each, the entropy [1 or N]. One for all
+    agents if it does not depend on the state."""
+
+    sigma: FloatArray
+    log_normalizer: FloatArray
+    double_variance: FloatArray
+    entropy: FloatArray
+
+
+def _scale(log_sigma: FloatArray) -> _Scale:
+    """Of log-deviations [1 or N, C]: the formulas of ``distribution.GaussianScale``."""
+    sigma: FloatArray = np.exp(log_sigma)
+    double_variance: FloatArray = sigma * sigma
+    double_variance *= 2.0
+    entropies = np.log(double_variance * (math.pi * math.e) + EPSILON)
+    entropy = np.add.reduce(entropies, 1)
+    entropy *= 0.5 / entropies.shape[1]
+    double_variance += EPSILON
+    log_normalizer = np.log(sigma + EPSILON)
+    log_normalizer += LOG_ROOT_TWO_PI
+    return _Scale(sigma, np.negative(log_normalizer, out=log_normalizer), double_variance, entropy)
+
+
+class _ContinuousActions(NamedTuple):
+    """As in ``ActionBatch``: [N, C] each, the entropy [1 or N]."""
+
+    raw: FloatArray
+    to_env: FloatArray
+    log_prob: FloatArray
+    entropy: FloatArray
+
+
+class _Gaussians:
+    """The continuous actions.
+
+    Attributes:
+        layers: what they need of the encoding, side by side.
+        width: numbers per agent that the layers give.
+    """
+
+    def __init__(self, head: ActionHead) -> None:
+        assert head.mu is not None
+        self._size = head.continuous_size
+        self._squash = head.tanh_squash
+        self._log_sigma = head.log_sigma
+        self.layers: Sequence[nn.Linear] = (
+            (head.mu,) if head.log_sigma_layer is None else (head.mu, head.log_sigma_layer)
+        )
+        self.width = self._size * len(self.layers)
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Computes anew what follows from a deviation that does not depend on the state."""
+        self._constant = None if self._log_sigma is None else _scale(self._log_sigma.detach().numpy())
+
+    def __call__(self, outputs: FloatArray, generator: torch.Generator | None) -> _ContinuousActions:
+        """From outputs [N, width and more]."""
+        mu = raw = outputs[:, : self._size]
+        scale = self._scale_of(outputs) if self._constant is None else self._constant
+        if generator is not None:
+            noise: FloatArray = np.empty(mu.shape, np.float32)
+            torch.from_numpy(noise).normal_(generator=generator)
+            noise *= scale.sigma
+            raw = np.add(noise, mu, out=noise)
+        log_prob: FloatArray = raw - mu
+        log_prob *= log_prob
+        log_prob /= scale.double_variance
+        np.subtract(scale.log_normalizer, log_prob, out=log_prob)
+        if not self._squash:
+            return _ContinuousActions(raw, _clipped(raw), log_prob, scale.entropy)
+        log_prob -= _log_det_tanh(raw)
+        squashed: FloatArray = np.tanh(raw)
+        return _ContinuousActions(squashed, squashed, log_prob, scale.entropy)
+
+    def _scale_of(self, outputs: FloatArray) -> _Scale:
+        log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], LOG_SIGMA_RANGE[0])
+        return _scale(np.minimum(log_sigma, LOG_SIGMA_RANGE[1], out=log_sigma))
+
+
+def _clipped(raw: FloatArray) -> FloatArray:
+    """What the environment receives, within [-1, 1]."""
+    clipped: FloatArray = np.maximum(raw, -ENV_CLIP)
+    np.minimum(clipped, ENV_CLIP, out=clipped)
+    clipped /= ENV_CLIP
+    return clipped
+
+
+def _log_det_tanh(raw: FloatArray) -> FloatArray:
+    """ln |d tanh(x) / dx| without losing the tails."""
+    tails: FloatArray = np.logaddexp(raw * -2.0, np.float32(0.0))
+    tails += raw
+    tails -= math.log(2.0)
+    tails *= -2.0
+    return tails
+
+
+class _Branches:
+    """The discrete actions.
+
+    Smaller branches are filled up to the largest one by actions without any chance, so that all are treated at once.
+    """
+
+    def __init__(self, layer: nn.Linear, sizes: Sequence[int]) -> None:
+        self._layer = layer
+        self._count, self._width = len(sizes), max(sizes)
+        self._is_padded = min(sizes) < self._width
+        # Where each of the D actions stands among K * W.
+        starts = range(0, self._count * self._width, self._width)
+        columns = [start + i for start, size in zip(starts, sizes, strict=True) for i in range(size)]
+        self._columns: LongArray = np.array(columns, np.int64)
+
+    def padded_layer(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the layer for all K * W actions."""
+        weight, bias = self._layer.weight.detach(), self._layer.bias.detach()
+        if not self._is_padded:
+            return weight, bias
+        size, columns = self._count * self._width, torch.from_numpy(self._columns)
+        padded_weight = weight.new_zeros((size, weight.shape[1]))
+        padded_weight[columns] = weight
+        padded_bias = bias.new_full((size,), -math.inf)
+        padded_bias[columns] = bias
+        return padded_weight, padded_bias
+
+    def __call__(
+        self, outputs: FloatArray, mask: BoolArray, generator: torch.Generator | None
+    ) -> tuple[IntArray, FloatArray, FloatArray]:
+        """From logits [N, K * W], which are changed, and masks [N, D]: actions and log_prob [N, K], entropy [N]."""
+        shape = (len(outputs), self._count, self._width)
+        logits = outputs.reshape(shape)
+        np.copyto(logits, FORBIDDEN_LOGIT, where=self._padded(mask, False).reshape(shape))
+        probs = _softmax(logits)
+        best = self._best(probs, mask.shape, generator)
+        log_probs: FloatArray = probs + EPSILON
+        np.log(log_probs, out=log_probs)
+        first = np.arange(0, probs.size, self._width).reshape(shape[:2])
+        log_prob: FloatArray = log_probs.take(best + first)
+        log_probs *= probs
+        entropy: FloatArray = np.add.reduce(log_probs.reshape(outputs.shape), 1)
+        return best.astype(np.int32), log_prob, np.negative(entropy, out=entropy)
+
+    def _best(self, probs: FloatArray, drawn: tuple[int, ...], generator: torch.Generator | None) -> LongArray:
+        """Of each branch the likeliest action, or by a generator one drawn with these probabilities."""
+        if generator is not None:
+            noise: FloatArray = np.empty(drawn, np.float32)
+            torch.from_numpy(noise).exponential_(generator=generator)
+            probs = probs / self._padded(noise, 1.0).reshape(probs.shape)
+        best: LongArray = probs.argmax(2)
+        return best
+
+    def _padded(self, values: NDArray[S], filling: float | bool) -> NDArray[S]:
+        """[N, D] to [N, K * W]"""
+        if not self._is_padded:
+            return values
+        padded = np.full((len(values), self._count * self._width), filling, values.dtype)
+        padded[:, self._columns] = values
+        return padded
+
+
+def _softmax(logits: FloatArray) -> FloatArray:
+    """Over the last axis, in place."""
+    logits -= np.maximum.reduce(logits, -1, keepdims=True)
+    np.exp(logits, out=logits)
+    logits /= np.add.reduce(logits, -1, keepdims=True)
+    return logits
