@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Barrier, Thread
+from collections.abc import Callable
+from threading import Barrier, Event, Thread
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,36 @@ def test_wait_returns_at_once_when_something_is_there_and_after_the_timeout_when
     assert not queue.wait(0.001)
     queue.put("a")
     assert queue.wait(None)
+
+
+def test_what_is_not_enough_is_waited_for_unless_somebody_needs_it() -> None:
+    queue: TrajectoryQueue[str] = TrajectoryQueue()
+
+    def enough() -> bool:
+        return queue.num_steps >= 5
+
+    queue.put("a", 3)
+    assert queue.wait(0.001, enough), "there is something"
+    started, ended = Event(), Event()
+
+    def wait() -> None:
+        started.set()
+        queue.wait(PATIENCE_S, enough)
+        ended.set()
+
+    ends: list[Callable[[], None]] = [lambda: queue.put("b", 2), queue.hurry, queue.close]
+    for end_it in ends:
+        started.clear()
+        ended.clear()
+        waiter = Thread(target=wait, daemon=True)
+        waiter.start()
+        assert started.wait(PATIENCE_S)
+        assert not ended.wait(0.02)
+        end_it()
+        assert ended.wait(PATIENCE_S)
+        waiter.join(PATIENCE_S)
+        queue.drain()
+        queue.put("c", 1)
 
 
 def test_close_ends_waiting_but_keeps_what_is_there() -> None:

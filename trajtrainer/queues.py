@@ -7,7 +7,7 @@ polls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,6 +26,7 @@ class TrajectoryQueue(Generic[T]):
         self._num_steps = 0
         self._changed = threading.Condition()
         self._closed = False
+        self._is_needed = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -52,6 +53,7 @@ class TrajectoryQueue(Generic[T]):
         with self._changed:
             items, self._items = self._items, []
             self._num_steps = 0
+            self._is_needed = False
             return items
 
     def waiting(self) -> list[T]:
@@ -59,18 +61,29 @@ class TrajectoryQueue(Generic[T]):
         with self._changed:
             return list(self._items)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
+    def wait(self, timeout_s: float | None = None, enough: Callable[[], bool] | None = None) -> bool:
         """Waits until there is something to drain.
 
         Args:
             timeout_s: at most so long; None for as long as it takes.
+            enough: whether what there is, is worth draining. Not asked after ``hurry``.
 
         Returns:
             True if there is something. False after the timeout, or if the queue is closed and empty.
         """
+
+        def is_over() -> bool:
+            return self._closed or bool(self._items and (enough is None or self._is_needed or enough()))
+
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._closed, timeout_s)
+            self._changed.wait_for(is_over, timeout_s)
             return bool(self._items)
+
+    def hurry(self) -> None:
+        """Tells that somebody waits for what is in here to be drained, however little it is."""
+        with self._changed:
+            self._is_needed = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Ends all waiting, now and later: nothing more will come."""

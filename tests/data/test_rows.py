@@ -174,6 +174,19 @@ def test_allocate_waits_while_the_learner_has_rows() -> None:
     assert pool.capacity == 4
 
 
+def test_the_learner_is_told_when_it_is_waited_for() -> None:
+    told: list[int] = []
+    pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=4, on_wait=lambda: told.append(pool.num_free))
+    rows = pool.allocate(4)
+    pool.hand_over(3)
+    assert told == []
+    waiting = Waiting(pool, 2)
+    assert waiting.waits
+    assert told == [0]
+    pool.release(rows[:2])
+    waiting.result()
+
+
 def test_allocate_stops_waiting_when_the_learner_has_nothing_left() -> None:
     pool = small(capacity=4, limit=4)
     rows = pool.allocate(4)

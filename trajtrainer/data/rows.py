@@ -7,7 +7,7 @@ O an observation's own shape.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,7 @@ class RowPool:
         memory_size: int = 0,
         capacity: int = 1024,
         limit: int | None = None,
+        on_wait: Callable[[], None] | None = None,
         poison: bool = False,
     ) -> None:
         """Makes an empty pool.
@@ -101,6 +102,7 @@ class RowPool:
             memory_size: H, 0 without a recurrent memory.
             capacity: rows to begin with.
             limit: rows beyond which ``allocate`` waits for the learner; None for never.
+            on_wait: called when it begins to wait.
             poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
                 shows. For tests and debugging; also checks row numbers for duplicates and free rows.
 
@@ -112,6 +114,7 @@ class RowPool:
         if capacity < 1 or memory_size < 0 or (limit is not None and limit < 1):
             raise ValueError(f"capacity {capacity}, memory size {memory_size}, limit {limit}: expected positive sizes")
         self.limit = limit
+        self._on_wait = on_wait
         self._poison = poison
         self._changed = threading.Condition()
         self._closed = False
@@ -257,6 +260,8 @@ class RowPool:
             elif needed <= self.limit:
                 self._grow(min(doubled, self.limit))
             elif self.num_lent > 0:
+                if self._on_wait is not None:
+                    self._on_wait()
                 self._changed.wait()
             else:
                 self._grow(doubled)

@@ -91,13 +91,14 @@ class Behaviors:
         files = self.folder.behavior(name)
         reporter = StatsReporter(name, self.writers)
         memory = settings.network_settings.memory
+        trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         pool = RowPool(
             spec,
             [obs.dtype for obs in first.obs],
             memory_size=0 if memory is None else memory.memory_size,
             limit=max_lead(settings) if settings.threaded else None,
+            on_wait=trajectories.hurry,
         )
-        trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         policies: PolicyQueue[Tensor] = PolicyQueue()
         seed = self.settings.env_settings.seed
         trainer = create_trainer(
@@ -151,8 +152,9 @@ class Behaviors:
                 logger.error("The weights of behavior %r are not finite and are not saved.", trainer.behavior)
                 continue
             try:
-                state = to_checkpoint(trainer, behavior.policy)
-                behavior.checkpoints.save_final(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
+                with self.timers("RLTrainer._checkpoint"):
+                    state = to_checkpoint(trainer, behavior.policy)
+                    behavior.checkpoints.save_final(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
             except CheckpointError as failure:
                 failures.append(str(failure))
             if self.folder.writes:

@@ -8,7 +8,8 @@ from trajtrainer.trainers.rl_trainer import RLTrainer
 
 
 class TrainerThread(threading.Thread):
-    """Advances one trainer whenever its trajectory queue has something.
+    """Advances one trainer whenever its trajectory queue has something that is worth it (``RLTrainer.is_due``), or that
+    the collector cannot do without any longer.
 
     Waits on the queue's condition; ``close`` of the queue ends the thread. What ``advance`` raises is kept in
     ``failure`` for the controller to raise.
@@ -21,7 +22,7 @@ class TrainerThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            while self.trainer.trajectories.wait():
+            while self.trainer.trajectories.wait(enough=self.trainer.is_due):
                 self.trainer.advance()
         except BaseException as failure:  # handed to the main thread, which ends the run with it
             self.failure = failure
