@@ -78,6 +78,28 @@ def test_a_tree_can_be_shown_while_it_grows() -> None:
     timers = Timers()
     with timers("a"), timers("b"):
         tree = timers.to_dict()
-    assert shape(tree) == {"a": (0, {"b": (0, {})})}
-    assert tree["total"] > 0
+    assert shape(tree) == {"a": (1, {"b": (1, {})})}
+    assert tree["total"] > tree["children"]["a"]["total"] > tree["children"]["a"]["children"]["b"]["total"] > 0
     assert tree["count"] == 1
+    assert shape(timers.to_dict()) == shape(tree)
+
+
+def test_a_block_of_another_thread_that_is_open_counts_up_to_now() -> None:
+    timers = Timers()
+    begun, shown = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with timers("wait"):
+            begun.set()
+            shown.wait(30)
+
+    thread = threading.Thread(target=work, name="trainer Ball")
+    thread.start()
+    begun.wait(30)
+    open_ = timers.to_dict()
+    shown.set()
+    thread.join(30)
+    closed = timers.to_dict()
+    for tree in (open_, closed):
+        assert shape(tree) == {"trainer Ball": (1, {"wait": (1, {})})}
+    assert 0 < open_["children"]["trainer Ball"]["total"] < closed["children"]["trainer Ball"]["total"]

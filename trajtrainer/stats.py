@@ -98,7 +98,7 @@ class StatsReporter:
         with self._lock:
             entry = self._entry(tag, aggregation)
             if isinstance(values, np.ndarray):
-                entry.frombytes(np.ascontiguousarray(values, np.float64).tobytes())
+                entry.frombytes(values.astype(np.float64).tobytes())
             else:
                 entry.extend(values)
             if aggregation is Aggregation.MOST_RECENT:

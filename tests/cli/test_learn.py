@@ -21,7 +21,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunSettings, int]]:
     """Stands in for the run: notes the settings and the level of the log, and fails if the run-id says so."""
     runs: list[tuple[RunSettings, int]] = []
 
-    def run(settings: RunSettings, _handler: object) -> int:
+    def run(settings: RunSettings, _handler: object, _timers: object) -> int:
         runs.append((settings, logging.getLogger("trajtrainer").getEffectiveLevel()))
         if settings.checkpoint_settings.run_id == "taken":
             raise RunFolderError("taken already")

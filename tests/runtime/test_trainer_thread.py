@@ -14,6 +14,7 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.queues import TrajectoryQueue
 from trajtrainer.runtime.trainer_thread import TrainerThread
 from trajtrainer.steps import LongArray
+from trajtrainer.timers import Timers
 
 
 class Learner:
@@ -46,7 +47,7 @@ class Learner:
 @pytest.fixture
 def learner() -> Any:
     learner = Learner()
-    thread = TrainerThread(cast(Any, learner))
+    thread = TrainerThread(cast(Any, learner), Timers())
     thread.start()
     yield learner
     learner.trajectories.close()

@@ -19,6 +19,7 @@ from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.toy import Toy, ToyOptions
+from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import max_lead
 from trajtrainer.trainers.loan import Loan
 from trajtrainer.trainers.off_policy import OffPolicyTrainer
@@ -183,7 +184,7 @@ class _Threads:
         self._end = threading.Event()
         self._waits = threading.Semaphore(0)
         self._watch_waiting()
-        self._learner = TrainerThread(trainer)
+        self._learner = TrainerThread(trainer, Timers())
         self._collector = threading.Thread(target=self._collect)
 
     def _watch_waiting(self) -> None:

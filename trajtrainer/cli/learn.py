@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 
 from trajtrainer.cli.console import console
 from trajtrainer.settings import flags
+from trajtrainer.timers import Timers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +22,12 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         TrajtrainerError: whatever ends a run early for a reason that the user can do something about.
     """
-    with console(debug=hasattr(arguments, "debug")):
+    timers = Timers()
+    with timers("run_training.settings"), console(debug=hasattr(arguments, "debug")):
         settings = flags.resolve(arguments)
     with console(debug=settings.debug) as handler:
-        from trajtrainer.runtime import learn  # late: torch comes with it, and neither help nor a wrong option needs it
-
-        return learn.run(settings, handler)
+        with timers("run_training.import"):  # late: torch comes with it, and neither help nor a wrong option needs it
+            from trajtrainer.runtime import learn
+        # The interpreter's last collection would otherwise go through all of torch's objects (measured: 0.2 s).
+        atexit.register(gc.freeze)
+        return learn.run(settings, handler, timers)

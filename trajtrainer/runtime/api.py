@@ -31,6 +31,7 @@ from trajtrainer.settings.document import Entry, from_mapping
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.problems import Place
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.timers import Timers
 
 _SOURCE = "learn()"
 
@@ -141,10 +142,11 @@ def learn(
     }
     given = {key: value for key, value in options.items() if value is not None}
     stop = _StopInPython()
-    with _console(verbose=verbose, debug=False):
+    timers = Timers()
+    with _console(verbose=verbose, debug=False), timers("run_training.settings"):
         settled = _settle(settings, given)
     with _undisturbed(), _console(verbose=verbose, debug=settled.debug) as handler:
-        run = train(settled, handler, _maker(environment), stop)
+        run = train(settled, handler, _maker(environment), stop, timers)
     _raise_for(stop)
     return _result(run)
 

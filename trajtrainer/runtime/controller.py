@@ -95,7 +95,7 @@ class Controller:
     def _watch_thread(self, name: str, trainer: RLTrainer) -> None:
         thread = self._threads.get(name)
         if thread is None:
-            thread = self._threads[name] = TrainerThread(trainer)
+            thread = self._threads[name] = TrainerThread(trainer, self._timers)
             thread.start()
         if thread.failure is not None:
             raise thread.failure
@@ -103,7 +103,8 @@ class Controller:
     def _end_threads(self) -> None:
         for thread in self._threads.values():
             thread.trainer.trajectories.close()
-        for thread in self._threads.values():
-            thread.join(THREAD_JOIN_S)
-            if thread.is_alive():
-                logger.warning("The %s did not end within %.0f seconds.", thread.name, THREAD_JOIN_S)
+        with self._timers("trainer_threads"):
+            for thread in self._threads.values():
+                thread.join(THREAD_JOIN_S)
+                if thread.is_alive():
+                    logger.warning("The %s did not end within %.0f seconds.", thread.name, THREAD_JOIN_S)

@@ -63,9 +63,9 @@ class FinishedRun:
     behaviors: Mapping[str, Behavior]
 
 
-def run(settings: RunSettings, handler: ConsoleHandler) -> int:
+def run(settings: RunSettings, handler: ConsoleHandler, timers: Timers) -> int:
     """``train`` for the command line. Returns the exit code, raises what ``train`` raises."""
-    return train(settings, handler).exit_code
+    return train(settings, handler, timers=timers).exit_code
 
 
 def train(
@@ -73,6 +73,7 @@ def train(
     handler: ConsoleHandler | None,
     make_environment: EnvironmentFactory = environment_of_settings,
     stop: StopRequest | None = None,
+    timers: Timers | None = None,
 ) -> FinishedRun:
     """Trains, or with ``--inference`` acts, until done or stopped.
 
@@ -81,22 +82,27 @@ def train(
         handler: of the console's log, above which the live view is drawn; None for neither banner nor view.
         make_environment: starts what the collector steps.
         stop: connected with the signals for as long as this lasts.
+        timers: of what came before, to go on with.
 
     Raises:
         TrajtrainerError: whatever ended the run early. Everything was saved before.
     """
-    if handler is not None:
-        sys.stdout.write(banner(API_VERSION))
-    settings = settings.with_seed(_seed(settings))
-    check_supported(_all_behaviors(settings))
-    device = choose_device(settings.torch_settings.device)
-    set_threads()
-    keep_freed_memory()
-    folder = RunFolder(settings.checkpoint_settings)
-    folder.check({name: each.init_path for name, each in settings.behaviors.items()})
+    timers = Timers() if timers is None else timers
+    with timers("run_training.setup"):
+        if handler is not None:
+            sys.stdout.write(banner(API_VERSION))
+        settings = settings.with_seed(_seed(settings))
+        check_supported(_all_behaviors(settings))
+        device = choose_device(settings.torch_settings.device)
+        set_threads()
+        keep_freed_memory()
+        folder = RunFolder(settings.checkpoint_settings)
+        folder.check({name: each.init_path for name, each in settings.behaviors.items()})
     with folder.exclusive():
-        folder.create()
-        return _Run(settings, folder, handler, make_environment, device).run(stop or StopRequest())
+        with timers("run_training.setup"):
+            folder.create()
+            run = _Run(settings, folder, handler, make_environment, device, timers)
+        return run.run(stop or StopRequest())
 
 
 class _Run:
@@ -109,6 +115,7 @@ class _Run:
         handler: ConsoleHandler | None,
         make_environment: EnvironmentFactory,
         device: torch.device,
+        timers: Timers,
     ) -> None:
         self._settings = settings
         self._folder = folder
@@ -116,7 +123,7 @@ class _Run:
         self._make_environment = make_environment
         self._device = device
         self._training = not settings.checkpoint_settings.inference
-        self._timers = Timers()
+        self._timers = timers
         self._gauges = GaugeWriter()
         self._rewards = RewardHistory()
         self._writers = self._make_writers()
@@ -151,28 +158,34 @@ class _Run:
     def _train(self, stop: StopRequest) -> None:
         with ExitStack() as stack:
             stack.enter_context(stop_on_signals(stop))
+            stack.callback(self._write_timers)  # once more when all is closed, which takes its time, too
             stack.callback(self._close_writers)
-            view = NoView() if self._handler is None else make_view(self._handler, debug=self._settings.debug)
-            stack.callback(view.close)
-            self._write_files()
-            self._status.save()
+            with self._timers("run_training.setup"):
+                view = NoView() if self._handler is None else make_view(self._handler, debug=self._settings.debug)
+                stack.callback(view.close)
+                self._write_files()
+                self._status.save()
             stop.on_abort(view.abandon)
             try:
-                with stop.interrupting():
+                with stop.interrupting(), self._timers("env_start"):
                     environment = self._make_environment(self._settings_of_environment(), self._folder)
             except StopInterrupt:
                 logger.info("Stopped before the environment was connected; nothing was trained.")
                 return
-            stack.callback(environment.close)
+            stack.callback(self._close, environment)
             stop.on_abort(environment.kill)
-            try:
-                self._make_controller(environment, stop, view).run()
-                self._show(view)
-            finally:
-                if stop.requested:
-                    logger.info("Learning was interrupted. Please wait while the graph is generated.")
-                self._save()
+            with self._timers("TrainerController.start_learning"):
+                self._learn(environment, stop, view)
             self._say_what_came_out()
+
+    def _learn(self, environment: Environment, stop: StopRequest, view: ProgressView) -> None:
+        try:
+            self._make_controller(environment, stop, view).run()
+            self._show(view)
+        finally:
+            if stop.requested:
+                logger.info("Learning was interrupted. Please wait while the graph is generated.")
+            self._save()
 
     def _settings_of_environment(self) -> RunSettings:
         """With the device that was chosen: the Editor is told."""
@@ -182,7 +195,8 @@ class _Run:
         lessons = LessonKeeper(self._curriculum, environment, self._status)
 
         def make_behavior(behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch) -> ActingBehavior:
-            behavior = self._behaviors.make(behavior_id, spec, first)
+            with self._timers("make_behavior"):
+                behavior = self._behaviors.make(behavior_id, spec, first)
             behavior.reporter.add_source(lessons.statistics)
             messages = {"Perf/Environment Steps per Second": lambda: collector.num_messages}
             behavior.reporter.add_source(Throughput(messages))
@@ -227,7 +241,14 @@ class _Run:
 
     def _write_files(self) -> None:
         self._folder.write_configuration(dump(self._settings))
+        self._write_timers()
+
+    def _write_timers(self) -> None:
         self._folder.write_timers(timers_json(self._timers, self._gauges.gauges, sys.argv, API_VERSION))
+
+    def _close(self, environment: Environment) -> None:
+        with self._timers("env_close"):
+            environment.close()
 
     def _close_writers(self) -> None:
         for writer in self._writers:
@@ -238,7 +259,8 @@ class _Run:
             self._show(view)
 
     def _show(self, view: ProgressView) -> None:
-        view.update(RunSnapshot(self._snapshots(), self._curriculum.lesson_names))
+        with self._timers("ProgressView.update"):
+            view.update(RunSnapshot(self._snapshots(), self._curriculum.lesson_names))
 
     def _snapshots(self) -> list[BehaviorSnapshot]:
         return [

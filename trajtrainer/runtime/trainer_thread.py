@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from trajtrainer.timers import Timers
 from trajtrainer.trainers.rl_trainer import RLTrainer
 
 
@@ -15,15 +16,21 @@ class TrainerThread(threading.Thread):
     ``failure`` for the controller to raise.
     """
 
-    def __init__(self, trainer: RLTrainer) -> None:
+    def __init__(self, trainer: RLTrainer, timers: Timers) -> None:
         super().__init__(name=f"trainer {trainer.behavior}", daemon=True)
         self.trainer = trainer
+        self._timers = timers
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         try:
-            while self.trainer.trajectories.wait(enough=self.trainer.is_due):
-                self.trainer.advance()
+            while self._wait():
+                with self._timers("trainer_advance"):
+                    self.trainer.advance()
         except BaseException as failure:  # handed to the main thread, which ends the run with it
             self.failure = failure
             self.trainer.pool.close()
+
+    def _wait(self) -> bool:
+        with self._timers("trajectory_wait"):
+            return self.trainer.trajectories.wait(enough=self.trainer.is_due)
