@@ -10,10 +10,9 @@ import torch
 from attrs import evolve
 
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.algos import stacked_networks
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo import PPO, Coefficients
-from trajtrainer.algos.stacked_networks import StackedNetworks, can_stack
+from trajtrainer.algos.stacked_networks import StackedNetworks, can_stack, stacking_pays
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic
 from trajtrainer.nn.init import seeded
@@ -89,17 +88,7 @@ def _sequences(memory_size: int, generator: torch.Generator) -> dict[str, Any]:
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("value_clipping", [False, True])
 @pytest.mark.parametrize("memory", [None, 6])
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_the_gradient_is_autograds(
-    name: str,
-    layers: int,
-    value_clipping: bool,
-    memory: int | None,
-    one_by_one: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if one_by_one:
-        monkeypatch.setattr(stacked_networks, "_MANY_MULTIPLICATIONS", 0)
+def test_the_gradient_is_autograds(name: str, layers: int, value_clipping: bool, memory: int | None) -> None:
     spec = SPECS[name]
     settings = network(layers=layers, normalize=True, memory=memory)
     actor, critic, ppo = make(spec, settings, value_clipping=value_clipping)
@@ -161,10 +150,10 @@ def test_the_modules_go_on_working() -> None:
     assert all(torch.equal(weights[name], value) for name, value in actor.state_dict().items())
     assert torch.equal(before[0].mu, after[0].mu)
     assert torch.equal(before[1], after[1])
-    found = stack.distribution(outputs, batch.mask)
-    torch.testing.assert_close(found.mu, before[0].mu)
-    torch.testing.assert_close(found.masked_logits, before[0].masked_logits)
-    torch.testing.assert_close(outputs.values.t(), before[1])
+    mu, logits = torch.from_numpy(outputs.policy[:, :3]), torch.from_numpy(outputs.policy[:, 3:])
+    torch.testing.assert_close(mu, before[0].mu)
+    torch.testing.assert_close(logits[~batch.mask], before[0].masked_logits[~batch.mask])
+    torch.testing.assert_close(torch.from_numpy(outputs.values.T), before[1])
     # Loaded weights reach the stack, and a copy of a module is independent of it.
     independent = copy.deepcopy(actor)
     actor.load_state_dict({name: torch.zeros_like(value) for name, value in actor.state_dict().items()})
@@ -180,6 +169,13 @@ def test_the_parameters_are_what_they_were_in_number_and_order() -> None:
         piece.view(ppo._stack.flat).fill_(number)
     for number, parameter in enumerate([*actor.parameters(), *critic.parameters()]):
         assert bool((parameter == number).all())
+
+
+@pytest.mark.parametrize(("batch_size", "memory", "pays"), [(64, None, True), (1024, None, False), (300, 256, False)])
+def test_it_pays_where_there_is_little_arithmetic(batch_size: int, memory: int | None, pays: bool) -> None:
+    settings = network(hidden=128, layers=3, memory=memory)
+    assert stacking_pays(Actor(SPECS["hybrid"], settings), batch_size) is pays
+    assert (make(SPECS["hybrid"], settings, batch_size=batch_size)[2]._stack is not None) is pays
 
 
 def test_which_networks_are_stacked() -> None:

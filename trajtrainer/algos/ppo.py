@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,9 +15,10 @@ from trajtrainer.algos import losses, ppo_gradient
 from trajtrainer.algos.adam import Adam
 from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
 from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.ppo_gradient import Decisions
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, decayed
 from trajtrainer.algos.side_by_side import SideBySide
-from trajtrainer.algos.stacked_networks import StackedNetworks, can_stack
+from trajtrainer.algos.stacked_networks import StackedNetworks, can_stack, stacking_pays
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.heads import ActionDistribution
@@ -42,7 +44,7 @@ class Coefficients:
 class PPO:
     """Updates actor and critic together by one Adam.
 
-    The gradient of plain layers on vectors, perhaps with a memory, is written out (``stacked_networks``,
+    On the CPU the gradient of plain layers on vectors, perhaps with a memory, is written out (``stacked_networks``,
     ``ppo_gradient``), which is the same to rounding, too, and several times faster where the networks are small; that
     of all other networks is autograd's. Where that takes long, actor and critic learn side by side, which changes no
     number.
@@ -68,7 +70,7 @@ class PPO:
         self._seconds: list[float] = []
         self._parameters: list[Tensor] = [*actor.parameters(), *critic.parameters()]
         self._pieces = [whole(parameter) for parameter in self._parameters]
-        if isinstance(critic, Critic) and can_stack(actor, critic):
+        if isinstance(critic, Critic) and can_stack(actor, critic) and stacking_pays(actor, self._hyper.batch_size):
             self._stack = StackedNetworks(actor, critic)
             self._parameters, self._pieces = [self._stack.flat], self._stack.pieces
         self._optimizer = Adam(self._parameters, self._hyper.learning_rate)
@@ -99,7 +101,8 @@ class PPO:
         """
         self._optimizer.param_groups[0]["lr"] = coefficients.learning_rate
         if self._stack is not None:
-            statistics = self._write_gradient(self._stack, minibatch, coefficients, diagnostics=diagnostics)
+            with np.errstate(all="ignore"):  # the trainer looks for what is not finite, once per update
+                statistics = self._write_gradient(self._stack, minibatch, coefficients, diagnostics=diagnostics)
             self._optimizer.step()
         elif isinstance(self.critic, SharedCritic):
             statistics = self._descend(self._parameters, self.loss, minibatch, coefficients, diagnostics)
@@ -144,26 +147,31 @@ class PPO:
         self._optimizer.step(parameters)
         return statistics
 
-    @torch.no_grad()
     def _write_gradient(
         self, stack: StackedNetworks, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool
     ) -> dict[str, Tensor]:
         """What ``loss`` and its ``backward`` do, for plain layers."""
-        epsilon, loss_mask = coefficients.epsilon, minibatch.loss_mask
-        share = ppo_gradient.row_share(len(minibatch), loss_mask)
+        epsilon, share = coefficients.epsilon, ppo_gradient.row_share(len(minibatch), minibatch.loss_mask)
         outputs = stack(minibatch.obs, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
-        distribution = stack.distribution(outputs, minibatch.mask)
-        log_ratio = distribution.log_prob(minibatch.continuous, minibatch.discrete) - minibatch.log_prob
-        ratio = log_ratio.exp()
-        policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage, epsilon, share)
-        old_values = minibatch.old_values.t() if self._hyper.value_clipping else None
-        value_loss, by_value = ppo_gradient.of_value_loss(
-            outputs.values, minibatch.returns.t(), old_values, epsilon, share
+        decisions = Decisions(outputs.policy, stack.log_sigma, minibatch, self.actor.head.branches)
+        log_ratio = decisions.log_prob - minibatch.log_prob.numpy()
+        ratio = np.exp(log_ratio)
+        policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage.numpy(), epsilon, share)
+        old_values = minibatch.old_values.t().numpy() if self._hyper.value_clipping else None
+        value_loss, by_values = ppo_gradient.of_value_loss(
+            outputs.values, minibatch.returns.t().numpy(), old_values, epsilon, share
         )
-        by_policy, by_log_sigma = ppo_gradient.of_policy(distribution, minibatch, by_log_prob, coefficients.beta, share)
-        stack.backward(outputs, by_policy, 0.5 * by_value, by_log_sigma)
-        statistics = {"Losses/Policy Loss": policy_loss.abs(), "Losses/Value Loss": value_loss}
-        return statistics | (_diagnostics(log_ratio, ratio, epsilon, loss_mask) if diagnostics else {})
+        by_policy, by_log_sigma = decisions.gradient(by_log_prob, coefficients.beta, share)
+        by_values *= np.float32(0.5)
+        stack.backward(outputs, by_policy, by_values, by_log_sigma)
+        statistics = {
+            "Losses/Policy Loss": torch.tensor(abs(policy_loss)),
+            "Losses/Value Loss": torch.tensor(value_loss),
+        }
+        if diagnostics:
+            ratios = torch.from_numpy(log_ratio), torch.from_numpy(ratio)
+            statistics |= _diagnostics(*ratios, epsilon, minibatch.loss_mask)
+        return statistics
 
     def loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool = False) -> Loss:
         """``policy loss + value loss / 2 - beta * entropy`` and its statistics (without gradient)."""

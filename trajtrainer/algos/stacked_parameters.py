@@ -39,16 +39,6 @@ class BodyParts:
     layers: list[Linear]
     memory: MemoryParts | None
 
-    def network(self, number: int) -> BodyParts:
-        """One of the bodies, n = 1."""
-        one = slice(number, number + 1)
-        memory = self.memory
-        if memory is not None:
-            memory = MemoryParts(
-                memory.by_input[one], memory.by_hidden[one], memory.input_bias[one], memory.hidden_bias[one]
-            )
-        return BodyParts([(weight[one], bias[one]) for weight, bias in self.layers], memory)
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:
