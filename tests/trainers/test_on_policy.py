@@ -373,10 +373,12 @@ def test_divergence_is_an_error_with_a_remedy() -> None:
 @pytest.mark.parametrize(
     ("changes", "before", "waiting", "due"),
     [
-        ({}, 0, 7, False),
-        ({}, 0, 8, True),  # a quarter of the buffer
-        ({"hyperparameters": PPOHyperparameters(batch_size=12, buffer_size=32)}, 0, 11, False),
-        ({"hyperparameters": PPOHyperparameters(batch_size=12, buffer_size=32)}, 0, 12, True),  # a minibatch
+        ({}, 0, 15, False),
+        ({}, 0, 16, True),  # half the buffer
+        ({"network_settings": evolve(SMALL, normalize=True)}, 0, 7, False),
+        ({"network_settings": evolve(SMALL, normalize=True)}, 0, 8, True),  # a quarter of the buffer
+        ({"hyperparameters": PPOHyperparameters(batch_size=20, buffer_size=32)}, 0, 19, False),
+        ({"hyperparameters": PPOHyperparameters(batch_size=20, buffer_size=32)}, 0, 20, True),  # a minibatch
         ({"network_settings": RECURRENT}, 28, 3, False),  # padded to 4 rows
         ({"network_settings": RECURRENT}, 28, 5, True),  # padded to 8 rows
         ({}, 30, 2, False),

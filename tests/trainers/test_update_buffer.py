@@ -100,7 +100,7 @@ def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, blo
     _append(buffer, [7, 9, 4, 3])
     order = torch.randperm(buffer.num_sequences, generator=torch.Generator().manual_seed(0))
     advantage = 100 + buffer.column("advantage")
-    minibatches = list(buffer.minibatches(order, 7, advantage))
+    minibatches = list(buffer.minibatches(order, 7, {"advantage": advantage, "encoded": 2 * advantage[:, None]}))
     rows = 7 // length * length
     assert len(minibatches) == buffer.num_rows // rows
     for minibatch in minibatches:
@@ -108,6 +108,8 @@ def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, blo
         assert len(minibatch) == rows
         assert minibatch.sequence_length == length
         assert torch.equal(minibatch.obs[0][:, 0], number)
+        assert minibatch.encoded is not None
+        assert torch.equal(minibatch.encoded[:, 0], 2 * minibatch.advantage)
         assert torch.equal(minibatch.returns, torch.stack([-number, number]))
         assert torch.equal(minibatch.old_values, torch.stack([number, 2 * number]))
         if length == 1:
@@ -124,7 +126,7 @@ def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, blo
 def test_a_minibatch_is_at_least_one_sequence() -> None:
     buffer = _buffer(3)
     _append(buffer, [6])
-    sizes = [len(m) for m in buffer.minibatches(torch.arange(2), 2, buffer.column("advantage"))]
+    sizes = [len(m) for m in buffer.minibatches(torch.arange(2), 2, {})]
     assert sizes == [3, 3]
 
 

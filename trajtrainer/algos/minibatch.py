@@ -47,6 +47,7 @@ class Minibatch:
         critic_memory: f32 [Q, H], the critic's; None without one or where the critic shares the actor's body.
         loss_mask: f32 [b], 0 in padding; None when no row is padding.
         sequence_length: L.
+        encoded: f32 [b, in], what ``PPO.encoded`` made of the observations; None if it did nothing.
     """
 
     obs: tuple[Tensor, ...]
@@ -61,6 +62,7 @@ class Minibatch:
     critic_memory: Tensor | None = None
     loss_mask: Tensor | None = None
     sequence_length: int = 1
+    encoded: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.advantage)

@@ -84,6 +84,13 @@ class PPO:
             beta=decayed(hyper.beta_schedule, hyper.beta, MIN_BETA, last, step),
         )
 
+    def encoded(self, obs: Sequence[Tensor]) -> Tensor | None:
+        """What the layers take of observations, per sensor [N, *O], as long as no normaliser changes: [N, in].
+
+        Minibatches that bring their rows of it need not compute them. None where that is no use.
+        """
+        return None if self._stack is None else self._stack.encoded(obs)
+
     def update(
         self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = True
     ) -> dict[str, Tensor]:
@@ -152,14 +159,15 @@ class PPO:
     ) -> dict[str, Tensor]:
         """What ``loss`` and its ``backward`` do, for plain layers."""
         epsilon, share = coefficients.epsilon, ppo_gradient.row_share(len(minibatch), minibatch.loss_mask)
-        outputs = stack(minibatch.obs, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
+        encoded = stack.encoded(minibatch.obs) if minibatch.encoded is None else minibatch.encoded
+        outputs = stack(encoded, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
         decisions = Decisions(outputs.policy, stack.log_sigma, minibatch, self.actor.head.branches)
         log_ratio = decisions.log_prob - minibatch.log_prob.numpy()
         ratio = np.exp(log_ratio)
         policy_loss, by_log_prob = ppo_gradient.of_policy_loss(ratio, minibatch.advantage.numpy(), epsilon, share)
-        old_values = minibatch.old_values.t().numpy() if self._hyper.value_clipping else None
+        old_values = minibatch.old_values.numpy().T if self._hyper.value_clipping else None
         value_loss, by_values = ppo_gradient.of_value_loss(
-            outputs.values, minibatch.returns.t().numpy(), old_values, epsilon, share
+            outputs.values, minibatch.returns.numpy().T, old_values, epsilon, share
         )
         by_policy, by_log_sigma = decisions.gradient(by_log_prob, coefficients.beta, share)
         by_values *= np.float32(0.5)

@@ -42,8 +42,8 @@ class BodyRun:
 def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun:
     """Runs the bodies on encoded observations [n, b, in] and, where they have one, memories [n, S, 2U]."""
     inputs, sums = [x], []
-    for weight, bias in weights.layers:
-        sums.append(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)))
+    for layer in weights.layers:
+        sums.append(torch.baddbmm(layer.bias, inputs[-1], layer.transposed))
         inputs.append(F.silu(sums[-1]))
     if weights.memory is None or memory is None:
         return BodyRun(inputs[-1], inputs, sums, None, [])
@@ -58,12 +58,12 @@ def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, through: T
     if weights.memory is not None and gradients.memory is not None:
         through = _memory_gradient(weights.memory, gradients.memory, made, through)
     for index in range(len(weights.layers) - 1, -1, -1):
-        weight, bias = gradients.layers[index]
+        layer = gradients.layers[index]
         through = torch.ops.aten.silu_backward(through, made.sums[index])
-        torch.bmm(through.transpose(1, 2), made.inputs[index], out=weight)
-        torch.sum(through, 1, keepdim=True, out=bias)
+        torch.bmm(through.transpose(1, 2), made.inputs[index], out=layer.weight)
+        torch.sum(through, 1, keepdim=True, out=layer.bias)
         if index:
-            through = torch.bmm(through, weights.layers[index][0])
+            through = torch.bmm(through, weights.layers[index].weight)
 
 
 def _remember(weights: MemoryParts, x: Tensor, memory: FloatArray) -> list[LstmStep]:

@@ -84,24 +84,29 @@ class StackedNetworks:
             parameter.data = part
         self.pieces = [Piece(self.flat, _Range(int(one.storage_offset()), one.shape)) for one in parameters]
         self.log_sigma: FloatArray = self._weights.log_sigma.numpy()
+        self._policy_transposed, self._values_transposed = self._weights.policy[0].t(), self._weights.values[0].t()
+
+    @torch.no_grad()
+    def encoded(self, obs: Sequence[Tensor]) -> Tensor:
+        """What both take of observations, per sensor [N, *O], since their normalisers are the same: [N, in]."""
+        return self._actor.body.encoder(obs)[0]  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def __call__(
-        self, obs: Sequence[Tensor], memories: tuple[Tensor | None, Tensor | None] = (None, None), length: int = 1
+        self, encoded: Tensor, memories: tuple[Tensor | None, Tensor | None] = (None, None), length: int = 1
     ) -> Outputs:
-        """Both networks for observations, per sensor [b, *O]. The normalisers of both hold the same.
+        """Both networks for b rows.
 
         Args:
-            obs: in the order of their sequences.
+            encoded: as ``encoded`` gives it [b, in], in the order of their sequences.
             memories: the actor's and the critic's before each sequence [S, H]; None for empty ones.
             length: L.
         """
-        x = _by_step(self._actor.body.encoder(obs)[0], length)
+        x = _by_step(encoded, length)
         remembered = self._remembered(memories, len(x) // length)
         body = stacked_bodies.forward(self._weights.bodies, x.expand(2, -1, -1), remembered)
-        (policy_weight, policy_bias), (value_weight, value_bias) = self._weights.policy, self._weights.values
-        policy = torch.addmm(policy_bias, body.encoding[0], policy_weight.t())
-        values = torch.addmm(value_bias, body.encoding[1], value_weight.t())
+        policy = torch.addmm(self._weights.policy[1], body.encoding[0], self._policy_transposed)
+        values = torch.addmm(self._weights.values[1], body.encoding[1], self._values_transposed)
         return Outputs(_by_sequence(policy, length).numpy(), _by_sequence(values, length).numpy(), body, length)
 
     @torch.no_grad()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -15,6 +16,14 @@ from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.critic import Critic
 
 Linear = tuple[Tensor, Tensor]  # weight and bias
+
+
+class Layer(NamedTuple):
+    """Of n networks: the weight [n, out, in], the same seen as [n, in, out], and the bias [n, 1, out]."""
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +41,11 @@ class BodyParts:
     """Of n bodies of one shape.
 
     Attributes:
-        layers: weight [n, E, in] and bias [n, 1, E] of each.
+        layers: the first takes the observations, all give E.
         memory: behind the layers; None without one.
     """
 
-    layers: list[Linear]
+    layers: list[Layer]
     memory: MemoryParts | None
 
 
@@ -73,7 +82,11 @@ def parts(flat: Tensor, actor: Actor, critic: Critic) -> Parts:
     found = flat.split_with_sizes([math.prod(shape) for shape in shapes])
     views = [part.view(shape) for part, shape in zip(found, shapes, strict=True)]
     layers, memory, heads = views[: 2 * num_layers], views[2 * num_layers : -5], views[-5:]
-    bodies = BodyParts(list(zip(layers[::2], layers[1::2], strict=True)), MemoryParts(*memory) if memory else None)
+    pairs = zip(layers[::2], layers[1::2], strict=True)
+    bodies = BodyParts(
+        [Layer(weight, weight.transpose(1, 2), bias) for weight, bias in pairs],
+        MemoryParts(*memory) if memory else None,
+    )
     return Parts(bodies, (heads[0], heads[1]), (heads[2], heads[3]), heads[4])
 
 
@@ -95,8 +108,8 @@ def _body_homes(bodies: BodyParts, actor: Actor, critic: Critic) -> list[tuple[T
     found: list[tuple[Tensor, Tensor]] = []
     networks: tuple[Actor | Critic, ...] = (actor, critic)
     for number, network in enumerate(networks):
-        for (weight, bias), linear in zip(bodies.layers, _linears(network), strict=True):
-            found += [(linear.weight, weight[number]), (linear.bias, bias[number, 0])]
+        for layer, linear in zip(bodies.layers, _linears(network), strict=True):
+            found += [(linear.weight, layer.weight[number]), (linear.bias, layer.bias[number, 0])]
         memory = network.body.memory
         if memory is not None and bodies.memory is not None:
             place = bodies.memory

@@ -69,7 +69,9 @@ class OnPolicyTrainer(RLTrainer):
         )
         self._shuffle = torch.Generator().manual_seed(shuffle_seed)
         few = _WAITING_BYTES * self.pool.capacity // self.pool.num_bytes
-        self._steps_to_wait_for = max(hyper.batch_size, min(hyper.buffer_size // 4, few))
+        # Normalisers that act are not to be late by much.
+        part = hyper.buffer_size // (4 if network.normalize else 2)
+        self._steps_to_wait_for = max(hyper.batch_size, min(part, few))
 
     def is_due(self) -> bool:
         """Taking in one short trajectory costs as much as taking in many, so some steps are waited for, unless an
@@ -132,13 +134,16 @@ class OnPolicyTrainer(RLTrainer):
         buffer, hyper = self._buffer, self._hyper
         coefficients = self._ppo.coefficients(self.step)
         variance = explained_variance(buffer.column("value").sum(1), buffer.column("returns").sum(1))
-        advantage = normalized(buffer.column("advantage"), buffer.loss_mask)
+        columns = {"advantage": normalized(buffer.column("advantage"), buffer.loss_mask)}
+        encoded = self._ppo.encoded(buffer.observations)
+        if encoded is not None:
+            columns["encoded"] = encoded
         # A buffer that is smaller than a minibatch is one minibatch; the peer learns nothing then.
         batch_size = min(hyper.batch_size, buffer.num_rows)
         statistics: dict[str, list[Tensor]] = {}
         for _ in range(hyper.num_epoch):
             order = self._epoch_order(buffer.num_sequences).to(self._device)
-            for number, minibatch in enumerate(buffer.minibatches(order, batch_size, advantage)):
+            for number, minibatch in enumerate(buffer.minibatches(order, batch_size, columns)):
                 with self._timers("TorchPPOOptimizer.update"):
                     diagnostics = number % _DIAGNOSTICS_EVERY == 0
                     found = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)

@@ -6,7 +6,7 @@ memory size, C continuous actions, K discrete branches, D sum of branch sizes, O
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +116,11 @@ class UpdateBuffer:
         ``value`` [N, V], ``advantage`` or ``loss_mask``: a view."""
         return self._rows[name][: self.num_rows]
 
+    @property
+    def observations(self) -> tuple[Tensor, ...]:
+        """The filled rows per sensor [N, *O]: views."""
+        return tuple(self.column(f"obs.{number}") for number in range(self._num_sensors))
+
     def sequences(self, name: str) -> Tensor:
         """The filled entries of ``memory`` or ``critic_memory``, f32 [Q, H]: a view."""
         return self._sequences[name][: self.num_sequences]
@@ -166,25 +171,27 @@ class UpdateBuffer:
     def clear(self) -> None:
         self.num_rows = 0
 
-    def minibatches(self, order: Tensor, batch_size: int, advantage: Tensor) -> Iterator[Minibatch]:
+    def minibatches(self, order: Tensor, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[Minibatch]:
         """One epoch. Sequences that fill no minibatch are left out.
 
         Args:
             order: i64 [Q], a permutation of the sequences.
             batch_size: rows; rounded down to whole sequences, at least one.
-            advantage: f32 [N], to be given instead of the column of that name.
+            columns: to be given instead of or beside the buffer's: ``advantage`` f32 [N], ``encoded`` f32 [N, in].
         """
         length = self.sequence_length
         per_minibatch = max(1, batch_size // length)
-        rows = {name: self.column(name) for name in self._rows} | {"advantage": advantage}
+        rows = {name: self.column(name) for name in self._rows} | dict(columns)
         rows = {name: column.view(self.num_sequences, length, *column.shape[1:]) for name, column in rows.items()}
         size = sum(column[0].numel() * column.element_size() for column in rows.values()) * per_minibatch
         block = max(1, _BLOCK_BYTES // size) * per_minibatch
         used = len(order) // per_minibatch * per_minibatch
+        signals = {name: rows.pop(name) for name in ("returns", "value")}
         for start in range(0, used, block):
             index = order[start : min(start + block, used)]
             parts = {name: _split(column, index, per_minibatch, flat=True) for name, column in rows.items()}
             parts |= {name: _split(column, index, per_minibatch) for name, column in self._sequences.items()}
+            parts |= {name: _split_signals(column, index, per_minibatch) for name, column in signals.items()}
             for number in range(len(index) // per_minibatch):
                 yield self._minibatch({name: part[number] for name, part in parts.items()})
 
@@ -195,13 +202,14 @@ class UpdateBuffer:
             continuous=part["continuous"],
             discrete=part["discrete"],
             log_prob=part["log_prob"],
-            returns=part["returns"].t(),
-            old_values=part["value"].t(),
+            returns=part["returns"],
+            old_values=part["value"],
             advantage=part["advantage"],
             memory=part.get("memory"),
             critic_memory=part.get("critic_memory"),
             loss_mask=part.get("loss_mask"),
             sequence_length=self.sequence_length,
+            encoded=part.get("encoded"),
         )
 
     def _places(self, packed: PackedSteps, first: LongArray, start: int, stop: int) -> slice | Tensor:
@@ -228,6 +236,12 @@ def _split(column: Tensor, index: Tensor, size: int, *, flat: bool = False) -> t
     if flat:
         chosen, size = chosen.flatten(0, 1), size * column.shape[1]
     return chosen.split_with_sizes([size] * count)
+
+
+def _split_signals(column: Tensor, index: Tensor, size: int) -> tuple[Tensor, ...]:
+    """As ``_split``, from [Q, L, V] to rows on the last axis [V, rows]."""
+    chosen = column.index_select(0, index).flatten(0, 1).t()
+    return chosen.split_with_sizes([size * column.shape[1]] * (len(index) // size), 1)
 
 
 def _sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
