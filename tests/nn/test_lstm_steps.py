@@ -68,18 +68,6 @@ def test_the_gradient_is_autograds() -> None:
         torch.testing.assert_close(by_sums @ weights(network)[0], x.grad[n], rtol=1e-4, atol=1e-6)
 
 
-def test_sequences_that_end_earlier_are_as_if_alone() -> None:
-    networks, x, memory, weight = make()
-    sums = sums_of(networks, x)
-    sizes = [3, 3, 2, 1, 1]
-    steps = run([given[:, :size] for given, size in zip(sums, sizes, strict=True)], weight, memory.numpy())
-    whole = run(sums, weight, memory.numpy())
-    for step, complete, size in zip(steps, whole, sizes, strict=True):
-        assert step.hidden.shape == (NETWORKS, size, UNITS)
-        np.testing.assert_allclose(step.hidden, complete.hidden[:, :size], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(step.cells, complete.cells[:, :size], rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("value", [-1000.0, 1000.0])
 def test_gates_far_off_saturate_without_a_warning(value: float) -> None:
     _, _, memory, weight = make()

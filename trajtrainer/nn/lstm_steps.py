@@ -2,7 +2,7 @@
 
 The same numbers to rounding as ``torch.nn.LSTM``. One step of a usual memory is hardly any arithmetic, so what counts
 is the number and the price of calls: numpy's cost a third of torch's, and all that can be taken for all steps together
-is. The cells after every step are known, too, which torch's operation keeps to itself.
+is. (Without a gradient, one call of torch's for many steps is faster.)
 
 Letters: n networks, S sequences, L their length, U units. The four gates i, f, g, o stand side by side, as torch has
 them.
@@ -41,8 +41,7 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
     """Runs sequences from their first to their last step.
 
     Args:
-        sums: per step, what the inputs and both biases add to the gates [n, S, 4U]. Later steps may have fewer
-            sequences; those which have a step are always the first ones.
+        sums: per step, what the inputs and both biases add to the gates [n, S, 4U].
         weight: ``weight_hh`` of torch's LSTM [n, 4U, U].
         memory: [h | c] before the first step of each sequence [n, S, 2U].
     """
@@ -52,10 +51,9 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
     hidden, cells = memory[..., :units], memory[..., units:]
     steps = []
     for given in sums:
-        size = given.shape[1]
         gates: FloatArray = given * scale
-        gates += torch.bmm(torch.from_numpy(hidden[:, :size]), recurrent).numpy()
-        step = end_step(gates, cells[:, :size])
+        gates += torch.bmm(torch.from_numpy(hidden), recurrent).numpy()
+        step = end_step(gates, cells)
         hidden, cells = step.hidden, step.cells
         steps.append(step)
     return steps

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from trajtrainer.nn.init import init_lstm
-from trajtrainer.nn.lstm_steps import run
 
 
 class Unrolled(NamedTuple):
@@ -65,6 +62,9 @@ class Memory(nn.Module):
     def unroll(self, x: Tensor, offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
         """Run S trajectories of any lengths from their first to their last step.
 
+        Takes one call of the LSTM for the n-th sequences of all trajectories together, because it gives its whole
+        state only at the end of what it runs.
+
         Args:
             x: [B, size], trajectory after trajectory.
             offset: where each starts, and B at the end: whole numbers [S + 1], on the CPU for speed.
@@ -72,38 +72,9 @@ class Memory(nn.Module):
             sequence_length: L; the last sequence of a trajectory may be shorter.
         """
         offset = offset.to("cpu", torch.int64)
+        lengths = offset.diff()
         if memory is None:
-            memory = x.new_zeros(len(offset) - 1, self.memory_size)
-        unroll = self._unroll_by_steps if x.device.type == "cpu" else self._unroll_by_sequences
-        return unroll(x, offset, memory, sequence_length)
-
-    @torch.no_grad()
-    def _unroll_by_steps(self, x: Tensor, offset: Tensor, memory: Tensor, sequence_length: int) -> Unrolled:
-        if not len(x):
-            return Unrolled(x.new_empty(0, self.hidden_size), x.new_empty(0, self.memory_size), memory.clone())
-        lengths = offset.diff()
-        by_length = lengths.argsort(descending=True, stable=True)
-        steps = torch.arange(int(lengths.max())).unsqueeze(1)
-        present = steps < lengths[by_length]
-        rows, sizes = (offset[by_length] + steps)[present], present.sum(1)
-        by_input, by_hidden, input_bias, hidden_bias = self.lstm.parameters()
-        sums = F.linear(x, by_input, input_bias + hidden_bias)[rows]
-        given = [part.unsqueeze(0).numpy() for part in sums.split_with_sizes(sizes.tolist())]
-        made = run(given, by_hidden.unsqueeze(0), memory[by_length].unsqueeze(0).numpy())
-        hidden, cells = (np.concatenate([getattr(step, name)[0] for step in made]) for name in ("hidden", "cells"))
-        after = torch.from_numpy(np.concatenate((hidden, cells), 1))
-        states = torch.empty_like(after)
-        states[rows] = after
-        return Unrolled(
-            out=states[:, : self.hidden_size],
-            starts=_sequence_starts(states, memory, offset, sequence_length),
-            final=torch.where(lengths[:, None] > 0, states[offset[1:] - 1], memory),
-        )
-
-    def _unroll_by_sequences(self, x: Tensor, offset: Tensor, memory: Tensor, sequence_length: int) -> Unrolled:
-        """Takes one call of the LSTM for the n-th sequences of all trajectories together, because it gives its whole
-        state only at the end of what it runs."""
-        lengths = offset.diff()
+            memory = x.new_zeros(len(lengths), self.memory_size)
         counts = (lengths + sequence_length - 1) // sequence_length
         first = counts.cumsum(0) - counts
         out = x.new_empty(x.shape[0], self.hidden_size)
@@ -118,17 +89,6 @@ class Memory(nn.Module):
             out[rows] = after.data
             final[trajectories] = torch.cat((hidden, cell), 2).squeeze(0)
         return Unrolled(out, starts, final)
-
-
-def _sequence_starts(states: Tensor, memory: Tensor, offset: Tensor, sequence_length: int) -> Tensor:
-    """Memories before each sequence [Q, H], from those after each step [B, H] and before each trajectory [S, H]."""
-    lengths = offset.diff()
-    trajectory = torch.arange(len(lengths)).repeat_interleave(lengths)
-    within = torch.arange(len(states)) - offset[trajectory]
-    begins = torch.nonzero(within % sequence_length == 0).squeeze(1)
-    starts = states[begins - 1]
-    starts[within[begins] == 0] = memory[lengths > 0]
-    return starts
 
 
 def _nth_sequences(offset: Tensor, lengths: Tensor, sequence_length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
