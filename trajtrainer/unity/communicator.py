@@ -168,7 +168,6 @@ class Communicator:
         with self._lock:
             if self._player is None or self._unanswered is None:
                 raise RuntimeError("There is no message to answer: receive one first.")
-            self._take(self._player)  # to hear that it is gone
             if not self._reply(reply):
                 raise PlayerQuitError("The player closed its connection while it waited for an answer.")
 
