@@ -375,8 +375,8 @@ def test_divergence_is_an_error_with_a_remedy() -> None:
     [
         ({}, 0, 15, False),
         ({}, 0, 16, True),  # half the buffer
-        ({"network_settings": evolve(SMALL, normalize=True)}, 0, 7, False),
-        ({"network_settings": evolve(SMALL, normalize=True)}, 0, 8, True),  # a quarter of the buffer
+        ({"network_settings": evolve(SMALL, normalize=True)}, 0, 3, False),
+        ({"network_settings": evolve(SMALL, normalize=True)}, 0, 4, True),  # a minibatch
         ({"hyperparameters": PPOHyperparameters(batch_size=20, buffer_size=32)}, 0, 19, False),
         ({"hyperparameters": PPOHyperparameters(batch_size=20, buffer_size=32)}, 0, 20, True),  # a minibatch
         ({"network_settings": RECURRENT}, 28, 3, False),  # padded to 4 rows
