@@ -103,3 +103,50 @@ def test_a_block_of_another_thread_that_is_open_counts_up_to_now() -> None:
     for tree in (open_, closed):
         assert shape(tree) == {"trainer Ball": (1, {"wait": (1, {})})}
     assert 0 < open_["children"]["trainer Ball"]["total"] < closed["children"]["trainer Ball"]["total"]
+
+
+def test_consecutive_parts_of_a_block() -> None:
+    timers = Timers()
+    for _ in range(3):
+        with timers("step") as step:
+            step.part("wait")
+            step.part("record")
+            with timers("inside"):
+                pass
+            step.part("send")
+        with timers("step"):
+            pass
+    node = timers.to_dict()["children"]["step"]
+    assert node["count"] == 6
+    assert {name: child["count"] for name, child in node["children"].items()} == {"wait": 3, "record": 3, "send": 3}
+    assert node["children"]["record"]["children"]["inside"]["count"] == 3
+    assert node["self"] <= node["total"]
+    assert sum(child["total"] for child in node["children"].values()) <= node["total"]
+
+
+def test_an_error_ends_the_open_part() -> None:
+    timers = Timers()
+
+    def fail() -> None:
+        with timers("step") as step:
+            step.part("wait")
+            with timers("inside"):
+                raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with timers("after"):
+        pass
+    tree = timers.to_dict()["children"]
+    assert tree["step"]["children"]["wait"]["count"] == 1
+    assert tree["step"]["children"]["wait"]["children"]["inside"]["count"] == 1
+    assert tree["after"]["count"] == 1
+
+
+def test_a_part_that_is_open_counts_up_to_now() -> None:
+    timers = Timers()
+    with timers("step") as step:
+        step.part("wait")
+        node = timers.to_dict()["children"]["step"]
+        assert node["children"]["wait"]["count"] == 1
+        assert node["children"]["wait"]["total"] > 0

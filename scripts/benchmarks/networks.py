@@ -124,7 +124,7 @@ def train(case: Case) -> Result:
         command += [f"--results-dir={folder}", "--seed=1", "--base-port=16200", f"--env={case.player[0]}"]
         figures = follow([*command, "--env-args", *case.player[1:]])
         timers = json.loads((folder / "bench" / "run_logs" / "timers.json").read_text())
-    loop = timers["children"]["TrainerController.advance"]
+    loop = timers["children"]["TrainerController.start_learning"]["children"]["TrainerController.advance"]
     shares = {name: 100 * sum(_total(loop, timer) for timer in of) / loop["total"] for name, of in SHARES.items()}
     return Result(figures, shares)
 

@@ -85,15 +85,16 @@ class Collector:
         Raises:
             EnvironmentFaultError: an environment failed for good.
         """
-        with self._timers("env_wait"):
+        with self._timers("env_step") as step:
+            step.part("env_wait")
             events = self._environment.wait(timeout_s)
-        waiting: dict[str, list[_Waiting]] = {}
-        with self._timers("record"):
+            step.part("record")
+            waiting: dict[str, list[_Waiting]] = {}
             for event in events:
                 self._record(event, waiting)
-        with self._timers("TorchPolicy.evaluate"):
+            step.part("TorchPolicy.evaluate")
             answers = self._act(waiting)
-        with self._timers("env_send"):
+            step.part("env_send")
             for event in events:
                 self._environment.send(event.worker, answers.get(event.worker, {}))
         self.num_messages += len(events)

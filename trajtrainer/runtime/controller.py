@@ -72,13 +72,12 @@ class Controller:
             self._end_threads()
 
     def _advance(self) -> None:
-        with self._timers("env_step"):
-            self._collector.collect(WAIT_S)
-        with self._timers("trainer_advance"):
-            for name, trainer in self.trainers.items():
-                if trainer.settings.threaded:
-                    self._watch_thread(name, trainer)
-                elif trainer.is_due():
+        self._collector.collect(WAIT_S)
+        for name, trainer in self.trainers.items():
+            if trainer.settings.threaded:
+                self._watch_thread(name, trainer)
+            elif trainer.is_due():
+                with self._timers("trainer_advance"):
                     trainer.advance()
         if self._training:
             self._lessons.update(self.trainers)
