@@ -1,4 +1,4 @@
-"""The live view of a run on a terminal: one line per behaviour, redrawn about once per second by the main loop.
+"""The live view of a run on a terminal: one line per behaviour, redrawn every one or two seconds by the main loop.
 
 There is no thread. The loop asks ``due()`` (one clock reading) and then hands over plain data. Without a terminal
 nothing is drawn and the summary lines of the log tell how the run gets on.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions
 
 _INTERVAL_S = 0.5
-# A redraw costs 1.5 ms (one behaviour) to 6 ms (ten): the pause grows with it, so that the view takes at most 1/500.
-_PAUSE_PER_COST = 500
+# A redraw costs 1.5 ms (one behaviour) to 6 ms (ten): the pause grows with it, so that the view takes at most 1/1000.
+_PAUSE_PER_COST = 1000
 _RATE_WINDOW = 40  # redraws that the steps per second are taken over
 _SPARK = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTHS = (8, 12)  # on a usual and on a wide terminal
