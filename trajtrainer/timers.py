@@ -41,11 +41,9 @@ class TimerNode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        now, stack = perf_counter(), self.stack
-        part = stack.pop()
-        if part is not self:
-            part._end(now)
-            stack.pop()
+        now = perf_counter()
+        self.end_part(now)
+        self.stack.pop()
         self._end(now)
 
     def part(self, name: str) -> None:
@@ -64,6 +62,11 @@ class TimerNode:
             stack[-1]._end(now)
             stack[-1] = node
         node.begun = now
+
+    def end_part(self, now: float | None = None) -> None:
+        """Ends the part that is open, if there is one."""
+        if self.stack[-1] is not self:
+            self.stack.pop()._end(perf_counter() if now is None else now)
 
     def _end(self, now: float) -> None:
         seconds = now - self.begun
@@ -117,6 +120,11 @@ class Timers:
             node = self._new_node(name)
         return node
 
+    def innermost(self) -> TimerNode:
+        """The block of this thread that was opened last, or the root of its blocks."""
+        stack: list[TimerNode] = self._stack()
+        return stack[-1]
+
     def to_dict(self) -> dict[str, Any]:
         """The tree of the thread that made this object, with other threads as parallel children of the root.
 
@@ -136,10 +144,16 @@ class Timers:
         return tree
 
     def _new_node(self, name: str) -> TimerNode:
+        stack = self._stack()
+        return stack[-1].children.setdefault(name, TimerNode(stack=stack))
+
+    def _stack(self) -> list[TimerNode]:
         stack: list[TimerNode] | None = getattr(self._local, "stack", None)
         if stack is None:
-            stack = self._local.stack = [self._new_root()]
-        return stack[-1].children.setdefault(name, TimerNode(stack=stack))
+            root = self._new_root()
+            stack = self._local.stack = root.stack
+            stack.append(root)
+        return stack
 
     def _new_root(self) -> TimerNode:
         if threading.get_ident() == self._main_thread:

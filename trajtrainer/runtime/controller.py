@@ -56,10 +56,11 @@ class Controller:
         """
         self._lessons.log_lessons()
         self._lessons.reset_environment()
+        block = self._timers.innermost()
         try:
             while not (self._stop.requested or self._done()):
-                with self._timers("TrainerController.advance"):
-                    self._advance()
+                block.part("TrainerController.advance")
+                self._advance()
                 self._on_step()
             self._take_in_the_rest()
         except EnvironmentFaultError as fault:
@@ -69,6 +70,7 @@ class Controller:
             # Whoever stops a whole group of processes ends the environments, too.
             logger.warning("%s", fault)
         finally:
+            block.end_part()
             self._end_threads()
 
     def _advance(self) -> None:
