@@ -41,9 +41,11 @@ class TimerNode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        now = perf_counter()
-        self.end_part(now)
-        self.stack.pop()
+        now, stack = perf_counter(), self.stack
+        open_block = stack.pop()
+        if open_block is not self:
+            open_block._end(now)
+            stack.pop()
         self._end(now)
 
     def part(self, name: str) -> None:
@@ -53,25 +55,29 @@ class TimerNode:
         last part.
         """
         now, stack = perf_counter(), self.stack
-        node = self.children.get(name)
-        if node is None:
+        try:
+            node = self.children[name]
+        except KeyError:
             node = self.children[name] = TimerNode(stack=stack)
-        if stack[-1] is self:
+        last = stack[-1]
+        if last is self:
             stack.append(node)
         else:
-            stack[-1]._end(now)
+            # What ``_end`` does: a call would be a third of what this costs.
+            begun, last.begun = last.begun, 0.0
+            last.total += now - begun
+            last.count += 1
             stack[-1] = node
         node.begun = now
 
-    def end_part(self, now: float | None = None) -> None:
+    def end_part(self) -> None:
         """Ends the part that is open, if there is one."""
         if self.stack[-1] is not self:
-            self.stack.pop()._end(perf_counter() if now is None else now)
+            self.stack.pop()._end(perf_counter())
 
     def _end(self, now: float) -> None:
-        seconds = now - self.begun
-        self.begun = 0.0  # first: who looks at this moment misses a call instead of counting it twice
-        self.total += seconds
+        begun, self.begun = self.begun, 0.0  # first: who looks at this moment misses a call, and counts none twice
+        self.total += now - begun
         self.count += 1
 
     def until(self, now: float) -> TimerNode:
