@@ -144,6 +144,37 @@ def test_a_fault_is_an_error_that_names_it(tmp_path: Path, fault: str) -> None:
     assert all(package.support is Support.NO for package in report.packages)
 
 
+TURNED = changed(
+    "picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (obs_1)",
+    "turned = Transpose <perm = [0, 2, 3, 1]> (obs_1)\n picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (turned)",
+)
+CONVOLVED = changed("(obs_1)\n", "(seen)\n", TURNED).replace(
+    "turned =",
+    "kernel = Constant <value = float[1, 3, 1, 1] {1.0, 1.0, 1.0}> ()\n seen = Conv (obs_1, kernel)\n turned =",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "support", "note"),
+    [
+        (TURNED, Support.MAYBE, "early versions leave out 1 Transpose"),
+        (TURNED.replace("[0, 2, 3, 1]", "[0, 3, 1, 2]"), Support.MAYBE, "early versions leave out 1 Transpose"),
+        (CONVOLVED, Support.NO, "leaves out 1 Transpose"),
+        (changed("[0, 2, 3, 1]", "[0, 2, 1, 3]", CONVOLVED), Support.YES, ""),
+    ],
+)
+def test_barracuda_leaves_out_what_it_takes_for_a_change_of_layout(
+    tmp_path: Path, text: str, support: Support, note: str
+) -> None:
+    report = inspect_text(tmp_path, text)
+
+    assert (report.errors, report.warnings) == ([], [])
+    barracuda, *others = report.packages
+    assert barracuda.support is support
+    assert note in "; ".join(barracuda.notes)
+    assert all(package.support is Support.YES for package in others)
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [

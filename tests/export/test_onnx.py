@@ -175,6 +175,50 @@ def test_a_policy_acts_as_its_actor(actor: Actor, path: Path, opset: int) -> Non
         check_same(run_onnx(exported, inputs), run_actor(actor, inputs))
 
 
+SENSORS = {
+    "vector": vector(4, "numbers"),
+    "camera": camera(3, 20, 20),
+    "list": entities(5, 3),
+    "second list": entities(1, 6, "second"),
+    "goal": vector(2, "goal", goal=True),
+}
+COMBINATIONS = [
+    names
+    for size in range(1, len(SENSORS) + 1)
+    for names in itertools.combinations(SENSORS, size)
+    if names != ("goal",)
+]
+
+
+@pytest.mark.parametrize("opset", [9, 15])
+@pytest.mark.parametrize("names", COMBINATIONS, ids=" + ".join)
+def test_barracuda_takes_nothing_for_a_change_of_layout(names: tuple[str, ...], opset: int) -> None:
+    """Once a convolution is in the model, it leaves out what turns channels-first into channels-last or back."""
+    spec = behavior([SENSORS[name] for name in names], 2, (3,))
+
+    model = build_model(random_actor(spec, memory=8), spec, opset=opset)
+
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
+    shapes = {
+        v.name: [dim.dim_value for dim in v.type.tensor_type.shape.dim] for v in (*inferred.value_info, *inferred.input)
+    }
+    turned = [node.name for node in inferred.node if changes_layout(node, shapes)]
+    assert turned == []
+    assert ("list" in names or "second list" in names) == any(len(permutation(node)) == 4 for node in inferred.node)
+
+
+def permutation(node: onnx.NodeProto) -> list[int]:
+    return list(node.attribute[0].ints) if node.op_type == "Transpose" else []
+
+
+def changes_layout(node: onnx.NodeProto, shapes: dict[str, list[int]]) -> bool:
+    """The rule of Barracuda 2 and 3: by the order of a Transpose, or by the sizes on both sides of a Reshape."""
+    if node.op_type == "Reshape" and len(shapes[node.output[0]]) == 4:
+        _, a, b, c = (*shapes[node.input[0]], 1, 1)[:4]
+        return shapes[node.output[0]][1:] in ([b, c, a], [c, a, b])
+    return permutation(node) in ([0, 2, 3, 1], [0, 3, 1, 2])
+
+
 def test_a_policy_runs_on_zeros(actor: Actor, path: Path) -> None:
     export_policy(actor, actor.spec, path)
     inputs = {name: np.zeros_like(value) for name, value in random_inputs(actor, 2).items()}

@@ -91,6 +91,10 @@ GPU_COMPUTE: Final = "GPU compute"
 GPU_PIXEL: Final = "GPU pixel"
 BACK_ENDS: Final = (CPU, GPU_COMPUTE, GPU_PIXEL)
 
+# Transposes that Barracuda takes for a change between channels-first and channels-last, and leaves out: early versions
+# (1.x) always, later ones where a convolution is in the model.
+BARRACUDA_LAYOUT_TRANSPOSES: Final = ((0, 2, 3, 1), (0, 3, 1, 2))
+
 # Operators that Sentis 2.1 and Inference Engine 2.2 do not run on every back end; all others they import run on all.
 BACK_ENDS_OF_OPERATOR: Final = {
     "LSTM": (CPU, GPU_COMPUTE),

@@ -43,7 +43,7 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
     values = _run(model, report)
     check_outputs(model, values, report)
     check_inputs(report)
-    report.packages = _packages(report)
+    report.packages = _packages(report, _count_layout_transposes(model))
 
 
 def _read(report: Report) -> onnx.ModelProto | None:
@@ -183,11 +183,25 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0][:300] if text else type(error).__name__
 
 
-def _packages(report: Report) -> tuple[PackageSupport, ...]:
-    return (_barracuda(report), _sentis("ML-Agents 3.0 (Sentis 2.1)", report), _sentis_of_ml_agents_4(report))
+def _count_layout_transposes(model: onnx.ModelProto) -> int:
+    permutations = (
+        tuple(attribute.ints)
+        for node in model.graph.node
+        if node.op_type == "Transpose"
+        for attribute in node.attribute
+    )
+    return sum(permutation in contract.BARRACUDA_LAYOUT_TRANSPOSES for permutation in permutations)
 
 
-def _barracuda(report: Report) -> PackageSupport:
+def _packages(report: Report, layout_transposes: int) -> tuple[PackageSupport, ...]:
+    return (
+        _barracuda(report, layout_transposes),
+        _sentis("ML-Agents 3.0 (Sentis 2.1)", report),
+        _sentis_of_ml_agents_4(report),
+    )
+
+
+def _barracuda(report: Report, layout_transposes: int) -> PackageSupport:
     package = "ML-Agents 1.x and 2.x (Barracuda)"
     missing = sorted(set(report.operators) - contract.BARRACUDA_OPERATORS)
     if missing:
@@ -199,6 +213,13 @@ def _barracuda(report: Report) -> PackageSupport:
     if report.opset > contract.BARRACUDA_OPSET:
         support = Support.MAYBE
         notes.append(f"opset {contract.BARRACUDA_OPSET} is advised")
+    if layout_transposes:
+        always = "Conv" in report.operators
+        support = Support.NO if always else Support.MAYBE
+        notes.append(
+            f"{'leaves' if always else 'early versions leave'} out {layout_transposes} Transpose (0, 2, 3, 1 or "
+            "0, 3, 1, 2), taken for a change of layout, so the policy acts differently there"
+        )
     if report.model_version == contract.MODEL_VERSION:
         notes.append("2.0 and newer")
     return PackageSupport(package, support, notes=tuple(notes))

@@ -212,15 +212,22 @@ class NetworkEmitter:
         return graph.node("Div", total, graph.node("Add", number, graph.constant(_MEAN_EPSILON)))
 
     def _attend(self, module: ResidualSelfAttention, query: str, key: str, value: str, padding: str, count: int) -> str:
-        """Scaled dot-product attention of all heads, [batch, count, e]."""
+        """Scaled dot-product attention of all heads, [batch, count, e].
+
+        Barracuda leaves out what it takes for a change from channels-first to channels-last or back: a Transpose
+        [0, 2, 3, 1] or [0, 3, 1, 2], and behind a convolution also a Reshape to such an order of the same sizes, as
+        [batch, n] to [batch, 1, 1, n] is. Neither may be here.
+        """
         graph = self.graph
         split = [-1, count, module.heads, module.embedding // module.heads]
         query = graph.node("Transpose", graph.reshape(query, split), perm=[0, 2, 1, 3])
-        key = graph.node("Transpose", graph.reshape(key, split), perm=[0, 2, 3, 1])
+        key = graph.node("Transpose", graph.reshape(key, split), perm=[0, 2, 1, 3])
         value = graph.node("Transpose", graph.reshape(value, split), perm=[0, 2, 1, 3])
-        products = graph.node("MatMul", query, key)
-        scores = graph.node("Div", products, graph.constant(math.sqrt(module.embedding)))
-        mask = graph.node("Mul", graph.reshape(padding, [-1, 1, 1, count]), graph.constant(_MASKED_SCORE))
+        # Scaled between the two transposes of the key, which would otherwise be joined to one of [0, 2, 3, 1].
+        scaled = graph.node("Div", key, graph.constant(math.sqrt(module.embedding)))
+        scores = graph.node("MatMul", query, graph.node("Transpose", scaled, perm=[0, 1, 3, 2]))
+        per_head = graph.reshape(graph.concat([padding] * module.heads, axis=1), [-1, module.heads, 1, count])
+        mask = graph.node("Mul", per_head, graph.constant(_MASKED_SCORE))
         weights = graph.node("Softmax", graph.node("Add", scores, mask), axis=3)
         heads = graph.node("Transpose", graph.node("MatMul", weights, value), perm=[0, 2, 1, 3])
         return graph.reshape(heads, [-1, count, module.embedding])
