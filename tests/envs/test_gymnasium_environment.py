@@ -89,6 +89,28 @@ def test_the_end_has_the_final_observation_and_the_next_episode_begins_in_the_sa
     assert batch.reward.tolist() == [13, 0, 21]
 
 
+class ReusingEnv(CountingEnv):
+    """Hands out the same dictionary and the same array every time."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.array = np.zeros(3)
+        self.seen = {"numbers": self.array}
+        self.observation_space = spaces.Dict({"numbers": self.observation_space})
+
+    def _observation(self) -> Any:
+        self.array[:] = super()._observation()
+        return self.seen
+
+
+def test_a_final_observation_is_not_overwritten_by_the_reset() -> None:
+    environment = GymnasiumEnvironment([ReusingEnv(2), ReusingEnv(3)], seed=100, name=NAME)
+    assert begin(environment).obs[0].tolist() == [[100, 1, 0], [101, 1, 0]]
+    act(environment, 0, 0)
+    assert act(environment, 0, 0).obs[0].tolist() == [[100, 1, 2], [100, 2, 0], [101, 1, 2]]
+    assert act(environment, 0, 0).obs[0].tolist() == [[101, 1, 3], [100, 2, 1], [101, 2, 0]]
+
+
 def test_several_ends_at_once_keep_the_order_of_the_copies() -> None:
     environment = counting(CountingEnv(2), CountingEnv(1), CountingEnv(1))
     begin(environment)

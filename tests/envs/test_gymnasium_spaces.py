@@ -43,7 +43,13 @@ def byte_picture(*shape: int) -> spaces.Box:
         (byte_picture(84, 64), {"observation": (1, 84, 64)}),
         (byte_picture(64, 64, 64), {"observation": (64, 64, 64)}),
         (byte_picture(7, 7, 3), {"observation": (147,)}),
+        (byte_picture(4, 84, 64, 1), {"observation": (4, 84, 64)}),
+        (byte_picture(4, 84, 64, 3), {"observation": (12, 84, 64)}),
+        (byte_picture(4, 3, 84, 64), {"observation": (12, 84, 64)}),
+        (byte_picture(30, 84, 64, 1), {"observation": (30, 84, 64)}),
+        (byte_picture(2, 7, 7, 3), {"observation": (294,)}),
         (spaces.Box(0, 1, (40, 40, 3)), {"observation": (3, 40, 40)}),
+        (spaces.Box(0, 1, (2, 40, 40, 3)), {"observation": (6, 40, 40)}),
         (spaces.Box(0, 1, (40, 40)), {"observation": (1600,)}),
         (spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (3,))]), {"0": (2,), "1": (3,)}),
         (
@@ -66,6 +72,7 @@ def test_observation_table(space: spaces.Space[Any], expected: dict[str, tuple[i
     ("space", "dtype"),
     [
         (byte_picture(20, 20, 3), np.uint8),
+        (byte_picture(2, 20, 20, 3), np.uint8),
         (byte_picture(4, 4, 3), np.float32),
         (spaces.Box(0, 1, (20, 20, 3), np.uint8), np.float32),
         (spaces.Box(0, 255, (20, 20, 3), np.float64), np.float32),
@@ -81,6 +88,39 @@ def test_pictures_are_turned_to_channels_first() -> None:
     (column,) = ObservationLayout(byte_picture(20, 24, 3), "Env").columns([picture, picture + 1])
     assert column.flags.c_contiguous
     assert column[1, 2, 5, 7] == picture[5, 7, 2] + 1
+
+
+@pytest.mark.parametrize(("shape", "turned"), [((4, 20, 24, 3), (0, 3, 1, 2)), ((4, 3, 20, 24), (0, 1, 2, 3))])
+def test_the_frames_of_a_stack_become_channels_one_after_the_other(
+    shape: tuple[int, ...], turned: tuple[int, ...]
+) -> None:
+    stacks = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)
+
+    (column,) = ObservationLayout(byte_picture(*shape), "Env").columns(list(stacks))
+
+    assert column.flags.c_contiguous
+    for stack, seen in zip(stacks, column, strict=True):
+        np.testing.assert_array_equal(seen, stack.transpose(turned).reshape(12, 20, 24))
+
+
+@pytest.mark.parametrize("shape", [(128,), (7, 5, 3), (19, 40), (2, 7, 5, 3), (2, 2, 30, 30, 1)])
+def test_bytes_that_are_no_picture_are_seen_as_0_to_1(shape: tuple[int, ...], caplog: pytest.LogCaptureFixture) -> None:
+    bytes_ = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+    (column,) = ObservationLayout(byte_picture(*shape), "Maze-v3").columns([bytes_, bytes_ // 2])
+
+    assert column.dtype == np.float32
+    np.testing.assert_allclose(column[0], bytes_.ravel() / np.float32(255))
+    np.testing.assert_allclose(column[1], (bytes_ // 2).ravel() / np.float32(255))
+    # Who sends bytes in several dimensions may have meant a picture.
+    assert [f"Maze-v3: the bytes of sensor 'observation' of shape {shape}" in caplog.text] == [len(shape) > 1]
+
+
+def test_whole_numbers_of_other_bounds_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    board = np.arange(18, dtype=np.uint8).reshape(3, 6)
+    (column,) = ObservationLayout(spaces.Box(0, 20, (3, 6), np.uint8), "Env").columns([board])
+    np.testing.assert_array_equal(column[0], np.arange(18))
+    assert caplog.text == ""
 
 
 def test_pictures_with_channels_first_stay_as_they_are() -> None:

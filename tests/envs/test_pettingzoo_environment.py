@@ -108,6 +108,30 @@ def test_agents_die_and_come_back_with_the_next_episode() -> None:
     assert arena.seeds == [0, None]
 
 
+class ReusingArena(Arena):
+    """Hands out the same arrays every time."""
+
+    def __init__(self, lives: dict[str, int]) -> None:
+        super().__init__(lives)
+        self.arrays = {agent: np.zeros(3, np.float32) for agent in lives}
+
+    def _observations(self, agents: list[str]) -> dict[str, Any]:
+        for agent, observation in super()._observations(agents).items():
+            self.arrays[agent][:] = observation
+        return {agent: self.arrays[agent] for agent in agents}
+
+
+def test_final_observations_are_not_overwritten_by_the_reset() -> None:
+    environment = PettingZooEnvironment([ReusingArena({"a_0": 1, "a_1": 2})], seed=0)
+    begin(environment)
+    assert records(act(environment, a=[0, 0]).steps["a"]) == [(0, [0, 1, 1], 101, True), (1, [1, 1, 1], 111, False)]
+    assert records(act(environment, a=[0]).steps["a"]) == [
+        (1, [1, 1, 2], 112, True),
+        (0, [0, 2, 0], 0, False),
+        (1, [1, 2, 0], 0, False),
+    ]
+
+
 def test_an_agent_that_vanishes_without_a_word_is_interrupted() -> None:
     class Leaky(Arena):
         def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:

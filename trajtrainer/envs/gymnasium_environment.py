@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -84,7 +85,8 @@ class GymnasiumEnvironment(InProcessEnvironment):
             observation, reward, terminated, truncated, info = self._envs[copy].step(action)
             if terminated or truncated:
                 ended.append(copy)
-                final.append(observation)
+                # The environment may hand out one array again and again, which the reset would overwrite.
+                final.append(deepcopy(observation))
                 final_rewards.append(reward)  # type: ignore[arg-type]
                 interrupted.append(not terminated)
                 reward = 0.0

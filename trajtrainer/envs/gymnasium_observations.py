@@ -1,10 +1,11 @@
 """Gymnasium observation spaces as sensors: each leaf of a space is one observation of the behaviour.
 
-Letters: N observations of a list, O a sensor's own shape.
+Shape legend: N observations of a list, O a sensor's own shape.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from gymnasium import spaces
 
 from trajtrainer.errors import InvalidDataError, UnsupportedError
 from trajtrainer.spec import DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import ObservationArray
+from trajtrainer.steps import FloatArray, ObservationArray
+
+logger = logging.getLogger(__name__)
 
 # The smallest picture that the default encoder (simple) takes; what is smaller is a board, not a picture.
 SMALLEST_PICTURE = 20
-_PICTURE_RANK = 3
+_PICTURE_RANK, _STACK_RANK = 3, 4
 _BYTE = 255
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
@@ -42,8 +45,10 @@ class ObservationLayout:
 
     - Box: a vector of its numbers. A picture if it has three dimensions, two of which are at least 20: as many
       channels as its smallest outer dimension has (the last one, height x width x channels, where both fit), turned to
-      (channels, height, width). A u8 Box of two such dimensions is a picture with one channel. Pictures of bytes from
-      0 to 255 stay u8, so that the encoder divides them by 255; all else is f32 as it is.
+      (channels, height, width). A u8 Box of two such dimensions is a picture with one channel. A Box of four dimensions
+      is a stack of such pictures along the first one; the frames become channels, one after the other. Bytes from 0 to
+      255 are seen as 0 to 1: pictures stay u8 until their encoder divides them, vectors are divided here. All else is
+      f32 as it is.
     - Discrete: one-hot. MultiDiscrete: the one-hots of its numbers side by side. MultiBinary: a vector of 0 and 1.
     - Dict and Tuple: the sensors of their parts, named by the path ("arm.angle").
 
@@ -102,6 +107,10 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str) -> Ite
                 yield from _sensors(part, (*path, index), where)
         case spaces.Box() if (channels := _channel_axis(space)) is not None:
             yield _picture(space, channels, path)
+        case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
+            if len(space.shape) > 1:
+                _tell_of_no_picture(space, path, where)
+            yield _vector(path, math.prod(space.shape), _numbers(space.shape, largest=_BYTE))
         case spaces.Box() | spaces.MultiBinary() if math.prod(space.shape):
             yield _vector(path, math.prod(space.shape), _numbers(space.shape))
         case spaces.Discrete():
@@ -128,27 +137,51 @@ def _vector(path: tuple[Key, ...], size: int, read: Read) -> _Sensor:
     return _Sensor(path, spec, read)
 
 
+def _holds_bytes(space: spaces.Box) -> bool:
+    return space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == _BYTE))
+
+
+def _tell_of_no_picture(space: spaces.Box, path: tuple[Key, ...], where: str) -> None:
+    logger.warning(
+        "%s: the bytes of sensor %r of shape %s are no picture (height and width of %d and more, with channels and "
+        "a stack of frames as further dimensions), so they are seen as %d numbers from 0 to 1. Where they are codes "
+        "that use only a part of 0 to 255, set normalize: true in network_settings.",
+        where,
+        sensor_name(path),
+        space.shape,
+        SMALLEST_PICTURE,
+        math.prod(space.shape),
+    )
+
+
 def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Sensor:
-    whole = space.shape if len(space.shape) == _PICTURE_RANK else (*space.shape, 1)
-    shape = (whole[channel_axis], *(size for axis, size in enumerate(whole) if axis != channel_axis))
+    frames = space.shape[0] if len(space.shape) == _STACK_RANK else 1
+    one = _frame(space)
+    whole = one if len(one) == _PICTURE_RANK else (*one, 1)
+    height, width = (size for axis, size in enumerate(whole) if axis != channel_axis)
+    shape = (frames * whole[channel_axis], height, width)
     properties = (
         DimensionProperty.NONE,
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
     )
-    bytes_ = space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == _BYTE))
-    dtype: type[np.uint8] | type[np.float32] = np.uint8 if bytes_ else np.float32
+    dtype: type[np.uint8] | type[np.float32] = np.uint8 if _holds_bytes(space) else np.float32
 
     def read(values: Sequence[Any]) -> ObservationArray:
         column = _exactly(np.array(values, dtype), space.shape).reshape(-1, *whole)
-        return np.ascontiguousarray(np.moveaxis(column, channel_axis + 1, 1))
+        return np.ascontiguousarray(np.moveaxis(column, channel_axis + 1, 1)).reshape(-1, *shape)
 
     return _Sensor(path, ObservationSpec(shape, properties, ObservationType.DEFAULT, sensor_name(path)), read)
 
 
+def _frame(space: spaces.Box) -> tuple[int, ...]:
+    """The shape of one picture."""
+    return space.shape[1:] if len(space.shape) == _STACK_RANK else space.shape
+
+
 def _channel_axis(space: spaces.Box) -> int | None:
-    """Which dimension of a picture counts its channels; None if it is no picture."""
-    shape = space.shape
+    """Which dimension of a picture, or of each picture of a stack, counts its channels; None if it is no picture."""
+    shape = _frame(space)
     if len(shape) == 2 and space.dtype == np.uint8:
         return 2 if min(shape) >= SMALLEST_PICTURE else None
     if len(shape) != _PICTURE_RANK:
@@ -157,12 +190,13 @@ def _channel_axis(space: spaces.Box) -> int | None:
     return axis if min(shape[:axis] + shape[axis + 1 :]) >= SMALLEST_PICTURE else None
 
 
-def _numbers(shape: tuple[int, ...]) -> Read:
+def _numbers(shape: tuple[int, ...], largest: int = 1) -> Read:
+    """A vector of the numbers, ``largest`` becoming 1."""
     size = math.prod(shape)
 
     def read(values: Sequence[Any]) -> ObservationArray:
-        column: ObservationArray = _exactly(np.array(values, np.float32), shape).reshape(-1, size)
-        return column
+        column: FloatArray = _exactly(np.array(values, np.float32), shape).reshape(-1, size)
+        return column if largest == 1 else column / np.float32(largest)
 
     return read
 

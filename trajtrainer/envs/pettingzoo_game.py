@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +104,8 @@ class Game:
                 reward = self._earned.pop(agent, 0.0)
                 ended.append(Record(agent, observation, _NO_INFO, reward, interrupted=not terminated))
         if alive <= self._gone:
+            for record in ended:  # the environment may hand out one array again and again, which the reset overwrites
+                record.observation = deepcopy(record.observation)
             return Turn(ended, self.reset(options()).deciding)
         return Turn(ended, self._deciding(observations, infos))
 
