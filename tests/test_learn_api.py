@@ -29,6 +29,7 @@ from tests.runtime.runs import learn as run_command
 from tests.runtime.runs import ppo
 from trajtrainer.errors import EnvironmentFaultError, RunFolderError, SettingsError
 from trajtrainer.settings.convert import load
+from trajtrainer.settings.trainer import PPOHyperparameters
 
 
 class Lamp(gymnasium.Env[Any, Any]):
@@ -155,6 +156,88 @@ def test_runs_go_on_and_start_from_one_another(tmp_path: Path) -> None:
     assert 200 < other.behaviors["Lamp"].steps < 300
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    given = settings(max_steps=np.int64(300))  # type: ignore[arg-type]
+    given["behaviors"]["Lamp"]["hyperparameters"] |= {
+        "learning_rate": np.float32(0.25),
+        "num_epoch": np.array(2),
+        "shared_critic": np.bool_(True),
+    }
+    given["environment_parameters"] = {
+        "light": {
+            "sampler_type": "multirangeuniform",
+            "sampler_parameters": {"intervals": np.array([[1.0, 2.0], [5.0, 6.5]])},
+        }
+    }
+    result = learn(tmp_path, given, Lamp, seed=np.int32(5), num_envs=np.uint8(2), env_args={"seed": np.int64(9)})
+    lamp = result.settings.behaviors["Lamp"]
+    hyperparameters = lamp.hyperparameters
+    assert isinstance(hyperparameters, PPOHyperparameters)
+    assert (lamp.max_steps, hyperparameters.learning_rate, hyperparameters.num_epoch) == (300, 0.25, 2)
+    assert hyperparameters.shared_critic is True
+    assert (result.settings.env_settings.seed, result.settings.env_settings.env_args) == (5, ["seed=9"])
+    assert load((result.run_folder / "configuration.yaml").read_text(), "configuration.yaml") == result.settings
+
+
+PLAYER_ARGUMENTS = {"--agents": np.int64(3), "-batchmode": True, "step-ms": 0.5, "stat": "speed=7", "png": False}
+
+
+def test_arguments_of_a_player_become_its_command_line(tmp_path: Path) -> None:
+    given = settings("Basic", 300)
+    result = learn(tmp_path, given, "sim:Basic", env_args=PLAYER_ARGUMENTS)
+    expected = ["--agents", "3", "-batchmode", "--step-ms", "0.5", "--stat", "speed=7"]
+    assert result.settings.env_settings.env_args == expected
+    assert result.behaviors["Basic"].steps > 300
+
+    given["env_settings"]["env_path"] = "sim:Basic"
+    (arguments,) = [learn(tmp_path, given, run_id="other", env_args={"agents": 2}).settings.env_settings.env_args]
+    assert arguments == ["--agents", "2"]
+
+
+def trained(tmp_path: Path) -> None:
+    learn(tmp_path, settings(max_steps=1000), Lamp, run_id="lamp", num_envs=4)
+
+
+def times(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_inference_ends_after_the_episodes_that_were_asked_for(tmp_path: Path, *, threaded: bool) -> None:
+    trained(tmp_path)
+    before = times(tmp_path)
+    given = settings(max_steps=1000)
+    given["behaviors"]["Lamp"]["threaded"] = threaded
+
+    result = learn(tmp_path, given, Lamp, run_id="lamp", num_envs=4, resume=True, inference=True, episodes=10)
+
+    assert times(tmp_path) == before
+    behavior = result.behaviors["Lamp"]
+    assert (behavior.checkpoint, behavior.onnx) == (None, None)
+    assert behavior.mean_reward is not None
+    # Four copies end together; a thread may count a little later.
+    assert behavior.num_episodes == 12 or (threaded and behavior.num_episodes > 12)
+
+
+def test_an_interrupt_ends_inference_with_its_result(tmp_path: Path) -> None:
+    trained(tmp_path)
+
+    class Interrupting(Lamp):
+        total = 0
+
+        def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+            self.total += 1
+            if self.total == 8 * 5 + 3:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+    given = settings("Interrupting", max_steps=1000)
+    given["behaviors"]["Interrupting"]["init_path"] = str(tmp_path / "lamp" / "Lamp" / "checkpoint.pt")
+    result = learn(tmp_path, given, Interrupting, run_id="other", inference=True)
+
+    assert result.behaviors["Interrupting"].num_episodes == 5
+
+
 def weights(result: trajtrainer.LearnResult) -> dict[str, Any]:
     checkpoint = result.behaviors["Lamp"].checkpoint
     assert checkpoint is not None
@@ -236,6 +319,11 @@ def test_what_an_environment_raises_comes_out_and_what_was_trained_is_kept(tmp_p
         (None, Lamp, {"num_envs": 0}, r"learn\(\): num_envs"),
         (None, Lamp, {"env_args": {"seed": object()}}, "env_args"),
         (None, Lamp, {"env_args": {"colour": 1}}, "colour"),
+        (None, "sim:Basic", {"env_args": {"agents": [1, 2]}}, r"env_args\['agents'\] is a list.*text"),
+        (None, "sim:Basic", {"env_args": {3: 1}}, r"env_args has the name 3"),
+        (None, Lamp, {"episodes": 5}, "episodes.*inference=True"),
+        (None, Lamp, {"episodes": 0, "inference": True}, "episodes.*at least 1"),
+        (None, Lamp, {"episodes": 2.5, "inference": True}, "episodes.*whole number"),
         (None, list, {}, "made a builtins.list"),
     ],
 )

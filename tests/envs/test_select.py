@@ -14,7 +14,7 @@ from tests.envs.gymnasium_samples import CountingEnv
 from tests.envs.test_base_env_environment import RUNNER, Scripted, script
 from trajtrainer.envs import select
 from trajtrainer.envs.base_env_environment import BaseEnvEnvironment
-from trajtrainer.envs.factories import keyword_arguments, to_env_args
+from trajtrainer.envs.factories import keyword_arguments, to_keywords
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.protocol import Environment
@@ -85,9 +85,9 @@ def test_env_args_that_are_none(wrong: str) -> None:
 
 def test_env_args_from_python_and_back() -> None:
     arguments = {"a": 1e-5, "b": "1", "c": None, "d": [True, {"e": "f"}], "g": "true"}
-    assert keyword_arguments(to_env_args(arguments)) == arguments
+    assert keyword_arguments(to_keywords(arguments)) == arguments
     with pytest.raises(SettingsError, match=r"functools\.partial"):
-        to_env_args({"a": object()})
+        to_keywords({"a": object()})
 
 
 def test_gymnasium_ids() -> None:

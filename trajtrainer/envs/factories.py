@@ -50,19 +50,51 @@ def _value(text: str, whole: str) -> Any:
         raise SettingsError(f"--env-args {whole!r}: the value is not readable as YAML; quote it.") from error
 
 
-def to_env_args(arguments: Mapping[str, Any]) -> list[str]:
-    """The opposite of ``keyword_arguments``.
+def to_keywords(arguments: Mapping[str, Any]) -> list[str]:
+    """Write keyword arguments down as the texts that ``keyword_arguments`` reads.
 
     Raises:
         SettingsError: a value that text cannot carry.
     """
     try:
-        return [f"{key}={json.dumps(value)}" for key, value in arguments.items()]
+        return [f"{key}={json.dumps(value, default=_plain)}" for key, value in arguments.items()]
     except TypeError as error:
         raise SettingsError(
             f"env_args {dict(arguments)!r} cannot be written down ({error}). Give such values to a factory: "
             "environment=functools.partial(make_env, ...)."
         ) from error
+
+
+def to_options(arguments: Mapping[str, Any]) -> list[str]:
+    """Write arguments down as options of a player's command line; True is an option without a value.
+
+    >>> to_options({"agents": 2, "-batchmode": True, "png": False, "map": None})
+    ['--agents', '2', '-batchmode']
+
+    Raises:
+        SettingsError: a name that is no text, or a value that is neither text nor a number.
+    """
+    options = []
+    for name, value in arguments.items():
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(name, str) or not name:
+            raise SettingsError(f"env_args has the name {name!r}; for a player each is the name of an option, a text.")
+        if not isinstance(value, str | int | float | None):
+            raise SettingsError(
+                f"env_args[{name!r}] is a {type(value).__name__}; an option of a player takes text, a number or true. "
+                'Write it as the player reads it, such as "20,20".'
+            )
+        if value is not None and value is not False:
+            options.append(name if name.startswith("-") else f"--{name}")
+            options += [] if value is True else [str(value)]
+    return options
+
+
+def _plain(value: Any) -> Any:
+    """A value of numpy as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is no number, text, list or mapping")
 
 
 def import_first(names: Sequence[str], what: str) -> ModuleType:

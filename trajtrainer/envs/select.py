@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlagents_envs.base_env import BaseEnv
 
-from trajtrainer.envs.factories import Factory, call, factory_of, import_first, keyword_arguments
+from trajtrainer.envs.factories import (
+    Factory,
+    call,
+    factory_of,
+    import_first,
+    keyword_arguments,
+    to_keywords,
+    to_options,
+)
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.errors import SettingsError, TrajtrainerError
@@ -40,6 +48,17 @@ def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
     if not name:
         raise SettingsError(f"--env {path!r} names no environment; expected {_SCHEMES[scheme][1]}.")
     return _SCHEMES[scheme][0](path, name, settings)
+
+
+def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:
+    """Write arguments down as ``--env-args`` takes them: for environments in this process as ``key=value``, for players
+    as options of their command line.
+
+    Raises:
+        SettingsError: a name or a value that cannot be written down.
+    """
+    scheme = (env_path or "").partition(":")[0]
+    return to_keywords(arguments) if scheme in _SCHEMES else to_options(arguments)
 
 
 def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:

@@ -17,20 +17,21 @@ import numpy as np
 import torch
 from attrs import evolve
 
-from trajtrainer.envs.factories import to_env_args
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.select import from_factory, make_environment
+from trajtrainer.envs.select import from_factory, make_environment, to_env_args
 from trajtrainer.errors import SettingsError
 from trajtrainer.runtime.behaviors import Behavior
 from trajtrainer.runtime.learn import FinishedRun, train
 from trajtrainer.runtime.logs import ConsoleHandler, console_logging
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.settings.checks import InvalidValueError
 from trajtrainer.settings.convert import read_file, to_mapping
 from trajtrainer.settings.document import Entry, from_mapping
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.problems import Place
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.scalars import whole_number
 from trajtrainer.timers import Timers
 
 _SOURCE = "learn()"
@@ -87,6 +88,7 @@ def learn(
     seed: int | None = None,
     num_envs: int | None = None,
     env_args: Mapping[str, Any] | Sequence[str] | None = None,
+    episodes: int | None = None,
     torch_device: str | None = None,
     verbose: bool = True,
 ) -> LearnResult:
@@ -114,11 +116,14 @@ def learn(
         resume: go on with an earlier run of this ``run_id``.
         force: write over one.
         initialize_from: ``run_id`` of a run whose weights to start with.
-        inference: only act, until stopped; nothing is written.
+        inference: only act, until ``episodes`` have ended or SIGINT comes (which raises nothing then: the result is
+            returned); nothing is written.
         seed: -1 draws one.
         num_envs: copies of the environment.
         env_args: keyword arguments of a Python environment, as a mapping or "key=value" texts; the command line of a
-            Unity build, as a list.
+            Unity build or a built-in simulation, as a list or a mapping: {"agents": 2} is "--agents 2", True an option
+            without a value, and a name that begins with a dash stays as it is.
+        episodes: with ``inference`` alone: end when each behavior has ended this many episodes, at least.
         torch_device: such as "cpu" or "cuda:1".
         verbose: print the log, and progress on a terminal, to stdout. Otherwise the log goes where the program's
             ``logging`` sends it.
@@ -136,7 +141,7 @@ def learn(
         "inference": inference,
         "seed": seed,
         "num_envs": num_envs,
-        "env_args": to_env_args(env_args) if isinstance(env_args, Mapping) else env_args,
+        "env_args": None if isinstance(env_args, Mapping) else env_args,
         "torch_device": torch_device,
         "env": _name_of(environment),
     }
@@ -145,9 +150,14 @@ def learn(
     timers = Timers()
     with _console(verbose=verbose, debug=False), timers("run_training.settings"):
         settled = _settle(settings, given)
+        if isinstance(env_args, Mapping):
+            settled = _with_env_args(settled, env_args)
+        if episodes is not None:
+            settled = _with_episodes(settled, episodes)
     with _undisturbed(), _console(verbose=verbose, debug=settled.debug) as handler:
         run = train(settled, handler, _maker(environment), stop, timers)
-    _raise_for(stop)
+    if not (settled.checkpoint_settings.inference and stop.signal is signal.SIGINT):
+        _raise_for(stop)
     return _result(run)
 
 
@@ -184,6 +194,23 @@ def _settle(settings: str | Path | Mapping[str, Any] | RunSettings | None, optio
         return settle_with(from_mapping(settings, place), options, behaviors_required=True, source=_SOURCE)
     root, problems = read_file(Path(settings))
     return settle_with(root, options, problems, behaviors_required=True, source=_SOURCE)
+
+
+def _with_env_args(settings: RunSettings, env_args: Mapping[str, Any]) -> RunSettings:
+    env = settings.env_settings
+    return evolve(settings, env_settings=evolve(env, env_args=to_env_args(env.env_path, env_args)))
+
+
+def _with_episodes(settings: RunSettings, episodes: int) -> RunSettings:
+    if not settings.checkpoint_settings.inference:
+        raise SettingsError(
+            "learn(): episodes goes with inference=True only. Training ends at the max_steps of its behaviors."
+        )
+    try:
+        number = whole_number(from_mapping(episodes, Place(_SOURCE)).content)
+        return evolve(settings, inference_episodes=number)
+    except InvalidValueError as error:
+        raise SettingsError(f"learn(): episodes: {error}.") from error
 
 
 def _console(*, verbose: bool, debug: bool) -> AbstractContextManager[ConsoleHandler | None]:

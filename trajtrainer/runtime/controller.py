@@ -38,7 +38,19 @@ class Controller:
         *,
         training: bool,
         on_step: Callable[[], None],
+        max_episodes: int | None = None,
     ) -> None:
+        """
+        Args:
+            collector: of the experience.
+            trainers: name -> trainer, of the behaviours that have appeared.
+            lessons: of the environment's parameters.
+            stop: asks for the end.
+            timers: of the run.
+            training: whether lessons go on and the loop ends when all trainers are finished.
+            on_step: called after each step.
+            max_episodes: without training, the loop ends when each trainer has counted so many; None for no end.
+        """
         self.trainers = trainers
         self._collector = collector
         self._lessons = lessons
@@ -46,10 +58,11 @@ class Controller:
         self._timers = timers
         self._training = training
         self._on_step = on_step
+        self._max_episodes = max_episodes
         self._threads: dict[str, TrainerThread] = {}
 
     def run(self) -> None:
-        """Returns when every trainer is past its max_steps or a stop was requested.
+        """Returns when every trainer is past its max_steps or episodes, or a stop was requested.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed. The trainers' state is intact.
@@ -91,7 +104,12 @@ class Controller:
                 trainer.advance()
 
     def _done(self) -> bool:
-        return self._training and bool(self.trainers) and all(t.is_finished for t in self.trainers.values())
+        return bool(self.trainers) and all(self._is_done(trainer) for trainer in self.trainers.values())
+
+    def _is_done(self, trainer: RLTrainer) -> bool:
+        if self._training:
+            return trainer.is_finished
+        return self._max_episodes is not None and trainer.num_episodes >= self._max_episodes
 
     def _watch_thread(self, name: str, trainer: RLTrainer) -> None:
         thread = self._threads.get(name)

@@ -210,6 +210,7 @@ class _Run:
             stop,
             self._timers,
             training=self._training,
+            max_episodes=self._settings.inference_episodes,
             on_step=lambda: self._show_if_due(view),
         )
 

@@ -134,7 +134,7 @@ def _register_unstructuring(converter: Converter) -> None:
     hidden: dict[type[Any], dict[str, Any]] = {
         PPOHyperparameters: {"value_clipping": if_changed},
         EnvironmentSettings: {"listen_address": if_changed},
-        RunSettings: {"deterministic": never, "behaviors_required": never},
+        RunSettings: {"deterministic": never, "behaviors_required": never, "inference_episodes": never},
     }
     for cls, overrides in hidden.items():
         attrs.resolve_types(cls)

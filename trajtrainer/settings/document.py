@@ -65,7 +65,9 @@ class Entry:
 
 
 def from_mapping(value: object, place: Place) -> Entry:
-    """A tree from plain Python values (JSON, say) that all come from one place."""
+    """A tree from plain Python values (JSON, say) (or those of numpy) that all come from one place."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return Entry({str(key): from_mapping(inner, place.below(str(key))) for key, inner in value.items()}, place)
     if isinstance(value, list | tuple):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from attrs import evolve, field, frozen
+from attrs.validators import optional
 
 from trajtrainer.errors import SettingsError
-from trajtrainer.settings.checks import closest, satisfies
+from trajtrainer.settings.checks import closest, count, satisfies
 from trajtrainer.settings.environment import (
     EngineSettings,
     EnvironmentParameterSettings,
@@ -59,6 +60,8 @@ class RunSettings:
             such key at the top), so it takes no part in equality.
         behaviors_required: a behaviour that neither ``behaviors`` nor ``default_settings`` covers is an error, not a
             warning. So it is when there was a configuration file. Not part of the file, nor of equality.
+        inference_episodes: episodes of each behavior that end inference; None for inference without end. Not part of
+            the file, nor of equality.
     """
 
     default_settings: TrainerSettings | None = None
@@ -71,6 +74,9 @@ class RunSettings:
     debug: bool = False
     deterministic: bool = field(default=False, eq=False)
     behaviors_required: bool = field(default=False, eq=False, metadata={"internal": True})
+    inference_episodes: int | None = field(
+        default=None, eq=False, metadata={"internal": True}, validator=optional(count)
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.deterministic:

@@ -62,6 +62,7 @@ class EpisodeRecord:
     Attributes:
         reward_buffer: rewards of the newest episodes, as many as the curriculum looks at, since its last lesson change.
         recent: those of the newest ``RECENT_EPISODES`` of this process, to tell how good the policy is.
+        num_episodes: how many episodes have ended in this process.
         returns_since_update: rewards of the episodes since the last policy update.
         best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
     """
@@ -69,6 +70,7 @@ class EpisodeRecord:
     def __init__(self, reporter: StatsReporter) -> None:
         self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
         self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.num_episodes = 0
         self.returns_since_update: list[float] = []
         self.best_reward: float | None = None
         self._reporter = reporter
@@ -89,6 +91,7 @@ class EpisodeRecord:
         returns = finished[0].tolist()
         self.reward_buffer.extend(returns)
         self.recent.extend(returns)
+        self.num_episodes += len(returns)
         self.returns_since_update += returns
         self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
         for title, sums in zip(titles, finished[1:], strict=True):

@@ -76,7 +76,10 @@ class OnPolicyTrainer(RLTrainer):
     def is_due(self) -> bool:
         """Taking in one short trajectory costs as much as taking in many, so some steps are waited for, unless an
         update or something else at a certain step is due earlier. That changes no step at which anything happens; the
-        acting side's normalisers, if there are any, are up to a minibatch late."""
+        acting side's normalisers, if there are any, are up to a minibatch late. Without training nothing is waited for,
+        as a certain number of episodes may end the run."""
+        if not self._training:
+            return True
         pending = self.trajectories.num_steps
         enough = pending >= self._steps_to_wait_for or self._rows_with(pending) > self._hyper.buffer_size
         return enough or self._comes_to_boundary(pending)

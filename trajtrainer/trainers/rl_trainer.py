@@ -185,6 +185,11 @@ class RLTrainer(ABC):
         return self._episodes.recent
 
     @property
+    def num_episodes(self) -> int:
+        """How many episodes have ended in this process."""
+        return self._episodes.num_episodes
+
+    @property
     def best_reward(self) -> float | None:
         """Highest mean of ``reward_buffer`` at a summary; None before the first episode."""
         return self._episodes.best_reward
