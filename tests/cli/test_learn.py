@@ -48,6 +48,23 @@ def test_the_run_gets_the_settings_and_gives_the_exit_code(
     assert level == logging.INFO
 
 
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("sim:3DBal", "Did you mean '3DBall'?"),
+        ("CartPole-v1", "--env=gym:CartPole-v1"),
+        ("gym:", "gym:CartPole-v1"),
+    ],
+)
+def test_an_environment_that_cannot_be_is_refused_before_anything_starts(
+    env: str, message: str, started: list[tuple[RunSettings, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["learn", f"--env={env}"]) == 1
+
+    assert message in capsys.readouterr().err
+    assert started == []
+
+
 def test_debug_may_stand_in_the_file(tmp_path: Path, started: list[tuple[RunSettings, int]]) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("debug: true\n", encoding="utf-8")

@@ -46,6 +46,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["lern"], "; did you mean learn?"),
         (["3DBall.yaml"], "to train with a configuration: trajtrainer learn 3DBall.yaml"),
         (["config", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["learn", "--rum-id", "x"], "unrecognized arguments: --rum-id; did you mean --run-id?"),
+        (["learn", "a.yaml", "--run_id=x", "--timescale", "3"], "; did you mean --run-id?; did you mean --time-scale?"),
+        (["learn", "-resume"], "; did you mean --resume?"),
+        (["learn", "a.yaml", "b.yaml"], "unrecognized arguments: b.yaml\n"),
+        (["export", "first", "--opsett", "9"], "unrecognized arguments: --opsett 9; did you mean --opset?"),
         (["--nonsense"], "usage: trajtrainer [-h] [--version] COMMAND ..."),
     ],
 )

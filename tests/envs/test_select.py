@@ -21,6 +21,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 
 class NoLogs:
@@ -98,6 +99,42 @@ def test_gymnasium_ids() -> None:
     assert event.steps["CartPole-v1"].agent.tolist() == [0, 1, 2]
     assert len(np.unique(event.steps["CartPole-v1"].obs[0], axis=0)) == 3, "copies have their own seeds"
     environment.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("gym:ALE/Pong-v5", r"--env=gym:ale_py:ALE/Pong-v5 \(pip install ale-py\)"),
+        ("gym:ale_py:ALE/Pong-v5", r"No module named 'ale_py'.*\(pip install ale-py\)"),
+        ("gym:mine/Maze-v0", "registered by a module of their own as --env=gym:MODULE:mine/Maze-v0"),
+        ("gym:Maze-v0", "registered by a module of their own as --env=gym:MODULE:Maze-v0"),
+    ],
+)
+def test_gymnasium_ids_that_nobody_registered(path: str, hint: str) -> None:
+    with pytest.raises(SettingsError, match=hint):
+        make(path)
+
+
+def test_gymnasium_ids_with_a_slip_of_the_pen() -> None:
+    with pytest.raises(SettingsError, match="Did you mean: `CartPole`") as error:
+        make("gym:Cartpole-v1")
+    assert "MODULE" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("behaviors", "hint"),
+    [({}, "--env=sim:3DBall"), ({"Mine": {}, "Basic": {}}, "--env=sim:Basic"), ({"Mine": {}}, None)],
+)
+def test_who_has_no_editor_is_told_of_the_simulations(
+    behaviors: dict[str, Any],
+    hint: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(select, "make_unity_environment", lambda settings, logs: None)
+    caplog.set_level("INFO")
+    select.make_environment(RunSettings(behaviors=dict.fromkeys(behaviors, TrainerSettings())), NoLogs())
+    assert hint in caplog.text if hint else caplog.text == ""
 
 
 def test_gymnasium_modules_that_register_ids() -> None:

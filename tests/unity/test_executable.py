@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -91,9 +93,47 @@ def test_nothing_fits(
     assert isinstance(caught.value, UnityEnvironmentException)
 
 
+@pytest.mark.parametrize(
+    ("platform", "files", "given", "hint"),
+    [
+        ("linux", [], "CartPole-v1", "--env=gym:CartPole-v1"),
+        ("linux", [], "phys2d/CartPole-v0", "--env=gym:phys2d/CartPole-v0"),
+        ("win32", [], "ALE/Pong-v5", "--env=gym:ale_py:ALE/Pong-v5 (pip install ale-py)"),
+        ("linux", [], "Builds/Ball", "--env=sim:3DBall"),
+        ("linux", ["Out/Ball.x86_64", "Out/Ball_Data/x"], "Out", "It holds Ball.x86_64: --env=Out/Ball.x86_64"),
+        ("darwin", ["Out/Ball.app/Contents/x", "Out/a.txt"], "Out/", "It holds Ball.app: --env=Out/Ball.app"),
+        ("linux", ["Out/Ball.exe", "Out/Ball_Data/x"], "Out", "no build for linux, but Ball.exe, Ball_Data"),
+        ("win32", ["Out/UnityCrashHandler64.exe"], "Out", "no build for win32, but UnityCrashHandler64.exe"),
+        ("linux", ["Out/In/Ball.x86_64"], "Out/In/..", "no build for linux, but In"),
+        ("linux", [f"Out/{letter}" for letter in "abcdefghijk"], "Out", "but a, b, c, d, e, f, g, h and 3 more"),
+        ("linux", ["Ball_Data/x", "Out/Ball.x86"], "Ball.x86", "--env=sim:3DBall"),
+    ],
+)
+def test_what_may_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, files: list[str], given: str, hint: str
+) -> None:
+    touch(tmp_path, *files)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LaunchError) as caught:
+        executable.command(given, platform)
+    assert hint.replace("/", os.sep if "Out" in hint else "/") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="is an empty folder"):
+        executable.command(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["3DBall", "3DBall+Basic"])
 def test_simulations(name: str) -> None:
     assert executable.command(f"sim:{name}") == [sys.executable, "-m", "trajtrainer.sim", name]
+
+
+@pytest.mark.parametrize("name", ["3DBal", "Basic+3DBal", "3dball"])
+def test_a_simulation_that_there_is_not(name: str) -> None:
+    with pytest.raises(LaunchError, match=f"--env sim:{re.escape(name)}: .*Did you mean '3DBall'.*Sorter"):
+        executable.command(f"sim:{name}")
 
 
 def test_a_simulation_needs_a_name() -> None:

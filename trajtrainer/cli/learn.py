@@ -25,6 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     timers = Timers()
     with timers("run_training.settings"), console(debug=hasattr(arguments, "debug")):
         settings = flags.resolve(arguments)
+        from trajtrainer.envs.select import check  # late: it imports numpy, which help does not need
+
+        check(settings.env_settings.env_path)
     with console(debug=settings.debug) as handler:
         with timers("run_training.import"):  # late: torch comes with it, and neither help nor a wrong option needs it
             from trajtrainer.runtime import learn

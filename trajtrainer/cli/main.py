@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -38,11 +39,28 @@ class Command:
             SystemExit: wrong usage, or help.
         """
         module = importlib.import_module(self.module)
-        parser = argparse.ArgumentParser(f"trajtrainer {self.name}", description=self.help)
+        parser = _Parser(f"trajtrainer {self.name}", description=self.help)
         module.add_arguments(parser)
         arguments = parser.parse_args(argv)
         run: Callable[[argparse.Namespace], int] = module.run
         return lambda: run(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the option that a misspelt one is close to."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            options = [
+                option
+                for action in self._actions
+                if action.help != argparse.SUPPRESS
+                for option in action.option_strings
+            ]
+            hints = [closest(text.partition("=")[0], options) for text in unknown if text.startswith("-")]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
+        return parsed
 
 
 COMMANDS: tuple[Command, ...] = (

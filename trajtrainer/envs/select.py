@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,10 +18,15 @@ from trajtrainer.envs.factories import (
     to_keywords,
     to_options,
 )
+from trajtrainer.envs.gymnasium_ids import registration_hint
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.errors import SettingsError, TrajtrainerError
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.sim.registry import SIMULATIONS
+from trajtrainer.unity import executable
+
+logger = logging.getLogger(__name__)
 
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
@@ -42,12 +48,41 @@ def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
         UnsupportedError: its spaces cannot be translated.
     """
     path = settings.env_settings.env_path or ""
-    scheme, _, name = path.partition(":")
+    scheme, name = _scheme(path)
+    if scheme is not None:
+        return _SCHEMES[scheme][0](path, name, settings)
+    if not path:
+        _tell_of_simulations(settings)
+    return make_unity_environment(settings, logs)
+
+
+def check(env_path: str | None) -> None:
+    """Refuse an ``--env`` of which can be told without starting anything that there is no such thing.
+
+    Raises:
+        SettingsError: it names no environment.
+        LaunchError: there is no such build or simulation.
+    """
+    if env_path is not None and _scheme(env_path)[0] is None:
+        executable.command(env_path)
+
+
+def _scheme(env_path: str) -> tuple[str | None, str]:
+    """Return the scheme, None for a player, and what stands behind it."""
+    scheme, _, name = env_path.partition(":")
     if scheme not in _SCHEMES:
-        return make_unity_environment(settings, logs)
+        return None, env_path
     if not name:
-        raise SettingsError(f"--env {path!r} names no environment; expected {_SCHEMES[scheme][1]}.")
-    return _SCHEMES[scheme][0](path, name, settings)
+        raise SettingsError(f"--env {env_path!r} names no environment; expected {_SCHEMES[scheme][1]}.")
+    return scheme, name
+
+
+def _tell_of_simulations(settings: RunSettings) -> None:
+    """For who tries a shipped configuration without Unity; who trains behaviors of their own has an Editor."""
+    names = [name for name in settings.behaviors if name in SIMULATIONS]
+    if names or not settings.behaviors:
+        simulation = names[0] if names else "3DBall"
+        logger.info("No Unity Editor at hand? --env=sim:%s trains on a built-in simulation.", simulation)
 
 
 def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:
@@ -57,8 +92,7 @@ def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]
     Raises:
         SettingsError: a name or a value that cannot be written down.
     """
-    scheme = (env_path or "").partition(":")[0]
-    return to_keywords(arguments) if scheme in _SCHEMES else to_options(arguments)
+    return to_options(arguments) if _scheme(env_path or "")[0] is None else to_keywords(arguments)
 
 
 def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
@@ -138,13 +172,13 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
             # The checker would run in the hot loop; what matters of it, the adapter checks itself.
             return call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
         except TrajtrainerError as error:
-            raise _explained(error, path) from error
+            raise _explained(error, path, name) from error
 
     envs = _copies(make, settings.env_settings.num_envs)
     return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=settings.env_settings.seed))
 
 
-def _explained(error: TrajtrainerError, path: str) -> TrajtrainerError:
+def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
     """What Gymnasium itself says of ids and dependencies is clear; only its kind is another."""
     from gymnasium import error as gymnasium_error
 
@@ -152,7 +186,10 @@ def _explained(error: TrajtrainerError, path: str) -> TrajtrainerError:
     if isinstance(cause, gymnasium_error.DependencyNotInstalled):
         hint = " With trajtrainer: pip install 'trajtrainer[mujoco]'." if "mujoco" in str(cause).lower() else ""
         return SettingsError(f"--env {path}: {cause}.{hint}")
-    if isinstance(cause, gymnasium_error.Error | ModuleNotFoundError):
+    if isinstance(cause, gymnasium_error.UnregisteredEnv | ModuleNotFoundError):
+        hint = "" if "Did you mean" in str(cause) else registration_hint(name)
+        return SettingsError(f"--env {path}: {cause}{hint}")
+    if isinstance(cause, gymnasium_error.Error):
         return SettingsError(f"--env {path}: {cause}")
     return error
 

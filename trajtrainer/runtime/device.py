@@ -13,6 +13,7 @@ from trajtrainer.errors import SettingsError
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST_MMAP_THRESHOLD = 32 << 20
+_LONGEST_REASON = 200
 
 
 def choose_device(wanted: str | None) -> torch.device:
@@ -25,13 +26,23 @@ def choose_device(wanted: str | None) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().split("\n")[0]
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise SettingsError(
-            f"torch_settings.device is {name!r}, which cannot be used here ({reason}). "
+            f"torch_settings.device is {name!r}, which cannot be used here ({_reason(name, error)}). "
             f"Expected 'cpu'{_others()}; leave --torch-device out to let it be chosen."
         ) from error
     return device
+
+
+def _reason(name: str, error: Exception) -> str:
+    """Return why a device cannot be used, in a few words: torch's own may take a page."""
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        return "torch knows no such device"
+    if isinstance(error, NotImplementedError | ImportError):
+        return f"this machine or this build of torch has no {kind}"
+    return str(error).strip().split("\n")[0].split(". ")[0][:_LONGEST_REASON].rstrip(".")
 
 
 def _others() -> str:

@@ -8,11 +8,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from trajtrainer.envs.gymnasium_ids import option_for
+from trajtrainer.sim.registry import simulation_kind
 from trajtrainer.unity.faults import LaunchError
 
 SIMULATION_PREFIX = "sim:"
 # A path may bear the ending of another system's build, as the settings file may have been written there.
 _ENDINGS = (".x86_64", ".x86", ".exe", ".app")
+_CRASH_HANDLER = "UnityCrashHandler*.exe"  # stands beside every build for Windows
+_SHOWN = 8  # entries of a folder that are named
 
 
 def command(env_path: str, platform: str = sys.platform) -> list[str]:
@@ -22,14 +26,11 @@ def command(env_path: str, platform: str = sys.platform) -> list[str]:
     ``sim:NAME+NAME2`` for simulations of our own.
 
     Raises:
-        LaunchError: there is no such build.
+        LaunchError: there is no such build or simulation.
     """
     env_path = env_path.strip()
     if env_path.startswith(SIMULATION_PREFIX):
-        name = env_path.removeprefix(SIMULATION_PREFIX)
-        if not name:
-            raise LaunchError(f"--env {env_path} names no simulation. Expected sim:NAME, as in sim:3DBall.")
-        return [sys.executable, "-m", "trajtrainer.sim", name]
+        return [sys.executable, "-m", "trajtrainer.sim", _simulations(env_path)]
     # Absolute, so that no program of that name is looked for elsewhere.
     given = Path(os.path.abspath(os.path.expanduser(env_path)))
     tried = []
@@ -39,9 +40,53 @@ def command(env_path: str, platform: str = sys.platform) -> list[str]:
         tried.append(str(candidate))
     raise LaunchError(
         f"Couldn't launch the {env_path} environment. Provided filename does not match any environments. Tried: "
-        f"{', '.join(tried)}. Give --env the path of a build for this system, with or without its ending, "
-        "or leave it out to train in the Editor."
+        f"{', '.join(dict.fromkeys(tried))}. {_meant(env_path, given, platform)}"
     )
+
+
+def _simulations(env_path: str) -> str:
+    """Return the names behind ``sim:``, all of which there are."""
+    names = env_path.removeprefix(SIMULATION_PREFIX)
+    if not names:
+        raise LaunchError(f"--env {env_path} names no simulation. Expected sim:NAME, as in sim:3DBall.")
+    try:
+        for name in names.split("+"):
+            simulation_kind(name)
+    except ValueError as error:
+        raise LaunchError(f"--env {env_path}: {error}") from error
+    return names
+
+
+def _meant(env_path: str, given: Path, platform: str) -> str:
+    """Return what to give instead of something that is no build."""
+    if given.is_dir():
+        return _contents(env_path, given, platform)
+    option = option_for(env_path)
+    if option:
+        return f"For the Gymnasium environment of this name: {option}."
+    return (
+        "Give --env the path of a build for this system, with or without its ending, leave it out to train in the "
+        "Editor, or train on a built-in simulation with --env=sim:3DBall."
+    )
+
+
+def _contents(env_path: str, folder: Path, platform: str) -> str:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        return f"{env_path} is a folder that cannot be read: {error.strerror}."
+    build = next((name for name in names if _is_build(name, platform)), None)
+    if build is not None:
+        return f"{env_path} is a folder. It holds {build}: --env={os.path.join(env_path, build)}"
+    if not names:
+        return f"{env_path} is an empty folder."
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{env_path} is a folder with no build for {platform}, but {', '.join(names[:_SHOWN])}{more}."
+
+
+def _is_build(name: str, platform: str) -> bool:
+    endings = {"darwin": (".app",), "win32": (".exe",)}.get(platform, (".x86_64", ".x86"))
+    return name.endswith(endings) and not fnmatch.fnmatch(name, _CRASH_HANDLER)
 
 
 def _candidates(given: Path, platform: str) -> Iterator[Path]:
@@ -54,7 +99,7 @@ def _candidates(given: Path, platform: str) -> Iterator[Path]:
     elif platform == "win32":
         yield base.with_name(f"{base.name}.exe")
         for file in _files_in(base, "*.exe"):
-            if not fnmatch.fnmatch(file.name, "UnityCrashHandler*.exe"):
+            if not fnmatch.fnmatch(file.name, _CRASH_HANDLER):
                 yield file
     else:
         yield base.with_name(f"{base.name}.x86_64")
