@@ -131,6 +131,7 @@ class EnvironmentEvent:
         statistics: values of Unity's StatsRecorder.
         is_reset: the first message after a reset or restart. The worker's unfinished trajectories are void,
             and a RESET sends no end-of-episode records for them.
+        misread_elsewhere: those of ``new_specs`` whose uncompressed pictures ML-Agents reads in the wrong order.
     """
 
     worker: int
@@ -138,3 +139,11 @@ class EnvironmentEvent:
     new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
     is_reset: bool = False
+    misread_elsewhere: frozenset[str] = frozenset()
+
+    def take_over(self, unseen: EnvironmentEvent | None) -> None:
+        """Add what an earlier event of this worker told that was answered with a reset before anybody saw it."""
+        if unseen is not None:
+            self.new_specs = unseen.new_specs | self.new_specs
+            self.statistics = unseen.statistics + self.statistics
+            self.misread_elsewhere |= unseen.misread_elsewhere

@@ -172,7 +172,9 @@ def test_one_forward_for_all_workers_that_are_ready() -> None:
     policy = CountingPolicy()
     pool = RowPool(SPEC, [np.dtype(np.float32)])
 
-    def make_behavior(behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch) -> ActingBehavior:
+    def make_behavior(
+        behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch, *, misread_elsewhere: bool
+    ) -> ActingBehavior:
         return ActingBehavior(
             spec=spec,
             pool=pool,

@@ -43,9 +43,11 @@ def _info(
         value = column[row]
         if value.dtype == np.uint8:
             value = value.astype(np.float32) / np.float32(255.0)
-        if value.ndim == 3 and style.channels_last:
+        shape = value.shape
+        if value.ndim == 3:  # the floats of every package stand so, whatever it announces
             value = value.transpose(1, 2, 0)
-        observation = info.observations.add(shape=value.shape)
+            shape = value.shape if style.channels_last else shape
+        observation = info.observations.add(shape=shape)
         observation.float_data.data.extend(value.ravel().tolist())
         if style.api_minor >= 5:
             properties = [int(p) for p in sensor.dimension_property]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.steps import StepBatch
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
+from trajtrainer.unity.versions import PictureOrder, picture_order
 
 NAMES = (
     "pkg1.3_3dball",
@@ -26,6 +27,12 @@ NAMES = (
     "pkg2.3_hybrid",
     "pkg2.3_soccer",
     "pkg2.3_two_behaviors",
+    "pkg3.0_duel",
+    "pkg3.0_group",
+    "pkg3.0_respawn",
+    "pkg3.0_two_behaviors",
+    "pkg3.0_vis_png",
+    "pkg3.0_vis_raw",
 )
 
 
@@ -46,6 +53,14 @@ class Recording:
     def package_version(self) -> str:
         handshake = UnityMessageProto.FromString(self.from_player[0])
         return handshake.unity_output.rl_initialization_output.package_version
+
+    @property
+    def order(self) -> PictureOrder:
+        return picture_order(self.package_version)
+
+    def as_recorded(self, step: int, behavior: str, batch: StepBatch) -> dict[str, NDArray[Any]]:
+        """A step batch under the keys of the ``.npz``, pictures as floats in the order of dimensions as announced."""
+        return _as_recorded(step, behavior, batch, channels_last=self.order is PictureOrder.CHANNELS_LAST)
 
 
 def load(shared_data: Path, name: str) -> Recording:
@@ -69,8 +84,7 @@ def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         position += 5 + length
 
 
-def as_recorded(step: int, behavior: str, batch: StepBatch) -> dict[str, NDArray[Any]]:
-    """A step batch under the keys of the ``.npz``, pictures as floats with the channels last."""
+def _as_recorded(step: int, behavior: str, batch: StepBatch, *, channels_last: bool) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     for part, rows in (("t", slice(0, batch.num_terminal)), ("d", slice(batch.num_terminal, None))):
         if not len(batch.agent[rows]):
@@ -84,7 +98,7 @@ def as_recorded(step: int, behavior: str, batch: StepBatch) -> dict[str, NDArray
             column: NDArray[Any] = observations[rows]
             if column.dtype == np.uint8:
                 column = column.astype(np.float32) / np.float32(255.0)
-            found[f"{key}/obs{index}"] = np.moveaxis(column, 1, -1) if column.ndim == 4 else column
+            found[f"{key}/obs{index}"] = np.moveaxis(column, 1, -1) if channels_last and column.ndim == 4 else column
         if part == "t":
             found[f"{key}/interrupted"] = batch.interrupted
         elif batch.mask.shape[1]:

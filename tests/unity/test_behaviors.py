@@ -16,6 +16,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     continuous,
     discrete,
 )
+from trajtrainer.unity.versions import PictureOrder
 
 
 def with_observation(observation: ObservationProto) -> AgentInfoProto:
@@ -29,7 +30,9 @@ def floats(shape: tuple[int, ...], count: int) -> ObservationProto:
 
 
 def test_action_spec_of_new_packages() -> None:
-    spec = announced(Space(continuous_size=2, branches=(3, 2)).parameters(), AgentInfoProto(), channels_last=False)
+    spec = announced(
+        Space(continuous_size=2, branches=(3, 2)).parameters(), AgentInfoProto(), PictureOrder.CHANNELS_FIRST
+    )
     assert spec.spec.action_spec == ActionSpec(2, (3, 2))
     assert spec.mask_size == 5
 
@@ -38,20 +41,22 @@ def test_deprecated_continuous_actions() -> None:
     parameters = BrainParametersProto(
         brain_name=BEHAVIOR, vector_action_size_deprecated=[4], vector_action_space_type_deprecated=continuous
     )
-    assert announced(parameters, AgentInfoProto(), channels_last=True).spec.action_spec == ActionSpec(4, ())
+    assert announced(parameters, AgentInfoProto(), PictureOrder.CHANNELS_LAST).spec.action_spec == ActionSpec(4, ())
 
 
 def test_deprecated_discrete_actions() -> None:
     parameters = BrainParametersProto(
         brain_name=BEHAVIOR, vector_action_size_deprecated=[3, 3, 2], vector_action_space_type_deprecated=discrete
     )
-    assert announced(parameters, AgentInfoProto(), channels_last=True).spec.action_spec == ActionSpec(0, (3, 3, 2))
+    assert announced(parameters, AgentInfoProto(), PictureOrder.CHANNELS_LAST).spec.action_spec == ActionSpec(
+        0, (3, 3, 2)
+    )
 
 
 def test_new_fields_win_over_deprecated_ones() -> None:
     parameters = Space(continuous_size=2).parameters()
     parameters.vector_action_size_deprecated.append(7)
-    assert announced(parameters, AgentInfoProto(), channels_last=True).spec.action_spec == ActionSpec(2, ())
+    assert announced(parameters, AgentInfoProto(), PictureOrder.CHANNELS_LAST).spec.action_spec == ActionSpec(2, ())
 
 
 @pytest.mark.parametrize(
@@ -59,20 +64,29 @@ def test_new_fields_win_over_deprecated_ones() -> None:
 )
 def test_absurd_action_spaces_are_refused(size: int, branches: tuple[int, ...]) -> None:
     with pytest.raises(InvalidDataError, match="Sizes must be positive"):
-        announced(Space(continuous_size=size, branches=branches).parameters(), AgentInfoProto(), channels_last=True)
+        announced(
+            Space(continuous_size=size, branches=branches).parameters(), AgentInfoProto(), PictureOrder.CHANNELS_LAST
+        )
 
 
-@pytest.mark.parametrize(("channels_last", "shape"), [(True, (3, 20, 10)), (False, (20, 10, 3))])
-def test_pictures_have_their_channels_first(channels_last: bool, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("order", "shape"),
+    [
+        (PictureOrder.CHANNELS_LAST, (3, 20, 10)),
+        (PictureOrder.ANNOUNCED_CHANNELS_FIRST, (20, 10, 3)),
+        (PictureOrder.CHANNELS_FIRST, (20, 10, 3)),
+    ],
+)
+def test_pictures_have_their_channels_first(order: PictureOrder, shape: tuple[int, ...]) -> None:
     observation = floats((20, 10, 3), 600)
     observation.dimension_properties.extend((2, 2, 1))
     observation.observation_type = GOAL_SIGNAL
-    behavior = announced(Space().parameters(), with_observation(observation), channels_last=channels_last)
+    behavior = announced(Space().parameters(), with_observation(observation), order)
     spec = behavior.spec.observation_specs[0]
     convolved, plain = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE
     assert spec.shape == shape
     assert spec.dimension_property == (
-        (plain, convolved, convolved) if channels_last else (convolved, convolved, plain)
+        (plain, convolved, convolved) if order is PictureOrder.CHANNELS_LAST else (convolved, convolved, plain)
     )
     assert spec.observation_type is ObservationType.GOAL_SIGNAL
     assert spec.name == "Eyes"
@@ -80,7 +94,7 @@ def test_pictures_have_their_channels_first(channels_last: bool, shape: tuple[in
 
 
 def test_missing_dimension_properties_are_unspecified() -> None:
-    behavior = announced(Space().parameters(), with_observation(floats((4, 2), 8)), channels_last=True)
+    behavior = announced(Space().parameters(), with_observation(floats((4, 2), 8)), PictureOrder.CHANNELS_LAST)
     assert behavior.spec.observation_specs[0].dimension_property == (DimensionProperty.UNSPECIFIED,) * 2
 
 
@@ -100,11 +114,13 @@ def test_missing_dimension_properties_are_unspecified() -> None:
 )
 def test_impossible_sensors_are_refused(observation: ObservationProto, text: str) -> None:
     with pytest.raises(InvalidDataError, match=text) as caught:
-        announced(Space().parameters(), with_observation(observation), channels_last=False)
+        announced(Space().parameters(), with_observation(observation), PictureOrder.CHANNELS_FIRST)
     assert repr(BEHAVIOR) in str(caught.value)
     assert "(observation 0)" in str(caught.value)
 
 
 def test_an_agent_without_sensors() -> None:
-    behavior = announced(Space().parameters(), Space(shapes=()).record(Agent(observations=())), channels_last=False)
+    behavior = announced(
+        Space().parameters(), Space(shapes=()).record(Agent(observations=())), PictureOrder.CHANNELS_FIRST
+    )
     assert behavior.spec.observation_specs == []

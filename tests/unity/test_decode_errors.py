@@ -12,13 +12,14 @@ from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
+from trajtrainer.unity.versions import PictureOrder
 
 SPACE = Space(shapes=((2,), (2, 2)), continuous_size=1, branches=(2, 2))
 AGENTS = [Agent(id=index, observations=((1.0, 2.0), (1.0, 2.0, 3.0, 4.0)), reward=1.0) for index in range(4)]
 
 
 def refused(agents: list[Agent], space: Space = SPACE) -> str:
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     decoder.decode(message(space, AGENTS if space is SPACE else agents[:1]))
     with pytest.raises(InvalidDataError) as caught:
         decoder.decode(message(space, agents, announce=False))
@@ -52,13 +53,13 @@ def test_group_reward() -> None:
 def test_huge_numbers_are_fine() -> None:
     """A check by sum or mean, as the peer's, would overflow."""
     largest = 3.4028234663852886e38
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     agents = [Agent(id=index, observations=((largest, largest),), reward=largest) for index in range(4)]
     assert len(decoder.decode(message(Space(), agents)).steps[BEHAVIOR]) == 4
 
 
 def test_errors_of_observations_are_the_peers_exception_too() -> None:
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     with pytest.raises(UnityObservationException):
         decoder.decode(message(Space(), [Agent(reward=math.nan)]))
 
@@ -73,7 +74,7 @@ def test_another_shape() -> None:
     info = SPACE.record(AGENTS[1])
     del info.observations[1].shape[:]
     info.observations[1].shape.extend((4, 1))
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     decoder.decode(message(SPACE, AGENTS))
     with pytest.raises(InvalidDataError, match=r"agent 1, .*shape \(4, 1\).*\(2, 2\)"):
         decoder.decode(message_of({BEHAVIOR: [SPACE.record(AGENTS[0]), info]}))
@@ -90,14 +91,14 @@ def test_a_mask_of_another_size() -> None:
 
 
 def test_a_mask_where_nothing_can_be_forbidden_is_ignored() -> None:
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     batch = decoder.decode(message(Space(), [Agent(mask=(True,))])).steps[BEHAVIOR]
     assert batch.mask.shape == (1, 0)
 
 
 def test_masks_of_agents_whose_episode_ended_are_dropped() -> None:
     agents = [replace(AGENTS[0], done=True, mask=(True,) * 4), replace(AGENTS[1], mask=(False, True, False, False))]
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     batch = decoder.decode(message(SPACE, agents)).steps[BEHAVIOR]
     assert batch.mask.tolist() == [[False] * 4, [False, True, False, False]]
 
@@ -106,11 +107,11 @@ def test_a_behavior_that_was_not_announced() -> None:
     other = Space(name="Runner?team=1")
     sent = message_of({"Runner?team=1": [other.record(Agent())]}, [Space()])
     with pytest.raises(InvalidDataError, match=r"'Runner\?team=1', which it has not announced.*'Walker\?team=0'"):
-        MessageDecoder(0, channels_last=False).decode(sent)
+        MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent)
 
 
 def test_a_behavior_may_be_announced_before_it_has_agents() -> None:
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     assert not decoder.decode(message_of({BEHAVIOR: []}, [Space()])).new_specs
     decoded = decoder.decode(message(Space(), [Agent()], announce=False))
     assert list(decoded.new_specs) == [BEHAVIOR]
@@ -120,7 +121,7 @@ def test_a_behavior_may_be_announced_before_it_has_agents() -> None:
 def test_a_goodbye_is_not_looked_into() -> None:
     sent = UnityMessageProto.FromString(message(Space(), [Agent(reward=math.nan)]))
     sent.header.status = 400
-    decoded = MessageDecoder(0, channels_last=False).decode(sent.SerializeToString())
+    decoded = MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent.SerializeToString())
     assert decoded.status == 400
     assert not decoded.steps
 
@@ -129,7 +130,7 @@ def test_behaviors_come_in_the_order_of_the_message() -> None:
     spaces = [Space(name=f"B{index}?team=0") for index in (3, 1, 2, 9, 0, 7)]
     # protobuf orders a map as it likes, so the entries are put together one by one.
     sent = b"".join(message_of({space.name: [space.record(Agent())]}, [space]) for space in spaces)
-    decoded = MessageDecoder(0, channels_last=False).decode(sent)
+    decoded = MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent)
     assert list(decoded.steps) == [space.name for space in spaces]
     assert list(decoded.new_specs) == [space.name for space in spaces]
 
@@ -139,7 +140,7 @@ def test_negative_ids(negative: int) -> None:
     info = Space().record(Agent())
     info.id = negative
     with pytest.raises(InvalidDataError, match=f"the id {negative}"):
-        MessageDecoder(0, channels_last=False).decode(message_of({BEHAVIOR: [info]}, [Space()]))
+        MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(message_of({BEHAVIOR: [info]}, [Space()]))
 
 
 def test_one_id_at_the_end_of_an_episode_and_the_start_of_the_next() -> None:
@@ -149,7 +150,7 @@ def test_one_id_at_the_end_of_an_episode_and_the_start_of_the_next() -> None:
         Agent(id=2),
         Agent(id=3, done=True),
     ]
-    batch = MessageDecoder(0, channels_last=False).decode(message(Space(), agents)).steps[BEHAVIOR]
+    batch = MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(message(Space(), agents)).steps[BEHAVIOR]
     assert batch.num_terminal == 2
     assert batch.agent.tolist() == [2, 3, 1, 2]
     assert batch.reward.tolist() == [9.0, 0.0, 0.5, 0.0]

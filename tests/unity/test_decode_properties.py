@@ -30,6 +30,7 @@ from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto, UnityRLO
 from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError
 from trajtrainer.unity.record_parser import parse_records
 from trajtrainer.unity.record_reader import RecordReader
+from trajtrainer.unity.versions import PictureOrder
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 # Zeros are left out of a message, -0.0 is not; both change a record's layout or must not.
@@ -74,7 +75,7 @@ def repeated(draw: st.DrawFn, space: Space) -> list[Agent]:
 @settings(deadline=None, max_examples=80)
 def test_all_ways_of_decoding_agree(data: st.DataObject) -> None:
     space = data.draw(SPACES)
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     announced = False
     for agents in data.draw(st.lists(repeated(space), min_size=1, max_size=4)):
         sent = message(space, agents, announce=not announced)
@@ -88,7 +89,7 @@ def test_all_ways_of_decoding_agree(data: st.DataObject) -> None:
 def fast_and_general(space: Space, records: bytes) -> tuple[StepBatch | None, StepBatch]:
     """A list of agents read both ways; None where the fast way leaves it to the other."""
     infos = UnityRLOutputProto.ListAgentInfoProto.FromString(records)
-    behavior = behaviors.announced(space.parameters(), infos.value[0], channels_last=False)
+    behavior = behaviors.announced(space.parameters(), infos.value[0], PictureOrder.CHANNELS_FIRST)
     reader = RecordReader(behavior, ObservationBlock.of(infos.value[0].observations))
     try:
         fast = reader.read(records)
@@ -138,7 +139,7 @@ def test_records_in_any_other_form_that_protobuf_allows(data: st.DataObject) -> 
 def test_damaged_messages_are_refused_or_still_mean_what_protobuf_says(data: st.DataObject) -> None:
     space = Space(shapes=((3,), (2, 2)), branches=(2, 3))
     agents = [Agent(id=index, observations=((1.0, 2.0, 3.0), (4.0,) * 4), reward=index / 2) for index in range(5)]
-    decoder = MessageDecoder(0, channels_last=False)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     decoder.decode(message(space, agents))
     damaged = bytearray(message(space, agents, announce=data.draw(st.booleans())))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -157,7 +158,7 @@ def test_damaged_messages_are_refused_or_still_mean_what_protobuf_says(data: st.
 @given(st.binary(max_size=200))
 @settings(deadline=None, max_examples=300)
 def test_rubbish_is_refused(rubbish: bytes) -> None:
-    decoder = MessageDecoder(0, channels_last=True)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_LAST)
     decoder.decode(message(Space(), [Agent()]))
     for sent in (rubbish, message_of({}) + rubbish, message(Space(), [Agent()], announce=False) + rubbish):
         with contextlib.suppress(InvalidDataError):
@@ -171,12 +172,12 @@ def test_rubbish_inside_of_a_message_is_refused(records: bytes, parameters: byte
     output = field_of(1, field_of(2, entry)) + field_of(2, field_of(5, field_of(7, BEHAVIOR.encode()) + parameters))
     sent = field_of(1, b"\x08\xc8\x01") + field_of(2, output)
     with contextlib.suppress(InvalidDataError):
-        MessageDecoder(0, channels_last=True).decode(sent)
+        MessageDecoder(0, PictureOrder.CHANNELS_LAST).decode(sent)
 
 
 @pytest.mark.parametrize("worker", [0, 1, 7])
 def test_agent_ids_bear_the_worker(worker: int) -> None:
     sent = message(Space(), [Agent(id=5), Agent(id=300)])
-    decoded = MessageDecoder(worker, channels_last=False).decode(sent)
+    decoded = MessageDecoder(worker, PictureOrder.CHANNELS_FIRST).decode(sent)
     assert decoded.steps[BEHAVIOR].agent.tolist() == [worker << 32 | 5, worker << 32 | 300]
     assert np.array_equal(decoded.steps[BEHAVIOR].agent & 0xFFFFFFFF, [5, 300])

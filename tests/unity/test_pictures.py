@@ -17,6 +17,7 @@ from trajtrainer.errors import InvalidDataError
 from trajtrainer.unity import pictures
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import PNG, AgentInfoProto, ObservationProto
+from trajtrainer.unity.versions import PictureOrder
 
 HEIGHT, WIDTH = 5, 7
 
@@ -116,7 +117,7 @@ def raw_agent(image: NDArray[np.uint8], agent_id: int = 0) -> AgentInfoProto:
 
 
 def decoded(*messages: list[AgentInfoProto]) -> NDArray[np.float32] | NDArray[np.uint8]:
-    decoder = MessageDecoder(0, channels_last=True)
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_LAST)
     for index, agents in enumerate(messages):
         last = decoder.decode(message_of({BEHAVIOR: agents}, [] if index else [Space()]))
     return last.steps[BEHAVIOR].obs[0]

@@ -15,36 +15,37 @@ from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
 from trajtrainer.unity.record_parser import parse_records
 from trajtrainer.unity.record_reader import RecordReader
-from trajtrainer.unity.versions import sends_channels_last
+from trajtrainer.unity.versions import PictureOrder
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)
 def test_recording_decodes_to_its_arrays_bit_for_bit(shared_data: Path, name: str) -> None:
     recording = recordings.load(shared_data, name)
-    decoder = MessageDecoder(0, channels_last=sends_channels_last(recording.package_version))
+    decoder = MessageDecoder(0, recording.order)
     found: dict[str, Any] = {}
     specs: dict[str, BehaviorSpec] = {}
     for step, data in enumerate(recording.steps):
         message = decoder.decode(data)
         specs |= message.new_specs
         for behavior, batch in message.steps.items():
-            found |= recordings.as_recorded(step, behavior, batch)
+            found |= recording.as_recorded(step, behavior, batch)
     assert found.keys() == recording.arrays.keys()
     for key, expected in recording.arrays.items():
         assert found[key].dtype == expected.dtype, key
         assert found[key].shape == expected.shape, key
         assert found[key].tobytes() == expected.tobytes(), key
-    _check_specs(specs, recording.description["behaviors"])
+    _check_specs(specs, recording.description["behaviors"], recording.order)
 
 
-def _check_specs(specs: dict[str, BehaviorSpec], expected: dict[str, Any]) -> None:
-    """The description holds shapes as sent: pictures with their channels last."""
+def _check_specs(specs: dict[str, BehaviorSpec], expected: dict[str, Any], pictures: PictureOrder) -> None:
+    """The description holds shapes as announced: pictures of older packages with their channels last."""
     assert specs.keys() == expected.keys()
     for name, spec in specs.items():
         description = expected[name]
         assert spec.action_spec == ActionSpec(description["continuous_size"], tuple(description["discrete_branches"]))
         for observation, sent in zip(spec.observation_specs, description["observations"], strict=True):
-            order = (2, 0, 1) if len(sent["shape"]) == 3 else range(len(sent["shape"]))
+            turned = len(sent["shape"]) == 3 and pictures is PictureOrder.CHANNELS_LAST
+            order = (2, 0, 1) if turned else range(len(sent["shape"]))
             assert observation.shape == tuple(sent["shape"][axis] for axis in order)
             properties = tuple(DimensionProperty(sent["dimension_property"][axis]) for axis in order)
             assert observation.dimension_property == properties
@@ -55,28 +56,27 @@ def _check_specs(specs: dict[str, BehaviorSpec], expected: dict[str, Any]) -> No
 @pytest.mark.parametrize("name", recordings.NAMES)
 def test_the_general_way_reads_the_same(shared_data: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = recordings.load(shared_data, name)
-    channels_last = sends_channels_last(recording.package_version)
-    fast = MessageDecoder(3, channels_last=channels_last)
+    fast = MessageDecoder(3, recording.order)
     fast_messages = [fast.decode(data) for data in recording.steps]
     monkeypatch.setattr(RecordReader, "read", lambda self, data: parse_records(data, self._behavior))
-    general = MessageDecoder(3, channels_last=channels_last)
+    general = MessageDecoder(3, recording.order)
     for data, message in zip(recording.steps, fast_messages, strict=True):
         other = general.decode(data)
         assert list(other.steps) == list(message.steps)
         for behavior, batch in message.steps.items():
-            assert recordings.as_recorded(0, behavior, batch).keys() == (
-                recordings.as_recorded(0, behavior, other.steps[behavior]).keys()
+            assert recording.as_recorded(0, behavior, batch).keys() == (
+                recording.as_recorded(0, behavior, other.steps[behavior]).keys()
             )
             np.testing.assert_equal(
-                recordings.as_recorded(0, behavior, other.steps[behavior]),
-                recordings.as_recorded(0, behavior, batch),
+                recording.as_recorded(0, behavior, other.steps[behavior]),
+                recording.as_recorded(0, behavior, batch),
             )
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)
 def test_pictures_that_need_no_averaging_stay_bytes(shared_data: Path, name: str) -> None:
     recording = recordings.load(shared_data, name)
-    decoder = MessageDecoder(0, channels_last=True)
+    decoder = MessageDecoder(0, recording.order)
     types = {
         (behavior, column.ndim, column.dtype.name)
         for data in recording.steps
@@ -84,7 +84,23 @@ def test_pictures_that_need_no_averaging_stay_bytes(shared_data: Path, name: str
         for column in batch.obs
     }
     pictures = {dtype for _, dimensions, dtype in types if dimensions == 4}
-    assert pictures == ({"uint8", "float32"} if "grid" in name else set())  # the same picture as PNG and raw
+    expected = {"grid": {"uint8", "float32"}, "vis_png": {"uint8"}, "vis_raw": {"float32"}}  # the grid has both
+    assert pictures == expected.get(name.partition("_")[2], set())
+
+
+def test_one_scene_looks_the_same_raw_and_as_png(shared_data: Path) -> None:
+    """Packages since 3.0 announce (channels, height, width) and write the floats as (height, width, channels)."""
+    found = []
+    for name in ("pkg3.0_vis_raw", "pkg3.0_vis_png"):
+        recording = recordings.load(shared_data, name)
+        decoder = MessageDecoder(0, recording.order)
+        batches = [decoder.decode(data).steps for data in recording.steps]
+        found.append([recording.as_recorded(0, "Vis", steps["Vis?team=0"])["0/Vis/d/obs0"] for steps in batches])
+    raw, png = found
+    assert len(raw) == len(png) > 10
+    for ours, theirs in zip(raw, png, strict=True):
+        assert ours.dtype == theirs.dtype == np.float32
+        assert ours.tobytes() == theirs.tobytes()
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)
@@ -97,7 +113,9 @@ def test_recorded_answers_are_encoded_as_the_peer_did(shared_data: Path, name: s
         for behavior, description in recording.description["behaviors"].items()
     }
     initialization, *answers, goodbye = recording.to_player
-    assert encode.initialization(seed=7, num_areas=1) == initialization
+    theirs = UnityMessageProto.FromString(initialization)
+    theirs.unity_input.rl_initialization_input.package_version = "0.28.0"  # some were made with a newer ML-Agents
+    assert encode.initialization(seed=7, num_areas=1) == theirs.SerializeToString()
     assert encode.goodbye() == goodbye
     for expected in answers:
         message = UnityMessageProto.FromString(expected)

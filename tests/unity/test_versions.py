@@ -4,6 +4,7 @@ import pytest
 
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.unity import versions
+from trajtrainer.unity.versions import PictureOrder
 
 
 @pytest.mark.parametrize(
@@ -24,20 +25,20 @@ def test_other_versions_are_refused_with_both_versions_named(version: str) -> No
 @pytest.mark.parametrize(
     ("package", "expected"),
     [
-        ("1.0.0", True),
-        ("1.3.0-preview", True),
-        ("2.0.1", True),
-        ("2.3.0-exp.3", True),
-        ("3.0.0", False),
-        ("3.0.0-exp.1", False),
-        ("4.0.0", False),
-        ("10.1.0", False),
-        ("", False),
-        ("my own player", False),
+        ("1.0.0", PictureOrder.CHANNELS_LAST),
+        ("1.3.0-preview", PictureOrder.CHANNELS_LAST),
+        ("2.0.1", PictureOrder.CHANNELS_LAST),
+        ("2.3.0-exp.3", PictureOrder.CHANNELS_LAST),
+        ("3.0.0", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
+        ("3.0.0-exp.1", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
+        ("4.0.0", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
+        ("10.1.0", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
+        ("", PictureOrder.CHANNELS_FIRST),
+        ("my own player", PictureOrder.CHANNELS_FIRST),
     ],
 )
-def test_packages_before_3_send_channels_last(package: str, expected: bool) -> None:
-    assert versions.sends_channels_last(package) is expected
+def test_the_package_tells_the_order_of_pictures(package: str, expected: PictureOrder) -> None:
+    assert versions.picture_order(package) is expected
 
 
 def test_all_seven_capabilities_are_announced() -> None:

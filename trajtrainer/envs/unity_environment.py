@@ -18,7 +18,6 @@ from trajtrainer.envs.worker_seat import WorkerSeats
 from trajtrainer.envs.workers import Workers
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.unity import executable
 from trajtrainer.unity.analytics import RunAnalytics
@@ -157,8 +156,7 @@ class UnityEnvironment:
             side_channels = (*side_channels, analytics)
         self._worker = worker
         self._reset_is_due = False
-        # Of messages that were answered with a reset before anybody else saw them.
-        self._unseen_specs: dict[str, BehaviorSpec] = {}
+        self._unseen: EnvironmentEvent | None = None
         self._session = PlayerSession(
             file_name=settings.env_path,
             worker_id=worker,
@@ -201,15 +199,14 @@ class UnityEnvironment:
                 return []
             if self._analytics is not None and event.new_specs:
                 self._analytics.announce(event.new_specs)
+            event.statistics = self._statistics.take()
+            event.take_over(self._unseen)
+            self._unseen = None
             if not self._reset_is_due:
-                break
+                return [event]
             self._reset_is_due = False
-            self._unseen_specs |= event.new_specs
+            self._unseen = event
             self._session.start_reset()
-        event.new_specs = self._unseen_specs | event.new_specs
-        event.statistics = self._statistics.take()
-        self._unseen_specs = {}
-        return [event]
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
         """See ``Environment``.

@@ -69,7 +69,9 @@ class WorkerProcess:
             self._events.announce(behavior_id, spec, observation_types)
             self._actions.announce(behavior_id, spec.action_spec)
         steps = self._events.read()
-        return EnvironmentEvent(self._worker, steps, extras.new_specs, extras.statistics, extras.is_reset)
+        return EnvironmentEvent(
+            self._worker, steps, extras.new_specs, extras.statistics, extras.is_reset, extras.misread_elsewhere
+        )
 
     def write_actions(self, actions: Mapping[str, ActionBatch]) -> BlockAddress | None:
         """Puts the actions into the block; returns where it is if it is a new one."""

@@ -38,13 +38,14 @@ class EventExtras:
 
     Attributes:
         layouts: behaviours whose agents come for the first time: id, spec, numpy types of the observations.
-        new_specs, statistics, is_reset: see ``EnvironmentEvent``.
+        new_specs, statistics, is_reset, misread_elsewhere: see ``EnvironmentEvent``.
     """
 
     layouts: list[tuple[str, BehaviorSpec, tuple[str, ...]]]
     new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
     is_reset: bool = False
+    misread_elsewhere: frozenset[str] = frozenset()
 
 
 class WorkerBugError(RuntimeError):

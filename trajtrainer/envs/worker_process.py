@@ -140,7 +140,9 @@ class _Worker:
         """Waits for what the environment sends next and hands it over."""
         event = environment.wait()[0]
         self._specs |= event.new_specs
-        extras = messages.EventExtras(self._announce(event), event.new_specs, event.statistics, event.is_reset)
+        extras = messages.EventExtras(
+            self._announce(event), event.new_specs, event.statistics, event.is_reset, event.misread_elsewhere
+        )
         needed = self._events.room_for(event.steps)
         if needed > self._events.block.size:
             self._events.use(self._larger_block(needed))

@@ -14,7 +14,7 @@ from trajtrainer.envs.seat import Connected, Report, Seat, Seats
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, Statistic
+from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 
 _LOGGER = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class _Place:
         has_connected: whether it ever came up.
         reset_is_due: its next event will be answered with a reset before anybody sees it.
         changes: parameters that it does not have yet.
-        unseen_specs, unseen_statistics: of events that nobody saw.
+        unseen: an event that was answered with a reset before anybody saw it.
         start_s: when it is started again, while it is down.
         connected_s: when it came up.
     """
@@ -52,8 +52,7 @@ class _Place:
     has_connected: bool = False
     reset_is_due: bool = False
     changes: dict[str, Sampler] = field(default_factory=dict)
-    unseen_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
-    unseen_statistics: list[Statistic] = field(default_factory=list)
+    unseen: EnvironmentEvent | None = None
     start_s: float = 0.0
     connected_s: float = 0.0
 
@@ -178,11 +177,10 @@ class Workers:
             return None
         place.phase = _Phase.WAITING
         self._check_specs(place, report.new_specs)
-        report.new_specs = place.unseen_specs | report.new_specs
-        report.statistics = place.unseen_statistics + report.statistics
-        place.unseen_specs, place.unseen_statistics = {}, []
+        report.take_over(place.unseen)
+        place.unseen = None
         if place.reset_is_due:
-            place.unseen_specs, place.unseen_statistics = report.new_specs, report.statistics
+            place.unseen = report
             self._reset(place)
             return None
         return report
@@ -215,7 +213,7 @@ class Workers:
         place.phase = _Phase.DOWN
         place.start_s = now_s + delay_s
         place.reset_is_due = False
-        place.unseen_specs, place.unseen_statistics = {}, []
+        place.unseen = None
         most = self._settings.max_lifetime_restarts
         _LOGGER.warning(
             "Restarting worker[%d] in %.2f s (restart %d%s) after: %s",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.runtime.checkpoint_state import from_checkpoint, to_checkpoint
+from trajtrainer.runtime.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.runtime.checkpoints import CheckpointManager
 from trajtrainer.runtime.collector import ActingBehavior
 from trajtrainer.runtime.replay_files import ReplayFiles, load_replay, remove_replay
@@ -77,8 +78,16 @@ class Behaviors:
     trainers: dict[str, RLTrainer] = field(default_factory=dict)
     replays: ReplayFiles = field(default_factory=ReplayFiles)
 
-    def make(self, behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch) -> ActingBehavior:
+    def make(
+        self, behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch, *, misread_elsewhere: bool = False
+    ) -> ActingBehavior:
         """All parts of a behaviour that appears, restored from a checkpoint where the settings ask for it.
+
+        Args:
+            behavior_id: of the behaviour.
+            spec: what its agents see and do.
+            first: agents of it, which show the types of their observations.
+            misread_elsewhere: ML-Agents reads its uncompressed pictures in the wrong order.
 
         Raises:
             SettingsError: the configuration does not cover it.
@@ -124,7 +133,7 @@ class Behaviors:
         )
         manager = CheckpointManager(files, self.status, settings.keep_checkpoints, writes=self.folder.writes)
         self.known[name] = Behavior(trainer, policy, manager)
-        self._restore(self.known[name])
+        self._restore(self.known[name], misread_elsewhere=misread_elsewhere)
         self.trainers[name] = trainer
         reporter.add_hyperparameters(hyperparameters_text(trainer_mapping(settings)))
         reporter.add_source(Throughput({"Perf/Agent Steps per Second": lambda: trainer.step}))
@@ -172,7 +181,7 @@ class Behaviors:
             self.replays.save(trainer, behavior.checkpoints.folder.path)
         self.on_checkpoint()
 
-    def _restore(self, behavior: Behavior) -> None:
+    def _restore(self, behavior: Behavior, *, misread_elsewhere: bool) -> None:
         """Resumes, or takes another run's weights, or begins from scratch."""
         trainer = behavior.trainer
         name = trainer.behavior
@@ -180,6 +189,7 @@ class Behaviors:
             loaded = behavior.checkpoints.resume()
             if loaded is not None:
                 from_checkpoint(loaded.state, trainer, behavior.policy, str(loaded.path), reset_step=False)
+                _warn_of_misread_pictures(loaded.state, loaded.path, misread_elsewhere=misread_elsewhere)
                 logger.info("Resuming training from step %d.", trainer.step)
                 if self.folder.writes:
                     load_replay(trainer, behavior.checkpoints.folder.path)
@@ -190,8 +200,21 @@ class Behaviors:
         path = self.folder.initial_weights(name, trainer.settings.init_path, listed=listed)
         if path is not None:
             logger.info("Initializing from %s.", path)
-            from_checkpoint(read_checkpoint(path), trainer, behavior.policy, str(path), reset_step=True)
+            state = read_checkpoint(path)
+            from_checkpoint(state, trainer, behavior.policy, str(path), reset_step=True)
+            _warn_of_misread_pictures(state, path, misread_elsewhere=misread_elsewhere)
             logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
+
+
+def _warn_of_misread_pictures(state: Mapping[str, Any], path: Path, *, misread_elsewhere: bool) -> None:
+    if misread_elsewhere and not is_ours(state):
+        logger.warning(
+            "The weights of %s are of ML-Agents, which reads the uncompressed pictures of this player's package in the "
+            "wrong order (height, width, channels as channels, height, width). They have learnt from scrambled "
+            "pictures and see the right ones from now on, as in the game: expect lower rewards at first, or start "
+            "afresh. Pictures sent as PNG are not affected.",
+            path,
+        )
 
 
 def _is_finite(trainer: RLTrainer) -> bool:

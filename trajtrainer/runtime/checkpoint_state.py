@@ -10,6 +10,7 @@ from torch import Tensor
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import first_line
 from trajtrainer.export.checkpoint_interop import from_peer, to_peer
+from trajtrainer.export.peer_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.nn.acting import Policy
@@ -26,6 +27,11 @@ def to_checkpoint(trainer: RLTrainer, policy: Policy) -> dict[str, Any]:
     )
     state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
     return to_peer(state)
+
+
+def is_ours(content: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint was written here and not by ML-Agents."""
+    return EXTRA in content
 
 
 def from_checkpoint(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -60,8 +61,13 @@ class _Waiting:
     rows: LongArray
 
 
-# Called once per behaviour name, when it first appears, with a message that shows its observations' types.
-BehaviorFactory = Callable[[BehaviorId, BehaviorSpec, StepBatch], ActingBehavior]
+class BehaviorFactory(Protocol):
+    """Makes what the collector needs of a behaviour. Called once per name, when it first appears."""
+
+    def __call__(
+        self, behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch, *, misread_elsewhere: bool
+    ) -> ActingBehavior:
+        """``first`` shows its observations' types; ``misread_elsewhere`` as in ``EnvironmentEvent``."""
 
 
 class Collector:
@@ -75,6 +81,7 @@ class Collector:
         self._timers = timers
         self._ids: dict[str, BehaviorId] = {}
         self._specs: dict[str, BehaviorSpec] = {}
+        self._misread_elsewhere: frozenset[str] = frozenset()
 
     def collect(self, timeout_s: float | None = None) -> int:
         """Waits for messages, records them, decides for all waiting agents at once and answers.
@@ -102,6 +109,7 @@ class Collector:
 
     def _record(self, event: EnvironmentEvent, waiting: dict[str, list[_Waiting]]) -> None:
         self._specs.update(event.new_specs)
+        self._misread_elsewhere |= event.misread_elsewhere
         if event.is_reset:
             for behavior in self.behaviors.values():
                 behavior.processor.drop(event.worker)
@@ -136,7 +144,12 @@ class Collector:
             parsed = self._ids[behavior_id] = BehaviorId.parse(behavior_id)
         behavior = self.behaviors.get(parsed.name)
         if behavior is None:
-            behavior = self._make_behavior(parsed, self._specs[behavior_id], batch)
+            behavior = self._make_behavior(
+                parsed,
+                self._specs[behavior_id],
+                batch,
+                misread_elsewhere=behavior_id in self._misread_elsewhere,
+            )
             self.behaviors[parsed.name] = behavior
         return parsed.name, behavior
 

@@ -194,9 +194,11 @@ class _Run:
     def _make_controller(self, environment: Environment, stop: StopRequest, view: ProgressView) -> Controller:
         lessons = LessonKeeper(self._curriculum, environment, self._status)
 
-        def make_behavior(behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch) -> ActingBehavior:
+        def make_behavior(
+            behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch, *, misread_elsewhere: bool
+        ) -> ActingBehavior:
             with self._timers("make_behavior"):
-                behavior = self._behaviors.make(behavior_id, spec, first)
+                behavior = self._behaviors.make(behavior_id, spec, first, misread_elsewhere=misread_elsewhere)
             behavior.reporter.add_source(lessons.statistics)
             messages = {"Perf/Environment Steps per Second": lambda: collector.num_messages}
             behavior.reporter.add_source(Throughput(messages))

@@ -13,7 +13,7 @@ from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 
 API_VERSION = "1.5.0"
 PACKAGE_VERSION = "3.0.0"
-CHANNELS_FIRST_PACKAGE = 3  # older packages send pictures as height, width, channels
+CHANNELS_FIRST_PACKAGE = 3  # older packages announce pictures as height, width, channels
 # What u8 becomes on the wire; the very numbers that a receiver gets who divides the pixels of a PNG by 255.
 _BYTE_TO_FLOAT: NDArray[np.float32] = np.arange(256, dtype=np.float32) / np.float32(255.0)
 
@@ -40,6 +40,7 @@ class WireStyle:
 
     @property
     def channels_last(self) -> bool:
+        """Whether pictures are announced as (height, width, channels). Their floats always stand so."""
         major = self.package_version.split(".")[0]
         return major.isdigit() and int(major) < CHANNELS_FIRST_PACKAGE
 
@@ -77,7 +78,7 @@ class WireStyle:
 
     def floats(self, column: ObservationArray) -> NDArray[np.float32]:
         """An observation column [n, *O] as the floats that are sent, f32 [n, size]."""
-        if column.ndim == 4 and self.channels_last:
+        if column.ndim == 4:
             column = column.transpose(0, 2, 3, 1)
         if column.dtype == np.uint8:
             column = _BYTE_TO_FLOAT[column]

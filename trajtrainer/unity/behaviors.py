@@ -17,6 +17,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     ObservationProto,
     continuous,
 )
+from trajtrainer.unity.versions import PictureOrder
 
 _PICTURE_RANK = 3
 # No space of a real game comes near; a damaged message must not make anyone allocate gigabytes.
@@ -30,8 +31,9 @@ class Sensor:
     Attributes:
         index: its place among the agent's observations.
         spec: shape and properties, pictures as (channels, height, width).
-        wire_shape: the shape as sent, pictures perhaps as (height, width, channels).
-        channels_last: whether they are.
+        wire_shape: the shape as announced, pictures perhaps as (height, width, channels).
+        float_shape: the shape in which its floats stand.
+        channels_last: whether that is (height, width, channels).
         compressed: the first agent's came as PNG.
         dtype: f32, or u8 for pictures that came as PNG and need no averaging of channels.
     """
@@ -39,6 +41,7 @@ class Sensor:
     index: int
     spec: ObservationSpec
     wire_shape: tuple[int, ...]
+    float_shape: tuple[int, ...]
     channels_last: bool
     compressed: bool
     dtype: np.dtype[np.float32] | np.dtype[np.uint8]
@@ -46,6 +49,11 @@ class Sensor:
     @property
     def label(self) -> str:
         return f"sensor {self.spec.name!r} (observation {self.index})"
+
+    @property
+    def is_misread_by_ml_agents(self) -> bool:
+        """Whether ML-Agents takes its floats for the order that was announced, and they are not."""
+        return not self.compressed and self.wire_shape != self.float_shape and self.spec.shape[0] > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class Behavior:
     mask_size: int
 
 
-def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, *, channels_last: bool) -> Behavior:
+def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder) -> Behavior:
     """A behaviour from its announcement and the first agent that came with it.
 
     Raises:
@@ -66,8 +74,7 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, *, 
     """
     name = parameters.brain_name
     sensors = tuple(
-        _sensor(index, observation, name, channels_last=channels_last)
-        for index, observation in enumerate(first_agent.observations)
+        _sensor(index, observation, name, order) for index, observation in enumerate(first_agent.observations)
     )
     action_spec = _action_spec(parameters)
     return Behavior(
@@ -78,7 +85,7 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, *, 
     )
 
 
-def _sensor(index: int, observation: ObservationProto, behavior: str, *, channels_last: bool) -> Sensor:
+def _sensor(index: int, observation: ObservationProto, behavior: str, order: PictureOrder) -> Sensor:
     where = f"Behaviour {behavior!r}, sensor {observation.name!r} (observation {index})"
     wire_shape = tuple(observation.shape)
     if not wire_shape or min(wire_shape) < 1:
@@ -93,12 +100,15 @@ def _sensor(index: int, observation: ObservationProto, behavior: str, *, channel
         )
     if observation.observation_type not in (ObservationType.DEFAULT.value, ObservationType.GOAL_SIGNAL.value):
         raise InvalidDataError(f"{where} announces the observation type {observation.observation_type}, not 0 or 1.")
-    channels_last = channels_last and len(wire_shape) == _PICTURE_RANK
+    is_picture = len(wire_shape) == _PICTURE_RANK
+    if is_picture and order is PictureOrder.CHANNELS_LAST:
+        shape, properties = _channels_first(wire_shape), _channels_first(properties)
+    else:
+        shape = wire_shape
+    channels_last = is_picture and order is not PictureOrder.CHANNELS_FIRST
     spec = ObservationSpec(
-        shape=_channels_first(wire_shape) if channels_last else wire_shape,
-        dimension_property=tuple(
-            DimensionProperty(value) for value in (_channels_first(properties) if channels_last else properties)
-        ),
+        shape=shape,
+        dimension_property=tuple(map(DimensionProperty, properties)),
         observation_type=ObservationType(observation.observation_type),
         name=observation.name,
     )
@@ -116,7 +126,8 @@ def _sensor(index: int, observation: ObservationProto, behavior: str, *, channel
             f"{where} announces the shape {wire_shape}, which is {math.prod(wire_shape)} numbers, "
             f"but its first agent sent {len(observation.float_data.data)}."
         )
-    return Sensor(index, spec, wire_shape, channels_last, compressed, dtype)
+    float_shape = (*shape[1:], shape[0]) if channels_last else shape
+    return Sensor(index, spec, wire_shape, float_shape, channels_last, compressed, dtype)
 
 
 def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
 from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError
 from trajtrainer.unity.record_parser import parse_records
 from trajtrainer.unity.record_reader import RecordReader
+from trajtrainer.unity.versions import PictureOrder
 
 STATUS_OK = 200
 
@@ -34,12 +35,14 @@ class DecodedMessage:
         status: of the header; anything but 200 is a goodbye.
         steps: behaviour id -> agents, in the message's order; none without agents.
         new_specs: behaviours that this message shows for the first time.
+        misread_elsewhere: those of them whose uncompressed pictures ML-Agents reads in the wrong order.
         side_channel: frames of the side channels.
     """
 
     status: int
     steps: dict[str, StepBatch] = field(default_factory=dict)
     new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
+    misread_elsewhere: set[str] = field(default_factory=set)
     side_channel: bytes = b""
 
 
@@ -48,12 +51,12 @@ class MessageDecoder:
 
     Args:
         worker: goes into the agent ids.
-        channels_last: the player sends pictures as (height, width, channels).
+        order: how the player sends pictures.
     """
 
-    def __init__(self, worker: int, *, channels_last: bool) -> None:
+    def __init__(self, worker: int, order: PictureOrder) -> None:
         self._worker_bits = np.int64(worker << WORKER_SHIFT)
-        self._channels_last = channels_last
+        self._order = order
         self._behaviors: dict[str, tuple[Behavior, RecordReader | None]] = {}
         self._announcements: dict[str, BrainParametersProto] = {}
 
@@ -74,7 +77,10 @@ class MessageDecoder:
         for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():
             if agents:
                 if behavior_id not in self._behaviors:
-                    decoded.new_specs[behavior_id] = self._meet(behavior_id, agents)
+                    behavior = self._meet(behavior_id, agents)
+                    decoded.new_specs[behavior_id] = behavior.spec
+                    if any(sensor.is_misread_by_ml_agents for sensor in behavior.sensors):
+                        decoded.misread_elsewhere.add(behavior_id)
                 decoded.steps[behavior_id] = self._steps(behavior_id, agents)
         decoded.side_channel = output.rl_output.side_channel
         return decoded
@@ -86,7 +92,7 @@ class MessageDecoder:
             raise InvalidDataError(f"The player announced a behaviour in no valid message ({error}).") from error
         self._announcements[parameters.brain_name] = parameters
 
-    def _meet(self, behavior_id: str, agents: bytes) -> BehaviorSpec:
+    def _meet(self, behavior_id: str, agents: bytes) -> Behavior:
         parameters = self._announcements.get(behavior_id)
         if parameters is None:
             raise InvalidDataError(
@@ -97,12 +103,12 @@ class MessageDecoder:
             first = UnityRLOutputProto.ListAgentInfoProto.FromString(agents).value[0]
         except (DecodeError, IndexError) as error:
             raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
-        behavior = announced(parameters, first, channels_last=self._channels_last)
+        behavior = announced(parameters, first, self._order)
         reader = None
         if not any(sensor.compressed for sensor in behavior.sensors):
             reader = RecordReader(behavior, ObservationBlock.of(first.observations))
         self._behaviors[behavior_id] = behavior, reader
-        return behavior.spec
+        return behavior
 
     def _steps(self, behavior_id: str, agents: bytes) -> StepBatch:
         behavior, reader = self._behaviors[behavior_id]

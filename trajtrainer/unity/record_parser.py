@@ -113,5 +113,5 @@ def _floats(observation: columnar_pb2.Observation, sensor: Sensor) -> Observatio
         raise pictures.PictureError(
             f"it holds {len(numbers)} numbers, but its shape {sensor.wire_shape} needs {expected}"
         )
-    numbers = numbers.reshape(sensor.wire_shape)
+    numbers = numbers.reshape(sensor.float_shape)
     return np.moveaxis(numbers, -1, 0) if sensor.channels_last else numbers

@@ -215,7 +215,7 @@ class RecordReader:
         if layout.action_mask >= 0 and not layout.done:
             batch.mask[rows] = part.column(data, layout.action_mask, (self._behavior.mask_size,), _BOOL)
         for sensor, offset, observations in zip(self._behavior.sensors, layout.floats, batch.obs, strict=True):
-            found = part.column(data, offset, sensor.wire_shape, _FLOAT)
+            found = part.column(data, offset, sensor.float_shape, _FLOAT)
             observations[rows] = np.moveaxis(found, -1, 1) if sensor.channels_last else found
 
 

@@ -24,7 +24,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     UnityRLInitializationOutputProto,
 )
 from trajtrainer.unity.side_channels import ANALYTICS_ID, SideChannel, SideChannels, TrainingAnalyticsChannel
-from trajtrainer.unity.versions import check_api_version, sends_channels_last
+from trajtrainer.unity.versions import check_api_version, picture_order
 
 _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 5004
@@ -131,7 +131,7 @@ class PlayerSession:
             raise
         self.capabilities: UnityRLCapabilitiesProto = announced.capabilities
         self.package_version = announced.package_version
-        self._decoder = decode.MessageDecoder(worker_id, channels_last=sends_channels_last(announced.package_version))
+        self._decoder = decode.MessageDecoder(worker_id, picture_order(announced.package_version))
         if not announced.capabilities.trainingAnalytics or worker_id != 0:
             self._channels.mute(ANALYTICS_ID)
         analytics.environment_initialized()
@@ -312,7 +312,13 @@ class PlayerSession:
             self._encoders[name] = encode.ActionEncoder(name, spec.action_spec)
         self._steps = message.steps
         is_reset, self._is_reset = self._is_reset, False
-        return EnvironmentEvent(self._worker, message.steps, message.new_specs, is_reset=is_reset)
+        return EnvironmentEvent(
+            self._worker,
+            message.steps,
+            message.new_specs,
+            misread_elsewhere=frozenset(message.misread_elsewhere),
+            is_reset=is_reset,
+        )
 
 
 def _check_status(status: int) -> None:

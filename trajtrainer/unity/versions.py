@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 
 from trajtrainer.unity.faults import PlayerVersionError
@@ -11,6 +12,14 @@ API_VERSION = "1.5.0"
 _API = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.].*)?")
 _PACKAGE_MAJOR = re.compile(r"\s*(\d+)")
 _CHANNELS_FIRST_SINCE = 3
+
+
+class PictureOrder(enum.Enum):
+    """The order of the dimensions of a picture that is sent as floats, as announced and as the floats stand."""
+
+    CHANNELS_LAST = enum.auto()  # both (height, width, channels)
+    ANNOUNCED_CHANNELS_FIRST = enum.auto()  # announced (channels, height, width), sent (height, width, channels)
+    CHANNELS_FIRST = enum.auto()  # both (channels, height, width)
 
 
 def check_api_version(player_version: str, package_version: str) -> None:
@@ -30,13 +39,19 @@ def check_api_version(player_version: str, package_version: str) -> None:
     )
 
 
-def sends_channels_last(package_version: str) -> bool:
-    """Whether the package sends pictures as (height, width, channels): all before 3.0 do.
+def picture_order(package_version: str) -> PictureOrder:
+    """Return the order in which this version of the package sends pictures.
 
-    A version that is none, as a player of another make may send, counts as current.
+    Packages since 3.0 announce their pictures with the channels first, but their C# goes on writing the floats with the
+    channels last (``TensorShapeExtensions.Index``), and gives Unity's inference the right picture. A player of another
+    make, whose version is none, is taken at its word.
     """
     match = _PACKAGE_MAJOR.match(package_version)
-    return match is not None and int(match[1]) < _CHANNELS_FIRST_SINCE
+    if match is None:
+        return PictureOrder.CHANNELS_FIRST
+    if int(match[1]) < _CHANNELS_FIRST_SINCE:
+        return PictureOrder.CHANNELS_LAST
+    return PictureOrder.ANNOUNCED_CHANNELS_FIRST
 
 
 def capabilities() -> UnityRLCapabilitiesProto:
