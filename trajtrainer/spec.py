@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import parse_qs
 
 from mlagents_envs.base_env import (
     ActionSpec,
@@ -15,7 +16,7 @@ from mlagents_envs.base_env import (
     ObservationType,
 )
 
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.errors import InvalidDataError, UnsupportedError
 
 __all__ = [
     "ActionSpec",
@@ -71,6 +72,10 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
     )
 
 
+_TEAM = re.compile(r"-?[0-9]{1,10}")
+_LONGEST_SHOWN = 40
+
+
 @dataclass(frozen=True, slots=True)
 class BehaviorId:
     """A behaviour as Unity names it, ``Name?team=1``: the YAML key and the team.
@@ -85,7 +90,18 @@ class BehaviorId:
 
     @classmethod
     def parse(cls, full: str) -> BehaviorId:
-        parts = urlparse(full)
-        team = parse_qs(parts.query).get("team", ["0"])[0]
-        name = full.split("?", 1)[0]
-        return cls(full=full, name=name, team=int(team) if team.lstrip("-").isdigit() else 0)
+        """Take a behaviour's full name apart. Without a team it is team 0.
+
+        Raises:
+            InvalidDataError: the team is no whole number of 32 bits.
+        """
+        # Not as a URL: "//[x" is none, but a name.
+        name, _, query = full.partition("?")
+        team = parse_qs(query.partition("#")[0]).get("team", ["0"])[0]
+        if not _TEAM.fullmatch(team):
+            shown = team if len(team) <= _LONGEST_SHOWN else f"{team[:_LONGEST_SHOWN]}..."
+            raise InvalidDataError(
+                f"Behaviour {name!r} has the team {shown!r}. Expected a whole number, as Unity sends it "
+                "(Behavior Parameters, Team Id)."
+            )
+        return cls(full=full, name=name, team=int(team))

@@ -117,6 +117,7 @@ ALL_FAULTS = [
     "quit@{at}",
     "nan-observation@{at}",
     "wrong-size@{at}",
+    "duplicate-id@{at}",
 ]
 IN_WORKERS = [AT_START, "crash@{at}:7", "rubbish@0", "hang@{at}"]
 

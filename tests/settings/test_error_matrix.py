@@ -249,6 +249,16 @@ WRONG = [
         "a.yaml:5: behaviors.A.hyperparameters.beta_schedule: found 'cosine', expected one of constant, linear",
     ),
     (behavior("max_steps: abc"), "a.yaml:4: behaviors.A.max_steps: found 'abc', expected a whole number"),
+    (
+        behavior(f"max_steps: {2**1024}"),
+        "a.yaml:4: behaviors.A.max_steps: found 179769313486231590772930519078902473361797697894230657273..., "
+        "expected a whole number of at most 64 bits",
+    ),
+    (
+        behavior(f"max_steps: 0x{'f' * 5000}"),
+        "a.yaml:4: behaviors.A.max_steps: found '0xffffffffffffffffffffffffffffffffffffffffffffffffffffff..., "
+        "expected a whole number",
+    ),
     (behavior("max_steps: .inf"), "a.yaml:4: behaviors.A.max_steps: found inf, expected a whole number"),
     (behavior("max_steps: true"), "a.yaml:4: behaviors.A.max_steps: found true, expected a whole number"),
     (behavior("max_steps: [1]"), "a.yaml:4: behaviors.A.max_steps: found a list, expected a whole number"),

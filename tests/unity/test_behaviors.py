@@ -10,6 +10,7 @@ from trajtrainer.spec import ActionSpec, DimensionProperty, ObservationType
 from trajtrainer.unity.behaviors import announced
 from trajtrainer.unity.proto.communicator_pb2 import (
     GOAL_SIGNAL,
+    PNG,
     AgentInfoProto,
     BrainParametersProto,
     ObservationProto,
@@ -105,7 +106,12 @@ def test_missing_dimension_properties_are_unspecified() -> None:
         (floats((0,), 0), r"the shape \(0,\)"),
         (floats((4, -1), 4), r"the shape \(4, -1\)"),
         (floats((4,), 3), "is 4 numbers, but its first agent sent 3"),
-        (floats((2**30, 2**30), 3), "its first agent sent 3"),
+        (floats((2**30, 2**30), 3), f"{2**60} numbers per agent; at most 16777216"),
+        (floats((1,) * 65, 1), "a shape of 65 dimensions; at most 16"),
+        (
+            ObservationProto(shape=[3, 13000, 13000], compression_type=PNG, compressed_data=b"PNG"),
+            "507000000 numbers per agent; at most 16777216",
+        ),
         (ObservationProto(shape=[1], dimension_properties=[1, 1]), r"dimension properties \(1, 1\)"),
         (ObservationProto(shape=[1], dimension_properties=[9]), r"dimension properties \(9,\)"),
         (ObservationProto(shape=[1], observation_type=3), "observation type 3"),  # type: ignore[arg-type]
@@ -117,6 +123,17 @@ def test_impossible_sensors_are_refused(observation: ObservationProto, text: str
         announced(Space().parameters(), with_observation(observation), PictureOrder.CHANNELS_FIRST)
     assert repr(BEHAVIOR) in str(caught.value)
     assert "(observation 0)" in str(caught.value)
+
+
+def test_more_than_any_game_needs_is_refused() -> None:
+    small, large = floats((1,), 1), floats((2**23,), 2**23)
+    for space, observations, text in (
+        (Space(), [small] * 1001, "1001 observations; at most 1000"),
+        (Space(), [large] * 3, f"its 3 sensors announce {3 * 2**23} numbers per agent"),
+        (Space(branches=(1,) * 100_000), [small], "100000 discrete branches; at most 1000"),
+    ):
+        with pytest.raises(InvalidDataError, match=text):
+            announced(space.parameters(), AgentInfoProto(observations=observations), PictureOrder.CHANNELS_FIRST)
 
 
 def test_an_agent_without_sensors() -> None:

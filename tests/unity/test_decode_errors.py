@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 from mlagents_envs.exception import UnityObservationException
 
-from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
+from tests.unity.messages import BEHAVIOR, Agent, Space, field_of, message, message_of, varint
 from trajtrainer.errors import InvalidDataError
+from trajtrainer.unity import record_limits
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 from trajtrainer.unity.versions import PictureOrder
@@ -155,3 +157,99 @@ def test_one_id_at_the_end_of_an_episode_and_the_start_of_the_next() -> None:
     assert batch.agent.tolist() == [2, 3, 1, 2]
     assert batch.reward.tolist() == [9.0, 0.0, 0.5, 0.0]
     assert batch.interrupted.tolist() == [True, False]
+
+
+def test_two_decisions_of_one_agent() -> None:
+    text = refused([AGENTS[0], AGENTS[2], AGENTS[1], AGENTS[2], AGENTS[2]])
+    for part in (repr(BEHAVIOR), "the agent 2 asks for 3 decisions", "must be distinct"):
+        assert part in text
+
+
+def test_the_same_agents_again_are_no_duplicates() -> None:
+    decoder = MessageDecoder(3, PictureOrder.CHANNELS_FIRST)
+    for agents in (AGENTS[:2], AGENTS[:2], AGENTS[1:3], [replace(AGENTS[2], done=True), AGENTS[2]]):
+        assert len(decoder.decode(message(SPACE, agents)).steps[BEHAVIOR]) == 2
+
+
+@pytest.mark.parametrize("team", ["--1", "²", "9" * 5000, "one", "1.5", "-"])
+def test_a_team_that_is_no_number(team: str) -> None:
+    space = Space(name=f"Walker?team={team}")
+    with pytest.raises(InvalidDataError, match=r"'Walker' has the team .* Expected a whole number") as caught:
+        MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(message(space, [Agent()]))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["//[x", "//\u2100", "A#b?team=2", "x?team=-3", "B?other=1"])
+def test_any_other_name_will_do(name: str) -> None:
+    decoded = MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(message(Space(name=name), [Agent()]))
+    assert list(decoded.steps) == [name]
+
+
+def test_too_many_behaviors() -> None:
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
+    decoder.decode(message_of({}, [Space(name=f"B{index}?team=0") for index in range(200)]))
+    decoder.decode(message_of({}, [Space(name=f"B{index}?team=0") for index in range(256)]))
+    with pytest.raises(InvalidDataError, match=r"more than 256 behaviours, the last of them 'C\?team=0'"):
+        decoder.decode(message_of({}, [Space(name="C?team=0")]))
+
+
+BLIND = Space(shapes=())
+EMPTY_RECORD = b"\x0a\x00"
+# Unknown field 99, which the fast way leaves to protobuf.
+UNUSUAL_RECORD = b"\x0a\x03\x98\x06\x01"
+CROWDED_RECORD = field_of(1, b"\x6a\x00" * 150_001)
+
+
+@pytest.mark.parametrize(
+    ("agents", "text"),
+    [
+        (EMPTY_RECORD * 100_001, "more than 100000 agents"),
+        (EMPTY_RECORD * 20_000_000, "more than 100000 agents"),
+        (b"\x0a\x00\x0a\x02\x50\x01" * 60_000, "more than 100000 agents"),  # no two of one layout in a row
+        (UNUSUAL_RECORD * 100_001, "more than 100000 agents"),
+    ],
+)
+def test_too_many_records_are_refused_before_they_are_read(agents: bytes, text: str) -> None:
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
+    with pytest.raises(InvalidDataError, match=f"'{re.escape(BEHAVIOR)}'.* {text}"):
+        decoder.decode(message_of({}, [BLIND]) + of_behavior(BEHAVIOR, agents))
+
+
+@pytest.mark.parametrize("before", [b"", UNUSUAL_RECORD])
+def test_too_many_fields_in_a_record(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_limits, "_MOST_FIELDS", 150_000)
+    sent = message_of({}, [BLIND]) + of_behavior(BEHAVIOR, before + CROWDED_RECORD)
+    with pytest.raises(InvalidDataError, match=r"agents have more than 150000 fields"):
+        MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent)
+
+
+def test_too_many_agents_of_all_behaviors_together() -> None:
+    names = [f"B{index}?team=0" for index in range(3)]
+    records = b"".join(field_of(1, b"\x50" + varint(index)) for index in range(40_000))
+    sent = message_of({}, [replace(BLIND, name=name) for name in names])
+    with pytest.raises(InvalidDataError, match="The player sent more than 100000 agents"):
+        MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent + b"".join(of_behavior(n, records) for n in names))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [field_of(1, b"\x12\x00" * 20_000_000), field_of(2, b"\x2a\x00" * 600_000), field_of(1, b"\x12\x00") * 600_000],
+)
+def test_too_many_entries_are_refused_before_they_are_read(entries: bytes) -> None:
+    sent = message(Space(), [Agent()]) + field_of(2, entries)
+    with pytest.raises(InvalidDataError, match=f"message of {len(sent)} bytes with more than 10000 entries"):
+        MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent)
+
+
+def test_a_large_message_with_few_entries_is_read() -> None:
+    count = 300_000
+    space = Space(shapes=((count,),))
+    agent = Agent(observations=((0.5,) * count,))
+    batch = MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(message(space, [agent])).steps[BEHAVIOR]
+    assert batch.obs[0].shape == (1, count)
+
+
+def of_behavior(name: str, agents: bytes) -> bytes:
+    """A message's part with a serialized list of agents."""
+    entry = field_of(1, name.encode()) + field_of(2, agents)
+    return field_of(2, field_of(1, field_of(2, entry)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,7 +78,9 @@ def test_all_ways_of_decoding_agree(data: st.DataObject) -> None:
     space = data.draw(SPACES)
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     announced = False
-    for agents in data.draw(st.lists(repeated(space), min_size=1, max_size=4)):
+    for likes in data.draw(st.lists(repeated(space), min_size=1, max_size=4)):
+        ids = data.draw(st.lists(IDS, min_size=len(likes), max_size=len(likes), unique=True))
+        agents = [replace(agent, id=own) for agent, own in zip(likes, ids, strict=True)]
         sent = message(space, agents, announce=not announced)
         infos = UnityMessageProto.FromString(sent).unity_output.rl_output.agentInfos[BEHAVIOR].value
         decoded = decoder.decode(sent)

@@ -31,6 +31,7 @@ def test_other_versions_are_refused_with_both_versions_named(version: str) -> No
         ("2.3.0-exp.3", PictureOrder.CHANNELS_LAST),
         ("3.0.0", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
         ("3.0.0-exp.1", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
+        ("9" * 5000, PictureOrder.ANNOUNCED_CHANNELS_FIRST),
         ("4.0.0", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
         ("10.1.0", PictureOrder.ANNOUNCED_CHANNELS_FIRST),
         ("", PictureOrder.CHANNELS_FIRST),

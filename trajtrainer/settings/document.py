@@ -139,6 +139,8 @@ class _Loader(yaml.SafeLoader):
     def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         try:
             value = self.construct_object(node)
+            if isinstance(value, int):
+                str(value)  # fails for thousands of hexadecimal digits, which no message could show
         except ValueError:  # it only looks like a date or a number: a 32nd of May, a number of 5000 digits
             return node.value
         except yaml.YAMLError:

@@ -41,7 +41,9 @@ def whole_number(value: object, _type: object = None) -> int:
         InvalidValueError: it is none, or needs more than 64 bits.
     """
     number = _number(value)
-    if number is None or not math.isfinite(number) or number != int(number):
+    if isinstance(number, float) and (not math.isfinite(number) or number != int(number)):
+        number = None
+    if number is None:
         raise refusal(value, "a whole number")
     if abs(number) > _LARGEST_INT:
         raise refusal(value, "a whole number of at most 64 bits")

@@ -16,6 +16,7 @@ Steps count the messages with agents that this process sends, from 1, resets inc
 | ``nan-observation@N:RECORD`` | in step N the first number of this record (0) of each behaviour is NaN |
 | ``infinite-observation@N:RECORD`` | the same with infinity |
 | ``nan-reward@N:RECORD``, ``infinite-reward@N:RECORD`` | the same with the record's reward |
+| ``duplicate-id@N:RECORD`` | in step N this record (0) of each behaviour has the id of the next one, and decides too |
 | ``wrong-size@N:RECORD`` | the same record's first vector is one number too short |
 """
 
@@ -54,6 +55,11 @@ def _reward(value: float) -> Callable[[pb.AgentInfoProto], None]:
     return corrupt
 
 
+def _take_next_id(info: pb.AgentInfoProto) -> None:
+    info.id += 1
+    info.done = False
+
+
 def _shorten(info: pb.AgentInfoProto) -> None:
     del _first_floats(info).data[-1]
 
@@ -68,6 +74,7 @@ CORRUPTIONS: dict[str, Callable[[pb.AgentInfoProto], None]] = {
     "nan-reward": _reward(math.nan),
     "infinite-reward": _reward(-math.inf),
     "wrong-size": _shorten,
+    "duplicate-id": _take_next_id,
 }
 # kind -> whether it takes a step, and the argument used when none is given (None: takes no argument)
 KINDS: dict[str, tuple[bool, str | None]] = {

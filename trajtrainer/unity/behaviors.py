@@ -21,7 +21,11 @@ from trajtrainer.unity.versions import PictureOrder
 
 _PICTURE_RANK = 3
 # No space of a real game comes near; a damaged message must not make anyone allocate gigabytes.
-_MOST_ACTIONS = 1_000_000
+_MOST_ACTIONS = 100_000
+_MOST_BRANCHES = 1_000
+_MOST_SENSORS = 1_000
+_MOST_DIMENSIONS = 16
+_MOST_NUMBERS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,17 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, ord
         InvalidDataError: shapes, types or action sizes that cannot be.
     """
     name = parameters.brain_name
+    if len(first_agent.observations) > _MOST_SENSORS:
+        raise InvalidDataError(
+            f"Behaviour {name!r}: its first agent sent {len(first_agent.observations)} observations; at most "
+            f"{_MOST_SENSORS} are read."
+        )
     sensors = tuple(
         _sensor(index, observation, name, order) for index, observation in enumerate(first_agent.observations)
     )
+    size = sum(math.prod(sensor.wire_shape) for sensor in sensors)
+    if size > _MOST_NUMBERS:
+        raise InvalidDataError(_too_large(f"Behaviour {name!r}: its {len(sensors)} sensors announce", size))
     action_spec = _action_spec(parameters)
     return Behavior(
         id=name,
@@ -87,9 +99,15 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, ord
 
 def _sensor(index: int, observation: ObservationProto, behavior: str, order: PictureOrder) -> Sensor:
     where = f"Behaviour {behavior!r}, sensor {observation.name!r} (observation {index})"
+    if len(observation.shape) > _MOST_DIMENSIONS:
+        raise InvalidDataError(
+            f"{where} announces a shape of {len(observation.shape)} dimensions; at most {_MOST_DIMENSIONS} are read."
+        )
     wire_shape = tuple(observation.shape)
     if not wire_shape or min(wire_shape) < 1:
         raise InvalidDataError(f"{where} announces the shape {wire_shape}. Every dimension must be at least 1.")
+    if math.prod(wire_shape) > _MOST_NUMBERS:
+        raise InvalidDataError(_too_large(f"{where} announces the shape {wire_shape},", math.prod(wire_shape)))
     properties = tuple(observation.dimension_properties) or (0,) * len(wire_shape)
     if len(properties) != len(wire_shape) or not all(
         0 <= value < 2 * DimensionProperty.VARIABLE_SIZE for value in properties
@@ -130,6 +148,13 @@ def _sensor(index: int, observation: ObservationProto, behavior: str, order: Pic
     return Sensor(index, spec, wire_shape, float_shape, channels_last, compressed, dtype)
 
 
+def _too_large(what: str, size: int) -> str:
+    return (
+        f"{what} {size} numbers per agent; at most {_MOST_NUMBERS} are read. Make pictures smaller (Camera Sensor, "
+        "Width and Height) or observe less."
+    )
+
+
 def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
     height, width, channels = values
     return channels, height, width
@@ -138,6 +163,12 @@ def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
 def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
     """The action space, from the fields of packages before 2.0 where the new ones are empty."""
     new = parameters.action_spec
+    num_branches = max(len(new.discrete_branch_sizes), len(parameters.vector_action_size_deprecated))
+    if num_branches > _MOST_BRANCHES:
+        raise InvalidDataError(
+            f"Behaviour {parameters.brain_name!r} announces {num_branches} discrete branches; at most {_MOST_BRANCHES} "
+            "are read."
+        )
     if new.num_continuous_actions or new.num_discrete_actions:
         size, branches = new.num_continuous_actions, tuple(new.discrete_branch_sizes)
     elif parameters.vector_action_space_type_deprecated == continuous:

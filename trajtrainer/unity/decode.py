@@ -4,27 +4,39 @@ unless the player sends PNG or writes its messages in a form that no Unity packa
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import BehaviorSpec
+from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.steps import WORKER_SHIFT, ObservationArray, StepBatch
 from trajtrainer.unity.behaviors import Behavior, announced
 from trajtrainer.unity.faults import InvalidObservationError
 from trajtrainer.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.unity.proto.communicator_pb2 import (
+    AgentInfoProto,
     BrainParametersProto,
-    UnityRLOutputProto,
 )
 from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError
+from trajtrainer.unity.record_limits import check_count, check_records
 from trajtrainer.unity.record_parser import parse_records
 from trajtrainer.unity.record_reader import RecordReader
 from trajtrainer.unity.versions import PictureOrder
+from trajtrainer.unity.wire_fields import fields
 
 STATUS_OK = 200
+# No game comes near these numbers. Beyond them a message would keep the trainer busy, deaf to signals, for minutes.
+_MOST_BEHAVIORS = 256
+_MOST_ENTRIES = 10_000
+# Shorter messages are parsed without a look beforehand: they cannot become much.
+_LOOKED_INTO_FROM = 1 << 20
+_UNITY_OUTPUT = 2
+_RL_OUTPUTS = (1, 2)
+_RECORD = 1
 
 
 @dataclass(slots=True)
@@ -59,6 +71,7 @@ class MessageDecoder:
         self._order = order
         self._behaviors: dict[str, tuple[Behavior, RecordReader | None]] = {}
         self._announcements: dict[str, BrainParametersProto] = {}
+        self._distinct_ids: dict[str, bytes] = {}
 
     def decode(self, data: bytes) -> DecodedMessage:
         """Decodes a serialized ``UnityMessageProto``.
@@ -71,8 +84,9 @@ class MessageDecoder:
         if decoded.status != STATUS_OK:
             return decoded
         output = message.unity_output
-        for parameters in output.rl_initialization_output.brain_parameters:
-            self._announce(parameters)
+        announcements = output.rl_initialization_output.brain_parameters
+        if len(announcements):
+            self._announce(announcements)
         # Of two entries with one key the last one counts, as in every protobuf map.
         for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():
             if agents:
@@ -82,15 +96,23 @@ class MessageDecoder:
                     if any(sensor.is_misread_by_ml_agents for sensor in behavior.sensors):
                         decoded.misread_elsewhere.add(behavior_id)
                 decoded.steps[behavior_id] = self._steps(behavior_id, agents)
+        if len(decoded.steps) > 1:
+            check_count(sum(map(len, decoded.steps.values())), "The player")
         decoded.side_channel = output.rl_output.side_channel
         return decoded
 
-    def _announce(self, data: bytes) -> None:
-        try:
-            parameters = BrainParametersProto.FromString(data)
-        except DecodeError as error:
-            raise InvalidDataError(f"The player announced a behaviour in no valid message ({error}).") from error
-        self._announcements[parameters.brain_name] = parameters
+    def _announce(self, announcements: Sequence[bytes]) -> None:
+        for data in announcements:
+            try:
+                parameters = BrainParametersProto.FromString(data)
+            except DecodeError as error:
+                raise InvalidDataError(f"The player announced a behaviour in no valid message ({error}).") from error
+            self._announcements[parameters.brain_name] = parameters
+            if len(self._announcements) > _MOST_BEHAVIORS:
+                raise InvalidDataError(
+                    f"The player announces more than {_MOST_BEHAVIORS} behaviours, the last of them "
+                    f"{parameters.brain_name!r}. Agents that shall learn the same need the same Behavior Name."
+                )
 
     def _meet(self, behavior_id: str, agents: bytes) -> Behavior:
         parameters = self._announcements.get(behavior_id)
@@ -99,10 +121,8 @@ class MessageDecoder:
                 f"The player sent agents of the behaviour {behavior_id!r}, which it has not announced. "
                 f"Announced: {', '.join(map(repr, self._announcements)) or 'none'}."
             )
-        try:
-            first = UnityRLOutputProto.ListAgentInfoProto.FromString(agents).value[0]
-        except (DecodeError, IndexError) as error:
-            raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
+        BehaviorId.parse(behavior_id)  # raises where the collector could only give up
+        first = _first_agent(agents, behavior_id)
         behavior = announced(parameters, first, self._order)
         reader = None
         if not any(sensor.compressed for sensor in behavior.sensors):
@@ -119,8 +139,23 @@ class MessageDecoder:
         if batch is None:
             batch = parse_records(agents, behavior)
         _check_numbers(batch, behavior)
+        self._check_ids(batch, behavior)
         batch.agent |= self._worker_bits
         return batch
+
+    def _check_ids(self, batch: StepBatch, behavior: Behavior) -> None:
+        """Refuse two decisions for one agent. Most messages have the ids of the one before."""
+        deciding = batch.agent[batch.num_terminal :]
+        ids = deciding.tobytes()
+        if ids == self._distinct_ids.get(behavior.id):
+            return
+        found, counts = np.unique(deciding, return_counts=True)
+        if len(found) < len(deciding):
+            raise InvalidObservationError(
+                f"Behaviour {behavior.id!r}: the agent {found[counts > 1][0]} asks for {counts.max()} decisions in one "
+                "message; one was expected. The ids of a player's agents must be distinct."
+            )
+        self._distinct_ids[behavior.id] = ids
 
 
 def status(data: bytes) -> int:
@@ -133,10 +168,36 @@ def status(data: bytes) -> int:
 
 
 def _parse(data: bytes) -> UnityMessage:
+    if len(data) >= _LOOKED_INTO_FROM:
+        _check_entries(data)
     try:
         return UnityMessage.FromString(data)
     except DecodeError as error:
         raise InvalidDataError(f"The player sent {len(data)} bytes that are no valid message ({error}).") from error
+
+
+def _check_entries(data: bytes) -> None:
+    """Refuse a message of which protobuf would make millions of objects."""
+    outputs = (field for field in fields(data) if field.number == _UNITY_OUTPUT)
+    parts = (part for output in outputs for part in fields(data, *output[1:]) if part.number in _RL_OUTPUTS)
+    entries = (entry for part in parts for entry in fields(data, *part[1:]))
+    if len(list(islice(entries, _MOST_ENTRIES + 1))) > _MOST_ENTRIES:
+        raise InvalidDataError(
+            f"The player sent a message of {len(data)} bytes with more than {_MOST_ENTRIES} entries. Expected one per "
+            f"behaviour, of which there may be {_MOST_BEHAVIORS}."
+        )
+
+
+def _first_agent(agents: bytes, behavior_id: str) -> AgentInfoProto:
+    """The first of a serialized list of agents; the others are left alone."""
+    first = next((field for field in fields(agents) if field.number == _RECORD), None)
+    if first is None:
+        raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf (no record).")
+    check_records(agents[: first.stop], behavior_id)
+    try:
+        return AgentInfoProto.FromString(agents[first.start : first.stop])
+    except DecodeError as error:
+        raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
 
 
 def _check_numbers(batch: StepBatch, behavior: Behavior) -> None:

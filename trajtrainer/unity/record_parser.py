@@ -16,6 +16,7 @@ from trajtrainer.unity.behaviors import Behavior, Sensor
 from trajtrainer.unity.faults import InvalidObservationError
 from trajtrainer.unity.proto import columnar_pb2
 from trajtrainer.unity.proto.communicator_pb2 import PNG, UnityRLOutputProto
+from trajtrainer.unity.record_limits import check_records
 
 
 def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
@@ -54,6 +55,7 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
 
 
 def _agents(data: bytes, behavior: Behavior) -> list[columnar_pb2.AgentInfo]:
+    check_records(data, behavior.id)
     try:
         # Writing anew packs what was sent unpacked and merges what was sent in parts, as `bytes` fields need it.
         usual = UnityRLOutputProto.ListAgentInfoProto.FromString(data)

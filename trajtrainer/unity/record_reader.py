@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from trajtrainer.steps import StepBatch
 from trajtrainer.unity.behaviors import Behavior
 from trajtrainer.unity.record_layout import ObservationBlock, RecordLayout, UnusualRecordError, Varint, read_layout
+from trajtrainer.unity.record_limits import check_count
 
 _FLOAT = np.dtype("<f4")
 _BYTE = np.dtype(np.uint8)
@@ -120,6 +121,7 @@ class RecordReader:
 
         Raises:
             UnusualRecordError: at least one record is not in the usual form.
+            InvalidDataError: there are too many.
         """
         pattern = self._patterns.get(len(data))
         if pattern is None or not all(part.hold(data) for part in pattern.parts):
@@ -146,6 +148,7 @@ class RecordReader:
             if run is None or run.kind != kind:
                 run = _Run(kind, position)
                 runs.append(run)
+                check_count(len(runs), f"Behaviour {self._behavior.id!r}")
             run.count += 1
             position += record_size
             if run.count == _STREAK:
@@ -169,6 +172,7 @@ class RecordReader:
 
     def _pattern(self, runs: list[_Run]) -> _Pattern:
         """Gives every record its row: terminal ones first, each sort in the order of the message."""
+        check_count(sum(run.count for run in runs), f"Behaviour {self._behavior.id!r}")
         num_terminal = sum(run.count for run in runs if self._layouts[run.kind].done)
         interrupted = np.zeros(num_terminal, np.bool_)
         next_terminal, next_decision = 0, num_terminal

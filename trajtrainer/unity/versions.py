@@ -10,7 +10,7 @@ from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 
 API_VERSION = "1.5.0"
 _API = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.].*)?")
-_PACKAGE_MAJOR = re.compile(r"\s*(\d+)")
+_PACKAGE_MAJOR = re.compile(r"\s*(\d{1,9})")
 _CHANNELS_FIRST_SINCE = 3
 
 
