@@ -31,5 +31,9 @@ class InvalidDataError(EnvironmentFaultError):
     """The environment sent values that no trainer can learn from (NaN, wrong sizes, rubbish)."""
 
 
+class OutOfMemoryError(TrajtrainerError):
+    """There is no memory for what the environment observes and the settings ask for."""
+
+
 class UnsupportedError(TrajtrainerError):
     """A sensor, action space or trainer that this version does not train."""

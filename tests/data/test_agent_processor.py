@@ -23,6 +23,7 @@ from tests.data.streams import (
     random_stream,
     vector_spec,
 )
+from trajtrainer.data import agent_processor
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, concatenate, gather, release
@@ -348,3 +349,65 @@ def test_empty_message_and_bad_horizon() -> None:
     assert recorded.trajectories is None
     with pytest.raises(ValueError, match="time_horizon is 0"):
         AgentProcessor(game.pool, 0)
+
+
+def test_agents_that_vanish_without_a_word_do_not_fill_the_memory() -> None:
+    """500 new ids per message, and none ever ends."""
+    spec = vector_spec()
+    pool = RowPool(spec, [np.float32], poison=True)
+    processor, numbers = AgentProcessor(pool, 64), Numbers(spec, 0)
+    given_up = 0
+    for message in range(100):
+        batch = numbers.steps(Message(0, (), tuple(range(500 * message, 500 * message + 500))))
+        recorded = processor.record(batch)
+        processor.acted(recorded.rows, numbers.actions(500))
+        given_up += recorded.num_given_up
+    held = pool.capacity - pool.num_free
+    assert held == 50_000 - given_up
+    assert 7_500 <= held <= 10_000
+    assert pool.capacity <= 2 * 10_000
+    processor.drop()
+    assert pool.num_free == pool.capacity
+
+
+@pytest.fixture
+def at_most_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_processor, "_FEWEST_KEPT", 8)
+    monkeypatch.setattr(agent_processor, "_MOST_KEPT", 8)
+
+
+@pytest.mark.usefixtures("at_most_8")
+def test_those_who_were_silent_for_the_longest_time_are_given_up() -> None:
+    spec = vector_spec()
+    pool = RowPool(spec, [np.float32], poison=True)
+    processor, numbers = AgentProcessor(pool, 64), Numbers(spec, 0)
+
+    def decide(*agents: int, ended: tuple[tuple[int, bool], ...] = ()) -> tuple[int, list[int]]:
+        batch = numbers.steps(Message(0, ended, agents))
+        recorded = processor.record(batch)
+        processor.acted(recorded.rows[batch.num_terminal :], numbers.actions(len(agents)))
+        return recorded.num_given_up, recorded.episode_lengths
+
+    for _ in range(3):  # the same message again and again: 1 is seen until its end
+        assert decide(1, 2) == (0, [])
+    for agent in (3, 4, 5, 6, 7, 8, 2):
+        assert decide(agent) == (0, [])
+    assert decide(9) == (3, [])  # of nine, six are kept: 1, 3 and 4 go
+    ended = tuple((agent, False) for agent in range(1, 10))
+    assert decide(ended=ended) == (0, [3, 0, 0, 0, 0, 0])  # 2 has decided four times, 5 to 9 once each
+    assert pool.capacity - pool.num_free == 5 + 4 + 6  # what the trajectories have
+    assert decide(1, ended=((3, False),)) == (0, [])  # who comes back begins anew
+
+
+@pytest.mark.usefixtures("at_most_8")
+def test_many_agents_in_turn_and_many_teams_are_all_kept() -> None:
+    spec = vector_spec()
+    pool = RowPool(spec, [np.float32])
+    processor, numbers = AgentProcessor(pool, 64), Numbers(spec, 0)
+    for _ in range(5):
+        for part in range(4):  # each message names a quarter of the agents of its team
+            for team in range(20):
+                first = 100 * team + 4 * part
+                batch = numbers.steps(Message(0, (), tuple(range(first, first + 4))))
+                assert processor.record(batch, team).num_given_up == 0
+    assert pool.capacity - pool.num_free == 5 * 4 * 20 * 4

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.streams import OBS_DTYPES, mixed_spec, vector_spec
+from trajtrainer.data import rows
 from trajtrainer.data.rows import RowPool
+from trajtrainer.errors import OutOfMemoryError
 from trajtrainer.steps import LongArray
 
 PATIENCE_S = 30.0
@@ -233,3 +235,29 @@ def test_references_are_counted(operations: list[tuple[str, int, int]]) -> None:
     for row in references.elements():
         pool.release(np.array([row]))
     assert pool.num_free == pool.capacity
+
+
+def test_large_rows_begin_with_few() -> None:
+    """A picture of 64 MiB must not ask for a thousand rows before the first step."""
+    assert RowPool(vector_spec(8), [np.float32]).capacity == 1024
+    megabyte = RowPool(vector_spec(1 << 18), [np.float32])
+    assert megabyte.capacity == 63
+    huge = RowPool(vector_spec(1 << 24), [np.float32])
+    assert huge.capacity == 1
+    assert huge.num_bytes == huge.row_bytes >= 1 << 26
+
+
+def test_large_pools_do_not_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_MOST_SPARE_BYTES", 1 << 20)
+    pool = RowPool(vector_spec(1 << 14), [np.float32], capacity=8)
+    for held, capacity in ((8, 8), (1, 16), (16, 31), (7, 46)):
+        pool.allocate(held)
+        assert pool.capacity == capacity
+
+
+def test_what_cannot_be_allocated_is_told_and_changes_nothing() -> None:
+    pool = RowPool(vector_spec(1 << 24), [np.float32])
+    with pytest.raises(OutOfMemoryError, match=r"no memory for 16777216 rows .* \(1048576\.\d GiB\)"):
+        pool.allocate(1 << 24)
+    assert pool.capacity == 1
+    assert len(pool.allocate(1)) == 1

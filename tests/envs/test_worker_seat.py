@@ -277,3 +277,22 @@ def test_scripts_without_a_main_guard_may_have_workers(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert (done.stdout.split(), done.stderr, done.returncode) == (["run", "True"], "", 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="such limits are of POSIX systems")
+@pytest.mark.parametrize(("most", "outcome"), [(128, "ulimit -n 576"), (4096, "limit (576, 4096)")])
+def test_too_few_open_files_are_told_before_anything_starts(most: int, outcome: str) -> None:
+    """A limit that may be raised is raised."""
+    program = (
+        "import resource\n"
+        "from trajtrainer.envs.worker_seat import WorkerSeats\n"
+        "from trajtrainer.unity.faults import LaunchError\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (128, {most}))\n"
+        "try:\n"
+        "    WorkerSeats(64, None, 1.0)\n"
+        "    print('limit', resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+        "except LaunchError as error:\n"
+        "    print(error)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert outcome in found.stdout

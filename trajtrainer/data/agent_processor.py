@@ -18,6 +18,12 @@ from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.steps import WORKER_SHIFT, ActionBatch, FloatArray, IntArray, LongArray, StepBatch
 
+# Of how many agents per worker and team rows are kept, whether they are named in messages or silent: as many as have
+# trajectories of so many bytes, within bounds, or so many times those of one message, whichever is more.
+_KEPT_BYTES = 1 << 30
+_FEWEST_KEPT, _MOST_KEPT = 1_000, 10_000
+_KEPT_PER_NAMED = 4
+
 
 @dataclass(slots=True)
 class Recorded:
@@ -29,11 +35,13 @@ class Recorded:
         trajectories: those that this message finished, or None.
         episode_lengths: steps minus one of each episode that this message ended (the peer's count of decisions
             between the first and the last record).
+        num_given_up: agents that vanished without a last record, as it seems, and whose rows were taken back.
     """
 
     rows: LongArray
     trajectories: TrajectoryBatch | None
     episode_lengths: list[int] = field(default_factory=list)
+    num_given_up: int = 0
 
 
 @dataclass(slots=True)
@@ -75,10 +83,11 @@ class AgentProcessor:
       message the last counts.
     - Finished trajectories are in message order, ended episodes first, then horizon cuts.
     - Agents are told apart by the whole id, the worker in its upper half included; all of a batch are of one worker.
-    - An agent that is destroyed without a terminal record keeps its rows until ``drop``: nothing tells that it will
-      not come back.
+    - An agent that is destroyed without a terminal record keeps its rows, as nothing tells that it will not come back:
+      until ``drop``, or until there are many more agents than messages name. Then those silent for the longest time are
+      given up; one that comes back after all begins anew.
 
-    Several processors may share a pool, as the teams of one behaviour do.
+    The teams of one behaviour share a processor.
     """
 
     def __init__(self, pool: RowPool, time_horizon: int) -> None:
@@ -92,11 +101,14 @@ class AgentProcessor:
         self._pool = pool
         self._memory_size = pool.memory.shape[1]
         self._histories = Histories(time_horizon, self._memory_size)
-        self._rosters: defaultdict[int, Roster] = defaultdict(Roster)
+        self._rosters: defaultdict[tuple[int, int], Roster] = defaultdict(Roster)
+        agent_bytes = time_horizon * pool.row_bytes
+        self._most_silent = min(max(_KEPT_BYTES // agent_bytes, _FEWEST_KEPT), _MOST_KEPT)
+        self._clock = 0
         self._slot_of_row = np.zeros(0, np.int64)
 
-    def record(self, batch: StepBatch) -> Recorded:
-        """Takes one message: new rows for all its agents, completed steps, finished trajectories.
+    def record(self, batch: StepBatch, team: int = 0) -> Recorded:
+        """Takes one message of a team: new rows for all its agents, completed steps, finished trajectories.
 
         The caller becomes the owner of the trajectories (``trajectory.release``). May wait for free rows, see
         ``RowPool``.
@@ -107,7 +119,8 @@ class AgentProcessor:
         if not len(batch):
             return Recorded(np.zeros(0, np.int64), None)
         num = batch.num_terminal
-        roster = self._rosters[int(batch.agent[0]) >> WORKER_SHIFT]
+        self._clock += 1
+        roster = self._rosters[int(batch.agent[0]) >> WORKER_SHIFT, team]
         deciding = batch.agent[num:]
         same = roster.same(deciding)
         slots = self._slots_of(roster, deciding) if same is None else same
@@ -121,11 +134,16 @@ class AgentProcessor:
             self._cut(slots[full], rows[num:][full], deciding[full], finished)
         trajectories = self._hand_over(finished) if finished else None
         self._begin(slots, rows[num:])
+        num_given_up = 0
         if same is None:
+            # All that the messages since the last ``remember`` named were there until the one before this.
+            self._histories.seen[roster.last_slots] = self._clock - 1
+            self._histories.seen[slots] = self._clock
             roster.remember(deciding, slots)
+            num_given_up = self._give_up_silent(roster)
         if finished:
             self._forget_absent(roster, finished)
-        return Recorded(rows, trajectories, finished.episode_lengths if finished else [])
+        return Recorded(rows, trajectories, finished.episode_lengths if finished else [], num_given_up)
 
     def acted(self, rows: LongArray, actions: ActionBatch) -> None:
         """Writes what the policy decided for rows of ``record``.
@@ -148,13 +166,27 @@ class AgentProcessor:
 
     def drop(self, worker: int | None = None) -> None:
         """Forgets the unfinished trajectories of one worker, or of all: it was reset or restarted."""
-        workers = list(self._rosters) if worker is None else [worker]
-        for number in workers:
-            roster = self._rosters.pop(number, None)
-            for slot in [] if roster is None else roster.slots:
-                self._discard(self._histories.rows_of(slot))
-                self._histories.clear(slot)
-                self._histories.give_slot(slot)
+        for key in [key for key in self._rosters if worker is None or key[0] == worker]:
+            for slot in self._rosters.pop(key).slots:
+                self._abandon(slot)
+
+    def _give_up_silent(self, roster: Roster) -> int:
+        """Takes the rows of the longest silent agents back if there are too many; returns of how many."""
+        most = max(self._most_silent, _KEPT_PER_NAMED * roster.most_named)
+        if len(roster) <= most:
+            return 0
+        slots = np.array(roster.slots)
+        silent = np.argsort(self._histories.seen[slots], kind="stable")[: len(slots) - most * 3 // 4]
+        gone = slots[silent].tolist()
+        roster.remove_slots(gone)
+        for slot in gone:
+            self._abandon(slot)
+        return len(gone)
+
+    def _abandon(self, slot: int) -> None:
+        self._discard(self._histories.rows_of(slot))
+        self._histories.clear(slot)
+        self._histories.give_slot(slot)
 
     def _slots_of(self, roster: Roster, ids: LongArray) -> LongArray:
         """The slots of the agents that decide; who is not in the roster gets a new one."""

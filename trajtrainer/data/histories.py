@@ -18,12 +18,14 @@ class Histories:
             is between episodes and for a free slot.
         last: i64 [slots], the last of them; without meaning where ``count`` is 0.
         earlier: i32 [slots], steps of the same episode in trajectories that the horizon has cut.
+        seen: i64 [slots], when the agent last decided, on a clock of the caller.
         memory: f32 [slots, H], the recurrent memory after the last decision; 0 at the start of an episode.
     """
 
     count: IntArray
     last: LongArray
     earlier: IntArray
+    seen: LongArray
     memory: FloatArray
 
     def __init__(self, horizon: int, memory_size: int) -> None:
@@ -31,7 +33,7 @@ class Histories:
         self._horizon = horizon
         self._rows = np.empty((0, min(horizon, _FIRST_WIDTH)), np.int32)
         self.count, self.earlier = np.zeros(0, np.int32), np.zeros(0, np.int32)
-        self.last = np.zeros(0, np.int64)
+        self.last, self.seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.memory = np.zeros((0, memory_size), np.float32)
         self._free: list[int] = []
         # No count is larger. Kept so that appending need not look for the largest each time.
@@ -88,6 +90,7 @@ class Histories:
         self.count = np.concatenate([self.count, np.zeros(n, np.int32)])
         self.earlier = np.concatenate([self.earlier, np.zeros(n, np.int32)])
         self.last = np.concatenate([self.last, np.zeros(n, np.int64)])
+        self.seen = np.concatenate([self.seen, np.zeros(n, np.int64)])
         self.memory = np.concatenate([self.memory, np.zeros((n, self.memory.shape[1]), np.float32)])
         self._free = [*range(old + n - 1, old - 1, -1), *self._free]
 

@@ -1,6 +1,8 @@
-"""Which agent of one worker has which slot."""
+"""Which agent of one worker and team has which slot."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -10,15 +12,23 @@ NO_SLOT = -1
 
 
 class Roster:
-    """The living agents of one worker, and the ids of its last message.
+    """The living agents of one worker and team, and the ids of its last message.
 
     Most messages name the same agents as the one before; then ``same`` spares looking up each of them.
+
+    Attributes:
+        last_slots: those of the last ``remember``.
+        most_named: how many ids one message has had at most.
     """
 
     def __init__(self) -> None:
+        self.last_slots = np.zeros(0, np.int64)
+        self.most_named = 0
         self._slots: dict[int, int] = {}
         self._last_ids = b""  # as bytes, which compare several times faster than arrays
-        self._last_slots = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._slots)
 
     @property
     def slots(self) -> list[int]:
@@ -27,11 +37,12 @@ class Roster:
 
     def same(self, ids: LongArray) -> LongArray | None:
         """The slots of these ids if they are those of the last ``remember``, in the same order; otherwise None."""
-        return self._last_slots if ids.tobytes() == self._last_ids else None
+        return self.last_slots if ids.tobytes() == self._last_ids else None
 
     def remember(self, ids: LongArray, slots: LongArray) -> None:
         """Keeps the ids of a message and their slots for ``same``. All must be in the roster."""
-        self._last_ids, self._last_slots = ids.tobytes(), slots
+        self._last_ids, self.last_slots = ids.tobytes(), slots
+        self.most_named = max(self.most_named, len(ids))
 
     def find(self, agents: list[int]) -> list[int]:
         """The slots of these agents, ``NO_SLOT`` for unknown ones."""
@@ -45,3 +56,8 @@ class Roster:
     def remove(self, agent: int) -> None:
         """Strikes out an agent that is in the roster and not among the ids of the last message."""
         del self._slots[agent]
+
+    def remove_slots(self, slots: Iterable[int]) -> None:
+        """Strikes out the agents that have these slots."""
+        gone = set(slots)
+        self._slots = {agent: slot for agent, slot in self._slots.items() if slot not in gone}

@@ -6,6 +6,7 @@ O an observation's own shape.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from trajtrainer.errors import OutOfMemoryError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 
 RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
+_FIRST_ROWS, _FIRST_BYTES = 1024, 64 << 20
+_MOST_SPARE_BYTES = 1 << 30
 _COLUMNS = (
     "mask",
     "continuous",
@@ -89,7 +93,7 @@ class RowPool:
         obs_dtypes: Sequence[DTypeLike],
         *,
         memory_size: int = 0,
-        capacity: int = 1024,
+        capacity: int | None = None,
         limit: int | None = None,
         on_wait: Callable[[], None] | None = None,
         poison: bool = False,
@@ -100,7 +104,7 @@ class RowPool:
             spec: shapes of observations and actions.
             obs_dtypes: per sensor, f32 or u8, as the environment's step batches have them.
             memory_size: H, 0 without a recurrent memory.
-            capacity: rows to begin with.
+            capacity: rows to begin with; None for as many as are of moderate size.
             limit: rows beyond which ``allocate`` waits for the learner; None for never.
             on_wait: called when it begins to wait.
             poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
@@ -108,10 +112,11 @@ class RowPool:
 
         Raises:
             ValueError: ``obs_dtypes`` has another length than the spec has sensors, or a size is not positive.
+            OutOfMemoryError: there is no memory for them.
         """
         if len(obs_dtypes) != len(spec.observation_specs):
             raise ValueError(f"{len(obs_dtypes)} dtypes for {len(spec.observation_specs)} sensors")
-        if capacity < 1 or memory_size < 0 or (limit is not None and limit < 1):
+        if (capacity is not None and capacity < 1) or memory_size < 0 or (limit is not None and limit < 1):
             raise ValueError(f"capacity {capacity}, memory size {memory_size}, limit {limit}: expected positive sizes")
         self.limit = limit
         self._on_wait = on_wait
@@ -120,6 +125,8 @@ class RowPool:
         self._closed = False
         self._held = 0
         self._make_columns(spec, obs_dtypes, memory_size)
+        if capacity is None:
+            capacity = max(1, min(_FIRST_ROWS, _FIRST_BYTES // self.row_bytes))
         self._references = np.zeros(0, np.int32)
         self._num_free = 0
         self._next = 0
@@ -159,12 +166,23 @@ class RowPool:
     @property
     def num_bytes(self) -> int:
         """Size of all columns."""
-        return sum(column.nbytes for column in (*self.obs, *(getattr(self, name) for name in _COLUMNS)))
+        return self.capacity * self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row in all columns."""
+        return sum(column.itemsize * math.prod(column.shape[1:]) for column in self._columns())
+
+    def _columns(self) -> list[NDArray[Any]]:
+        return [*self.obs, *(getattr(self, name) for name in _COLUMNS)]
 
     def allocate(self, n: int) -> LongArray:
         """Takes ``n`` free rows, each with one reference.
 
         Waits or grows when there are fewer, as the class says.
+
+        Raises:
+            OutOfMemoryError: it cannot grow.
 
         Returns:
             i64 [n], ascending, and mostly one run.
@@ -254,7 +272,7 @@ class RowPool:
         """Grows or waits until ``n`` rows are free. The lock is held."""
         while n > self._num_free:
             needed = self.capacity + n - self._num_free
-            doubled = max(needed, 2 * self.capacity)
+            doubled = max(needed, self.capacity + min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes))
             if self.limit is None or self._closed:
                 self._grow(doubled)
             elif needed <= self.limit:
@@ -269,9 +287,17 @@ class RowPool:
     def _grow(self, capacity: int) -> None:
         """Replaces every column by a longer one. Readers of the old ones are not disturbed."""
         old = self.capacity
-        self.obs = tuple(_longer(column, capacity) for column in self.obs)
-        for name in _COLUMNS:
-            setattr(self, name, _longer(getattr(self, name), capacity))
+        try:
+            longer = [_longer(column, capacity) for column in self._columns()]
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"There is no memory for {capacity} rows of experience of {self.row_bytes} bytes each "
+                f"({capacity * self.row_bytes / 2**30:.1f} GiB). Make the observations smaller (pictures above all), "
+                "or buffer_size and time_horizon."
+            ) from error
+        self.obs = tuple(longer[: len(self.obs)])
+        for name, column in zip(_COLUMNS, longer[len(self.obs) :], strict=True):
+            setattr(self, name, column)
         self._references = _longer(self._references, capacity)
         self._references[old:] = 0
         self._num_free += capacity - old
@@ -280,7 +306,7 @@ class RowPool:
             self._spoil(np.arange(old, capacity))
 
     def _spoil(self, rows: RowNumbers) -> None:
-        for column in (*self.obs, *(getattr(self, name) for name in _COLUMNS)):
+        for column in self._columns():
             column[rows] = _poison_of(column.dtype)
 
     def _check(self, rows: RowNumbers) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -16,6 +17,7 @@ from trajtrainer.envs.worker_handle import WorkerProcess
 from trajtrainer.envs.worker_process import EnvironmentMaker
 from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.steps import ActionBatch
+from trajtrainer.unity.faults import LaunchError
 
 _LOGGER = logging.getLogger(__name__)
 _PACKAGE = "trajtrainer"
@@ -23,6 +25,9 @@ _JOIN_S = 5.0
 _LONGEST_WAIT_S = 1.0
 # For players to quit by themselves, and for workers to end those that do not.
 _CLOSE_GRACE_S = 16.0
+# Pipes, the process's end, shared blocks, and what is open for a moment at the start.
+_FILES_PER_WORKER = 8
+_OTHER_FILES = 64
 
 
 class WorkerSeat:
@@ -145,9 +150,14 @@ class WorkerSeat:
 
 
 class WorkerSeats:
-    """The worker processes of a run. None is started here."""
+    """The worker processes of a run. None is started here.
+
+    Raises:
+        LaunchError: the system does not allow this process as many open files as they need.
+    """
 
     def __init__(self, count: int, make_environment: EnvironmentMaker, patience_s: float) -> None:
+        _allow_open_files(_OTHER_FILES + count * _FILES_PER_WORKER)
         self._seats = [WorkerSeat(number, make_environment, patience_s) for number in range(count)]
 
     def __getitem__(self, number: int) -> WorkerSeat:
@@ -194,6 +204,24 @@ class WorkerSeats:
             time.sleep(timeout_s or 0.0)  # until somebody is started again; there is nothing to wait on
             return []
         return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]
+
+
+def _allow_open_files(needed: int) -> None:
+    """Raise this process's limit where that is low, before a worker finds out halfway through its start."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+    except (ValueError, OSError) as error:
+        raise LaunchError(
+            f"So many environments need about {needed} open files, and this process may have {allowed} at most. Raise "
+            f"the limit (ulimit -n {needed}) or use fewer environments (--num-envs)."
+        ) from error
 
 
 def _log_level(number: int) -> int:

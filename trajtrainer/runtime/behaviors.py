@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from trajtrainer.curriculum import Curriculum
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.errors import CheckpointError
-from trajtrainer.export.checkpoint_file import read_checkpoint
+from trajtrainer.errors import CheckpointError, OutOfMemoryError
+from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
@@ -93,6 +94,7 @@ class Behaviors:
             SettingsError: the configuration does not cover it.
             UnsupportedError: its sensors or actions fit no network.
             CheckpointError: its checkpoint cannot be used.
+            OutOfMemoryError: there is no memory for its networks or its buffer.
         """
         name = behavior_id.name
         settings = self.settings.for_behavior(name)
@@ -110,20 +112,21 @@ class Behaviors:
         )
         policies: PolicyQueue[Tensor] = PolicyQueue()
         seed = self.settings.env_settings.seed
-        trainer = create_trainer(
-            name,
-            spec,
-            settings,
-            pool=pool,
-            trajectories=trajectories,
-            policies=policies,
-            reporter=reporter,
-            timers=self.timers,
-            seed=seed,
-            device=self.device,
-            training=training,
-            checkpoint=self._checkpoint,
-        )
+        with _told_if_too_large(name):
+            trainer = create_trainer(
+                name,
+                spec,
+                settings,
+                pool=pool,
+                trajectories=trajectories,
+                policies=policies,
+                reporter=reporter,
+                timers=self.timers,
+                seed=seed,
+                device=self.device,
+                training=training,
+                checkpoint=self._checkpoint,
+            )
         trainer.set_reward_buffer_size(self.curriculum.reward_buffer_length(name))
         policy = Policy(
             trainer.actor,
@@ -204,6 +207,21 @@ class Behaviors:
             from_checkpoint(state, trainer, behavior.policy, str(path), reset_step=True)
             _warn_of_misread_pictures(state, path, misread_elsewhere=misread_elsewhere)
             logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
+
+
+@contextlib.contextmanager
+def _told_if_too_large(behavior: str) -> Iterator[None]:
+    """Turn an allocation that fails into a message."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has no class of its own for it on the CPU.
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        raise OutOfMemoryError(
+            f"There is no memory for the networks and the buffer of behavior {behavior!r} ({first_line(error)}). Make "
+            "its observations smaller (pictures above all), or buffer_size and hidden_units."
+        ) from error
 
 
 def _warn_of_misread_pictures(state: Mapping[str, Any], path: Path, *, misread_elsewhere: bool) -> None:

@@ -7,7 +7,8 @@ the environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.errors import UnsupportedError
 from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.spec import BehaviorId, BehaviorSpec
@@ -32,6 +34,11 @@ from trajtrainer.steps import (
     StepBatch,
 )
 from trajtrainer.timers import Timers
+
+_LOGGER = logging.getLogger(__name__)
+# Each is kept as a tag of the event file; a key with a number in it would fill the memory.
+MOST_STATISTICS = 1000
+_LONGEST_KEY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,9 @@ class Collector:
         self._ids: dict[str, BehaviorId] = {}
         self._specs: dict[str, BehaviorSpec] = {}
         self._misread_elsewhere: frozenset[str] = frozenset()
+        self._statistic_keys: set[str] = set()
+        self._dropped_statistics = False
+        self._gave_up: set[str] = set()
 
     def collect(self, timeout_s: float | None = None) -> int:
         """Waits for messages, records them, decides for all waiting agents at once and answers.
@@ -116,7 +126,9 @@ class Collector:
                 behavior.break_off(event.worker)
         for behavior_id, batch in event.steps.items():
             name, behavior = self._behavior(behavior_id, batch)
-            recorded = behavior.processor.record(batch)
+            recorded = behavior.processor.record(batch, self._ids[behavior_id].team)
+            if recorded.num_given_up:
+                self._warn_of_silent_agents(name, event.worker, recorded.num_given_up)
             trajectories = recorded.trajectories
             if trajectories is not None:
                 behavior.trajectories.put(trajectories, trajectories.num_steps)
@@ -125,23 +137,53 @@ class Collector:
             if batch.num_decisions:
                 rows = recorded.rows[batch.num_terminal :]
                 waiting.setdefault(name, []).append(_Waiting(event.worker, behavior_id, batch, rows))
-        if event.statistics and event.steps:
-            # A message's statistics count once, not once per behaviour in it (reference 11, quirk 31).
-            _, behavior = self._behavior(*next(iter(event.steps.items())))
+        if event.statistics and self.behaviors:
+            # Of one behaviour, whichever are in a message: else sums would be counted twice or split.
+            owner = next(iter(self.behaviors.values()))
             for statistic in event.statistics:
-                self._add_statistic(behavior.reporter, event.worker, *statistic)
+                self._add_statistic(owner.reporter, event.worker, *statistic)
 
-    @staticmethod
-    def _add_statistic(reporter: StatsReporter, worker: int, key: str, value: float, aggregation: Aggregation) -> None:
+    def _add_statistic(
+        self, reporter: StatsReporter, worker: int, key: str, value: float, aggregation: Aggregation
+    ) -> None:
+        if key not in self._statistic_keys:
+            if len(self._statistic_keys) == MOST_STATISTICS or len(key) > _LONGEST_KEY:
+                self._warn_of_statistics(key)
+                return
+            self._statistic_keys.add(key)
         if aggregation is not Aggregation.MOST_RECENT:
             reporter.add(key, value, aggregation)
         elif worker == 0:
             reporter.set(key, value)
 
+    def _warn_of_silent_agents(self, name: str, worker: int, count: int) -> None:
+        if name not in self._gave_up:
+            self._gave_up.add(name)
+            _LOGGER.warning(
+                "Behavior %r: %d agents of environment %d have been silent for long while ever new ones came. Their "
+                "unfinished episodes are dropped, now and from now on: they would fill the memory. An agent that is "
+                "destroyed sends a last record by itself; one with a new id in every step is a mistake of the player.",
+                name,
+                count,
+                worker,
+            )
+
+    def _warn_of_statistics(self, key: str) -> None:
+        if not self._dropped_statistics:
+            self._dropped_statistics = True
+            _LOGGER.warning(
+                "The environment reports statistics under more than %d names, or names of more than %d characters. New "
+                "ones are dropped, from %.100r on. Numbers belong into a statistic's value, not into its name.",
+                MOST_STATISTICS,
+                _LONGEST_KEY,
+                key,
+            )
+
     def _behavior(self, behavior_id: str, batch: StepBatch) -> tuple[str, ActingBehavior]:
         parsed = self._ids.get(behavior_id)
         if parsed is None:
             parsed = self._ids[behavior_id] = BehaviorId.parse(behavior_id)
+            self._check(parsed, batch)
         behavior = self.behaviors.get(parsed.name)
         if behavior is None:
             behavior = self._make_behavior(
@@ -152,6 +194,29 @@ class Collector:
             )
             self.behaviors[parsed.name] = behavior
         return parsed.name, behavior
+
+    def _check(self, behavior_id: BehaviorId, batch: StepBatch) -> None:
+        """Refuse a behaviour without actions, and a team that is not like the others of its name.
+
+        Raises:
+            UnsupportedError: see above.
+        """
+        spec = self._specs[behavior_id.full]
+        if not (spec.action_spec.continuous_size or spec.action_spec.discrete_size):
+            raise UnsupportedError(
+                f"Behavior {behavior_id.full!r} has no actions, so there is nothing to learn. Give it continuous "
+                "actions or discrete branches in Unity (Behavior Parameters, Actions)."
+            )
+        known = self.behaviors.get(behavior_id.name)
+        if known is None:
+            return
+        found, expected = _look(spec, batch.obs), _look(known.spec, known.pool.obs)
+        if found != expected:
+            raise UnsupportedError(
+                f"Behavior {behavior_id.full!r} has {found}, but other teams of {behavior_id.name!r} have {expected}. "
+                "Teams that share a Behavior Name share one policy: give them the same sensors and actions in Unity, "
+                "or another name."
+            )
 
     def _act(self, waiting: Mapping[str, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
         """One forward per behaviour over the agents of all workers. Returns worker -> behaviour id -> actions."""
@@ -171,6 +236,19 @@ class Collector:
                 answers.setdefault(part.worker, {})[part.behavior_id] = actions.part(start, stop)
                 start = stop
         return answers
+
+
+def _look(spec: BehaviorSpec, observations: Sequence[ObservationArray]) -> str:
+    """Describe what agents see and do, for comparison and for messages. Names of sensors do not matter."""
+    sensors = [
+        f"{tuple(sensor.shape)} {column.dtype}"
+        for sensor, column in zip(spec.observation_specs, observations, strict=True)
+    ]
+    action = spec.action_spec
+    return (
+        f"the observations [{', '.join(sensors)}], {action.continuous_size} continuous actions and the discrete "
+        f"branches {list(action.discrete_branches)}"
+    )
 
 
 def _inputs(parts: list[_Waiting]) -> tuple[tuple[ObservationArray, ...], BoolArray]:
