@@ -319,7 +319,7 @@ def test_slots_of_agents_that_are_gone_are_used_again() -> None:
         game.send({agent: 1.0, agent + 1: 2.0, agent + 2: 3.0})
         game.send(ended={agent: 1.0, agent + 1: 2.0, agent + 2: 3.0})
     assert len(game.processor._histories.count) <= 16
-    assert len(game.processor._rosters[0].slots) == 0
+    assert len(game.processor._rosters[0, 0].slots) == 0
 
 
 def test_long_horizons_widen_the_table() -> None:

@@ -191,7 +191,7 @@ def test_the_tail_of_the_log(tmp_path: Path) -> None:
     program = f"open({str(log)!r}, 'w').write('\\n'.join(f'line {{i}}' for i in range(5000)))"
     with started(*python(program), "-logFile", str(log)) as (process, ended):
         assert ended.wait(LIMIT_S)
-        tail = process.log_tail().splitlines()
+        tail = process.last_words().splitlines()
     assert tail[0] == f"The end of its log {log}:"
     assert tail[1:] == [f"  line {index}" for index in range(4985, 5000)]
 
@@ -207,4 +207,59 @@ def test_the_tail_of_the_log(tmp_path: Path) -> None:
 def test_logs_that_tell_nothing(arguments: list[str], text: str) -> None:
     with started(*python("pass"), *arguments) as (process, ended):
         assert ended.wait(LIMIT_S)
-        assert text in process.log_tail()
+        assert text in process.last_words()
+
+
+def test_the_cause_on_standard_error_comes_before_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "Player-0.log"
+    log.write_text(
+        "Mono path[0] = '/game'\nKeyNotFoundException: the cause in the log\n\nUnloadTime: 0.7 ms\n"
+        "Memory Statistics:\n[ALLOC_TEMP_TLS] TLS Allocator\n" + "      Peak Allocated Bytes 0.6 KB\n" * 500
+    )
+    program = "import sys; sys.stderr.write('early\\n' * 50_000 + 'Segmentation fault: the cause\\n'); sys.exit(3)"
+    with started(*python(program), "-logFile", str(log)) as (process, ended):
+        assert ended.wait(LIMIT_S)
+        found = process.last_words().splitlines()
+    assert found[0] == "The end of its standard error output:"
+    assert found[1:16] == ["  early"] * 14 + ["  Segmentation fault: the cause"]
+    assert found[16:] == [
+        f"The end of its log {log}:",
+        "  Mono path[0] = '/game'",
+        "  KeyNotFoundException: the cause in the log",
+    ]
+
+
+@posix
+def test_an_end_is_noticed_while_something_else_holds_standard_error() -> None:
+    program = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "sys.stderr.write('the cause'); sys.stderr.flush()"
+    )
+    with started(*python(program)) as (process, ended):
+        assert ended.wait(LIMIT_S)
+        assert "the cause" in process.last_words()
+        process._signal(signal.SIGKILL)
+
+
+def test_logs_are_set_aside_and_the_oldest_go(tmp_path: Path) -> None:
+    log = launcher.own_log(str(tmp_path), 0)
+    launcher.set_aside(log)
+    other = tmp_path / "Player-1.log"
+    other.write_text("of another worker")
+    for player in range(8):
+        launcher.set_aside(log)
+        log.write_text(f"player {player}")
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found.pop("Player-1.log") == "of another worker"
+    assert found == {"Player-0.log": "player 7"} | {f"Player-0.{n}.log": f"player {7 - n}" for n in range(1, 6)}
+
+
+@posix
+@pytest.mark.parametrize(("grace_s", "text"), [(0.0, ""), (0.01, "did not end by itself within 0.01 s")])
+def test_only_who_was_given_time_is_said_to_have_let_it_pass(
+    grace_s: float, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with started(*python("import time; time.sleep(600)")) as (process, _):
+        process.stop(grace_s)
+    assert text in caplog.text
+    assert "within 0 s" not in caplog.text

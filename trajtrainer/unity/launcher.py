@@ -24,9 +24,16 @@ from trajtrainer.unity.faults import LaunchError
 
 _LOGGER = logging.getLogger(__name__)
 _LOG_FILE_ARGUMENT = "-logfile"  # Unity does not care about upper and lower case
+_STANDARD_ERROR = 2
 _TERMINATE_GRACE_S = 5.0
 _TAIL_LINES = 15
 _TAIL_BYTES = 4096
+_LOG_TAIL_BYTES = 1 << 16  # the report of Unity's allocators is long
+_LAST_WORDS_S = 0.5
+_KEPT_LOGS = 5
+# What Unity writes at every end, good or bad; the first is the title of many lines.
+_REPORT_AT_THE_END = "Memory Statistics:"
+_NOISE = ("##utp:", "UnloadTime:", "Unloading ", "Total: ", "Setting up ", "Thread -> id:")
 _GUARD_SCRIPT = 'read -r word || { kill -s TERM -- "-$1"; sleep 5; kill -s KILL -- "-$1"; } 2>/dev/null'
 
 
@@ -45,8 +52,13 @@ def player_arguments(
         arguments += ["-nographics", "-batchmode"]
     arguments += ["--mlagents-port", str(port)]
     if log_folder and not any(argument.lower() == _LOG_FILE_ARGUMENT for argument in additional_args):
-        arguments += ["-logFile", os.path.abspath(os.path.join(log_folder, f"Player-{worker_id}.log"))]
+        arguments += ["-logFile", str(own_log(log_folder, worker_id))]
     return [*arguments, *additional_args]
+
+
+def own_log(folder: str, worker_id: int) -> Path:
+    """Return where a player writes its log unless it is told otherwise; absolute, as its current folder may differ."""
+    return Path(os.path.abspath(os.path.join(folder, f"Player-{worker_id}.log")))
 
 
 def log_file(arguments: Sequence[str]) -> Path | None:
@@ -57,12 +69,27 @@ def log_file(arguments: Sequence[str]) -> Path | None:
     return None
 
 
+def set_aside(log: Path) -> None:
+    """Keep the log of the player before, as ``Player-0.1.log`` beside ``Player-0.log``, and a few older ones."""
+    if not log.is_file():
+        return
+    paths = [log, *(log.with_suffix(f".{number}{log.suffix}") for number in range(1, _KEPT_LOGS + 1))]
+    for older, newer in itertools.pairwise(reversed(paths)):
+        try:
+            newer.replace(older)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # on Windows somebody may have it open
+            _LOGGER.warning("The log %s cannot be set aside as %s: %s.", newer, older, error.strerror or error)
+            return
+
+
 class PlayerProcess:
     """One running player.
 
     Args:
         arguments: the whole command.
-        show_output: let its output through to ours instead of dropping it.
+        show_output: let its output through to ours. Otherwise only the end of its standard error output is kept.
         on_exit: called from another thread as soon as the process has ended.
 
     Raises:
@@ -71,12 +98,17 @@ class PlayerProcess:
 
     def __init__(self, arguments: Sequence[str], *, show_output: bool, on_exit: Callable[[], None]) -> None:
         self.log_file = log_file(arguments)
-        output = None if show_output else subprocess.DEVNULL
+        self._show_output = show_output
+        self._last_words = b""
         _LOGGER.debug("Starting the player: %s", list(arguments))
         try:
             # In a session of its own, so that Ctrl-C reaches the trainer alone, which then ends the player in order.
             self._process = subprocess.Popen(  # noqa: S603  (the user asks for this program)
-                arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=None if show_output else subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         except PermissionError as error:
             raise LaunchError(
@@ -91,7 +123,9 @@ class PlayerProcess:
         self._guard = _start_guard(self._process.pid)
         self._on_exit = on_exit
         self._ended = threading.Event()
-        threading.Thread(target=self._watch, name=f"player-{self._process.pid}", daemon=True).start()
+        listener = threading.Thread(target=self._listen, name=f"player-errors-{self.pid}", daemon=True)
+        listener.start()
+        threading.Thread(target=self._watch, args=(listener,), name=f"player-{self.pid}", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -115,14 +149,19 @@ class PlayerProcess:
                 return f"was ended by the signal {signal.Signals(-code).name}"
         return f"ended with the return code {code}"
 
-    def log_tail(self) -> str:
-        """The last lines of the player's log, as the end of an error message."""
+    def last_words(self) -> str:
+        """Return what the player wrote last, standard error output and log, as the end of an error message."""
+        lines = self._last_words.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        log = self._log_tail()
+        return "\n  ".join(["The end of its standard error output:", *lines]) + f"\n{log}" if lines else log
+
+    def _log_tail(self) -> str:
         if self.log_file is None:
             return "It writes no log that is known here."
         try:
             with self.log_file.open("rb") as file:
-                file.seek(max(0, self.log_file.stat().st_size - _TAIL_BYTES))
-                lines = file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+                file.seek(max(0, self.log_file.stat().st_size - _LOG_TAIL_BYTES))
+                lines = _without_noise(file.read().decode(errors="replace").splitlines())[-_TAIL_LINES:]
         except OSError as error:
             return f"Its log {self.log_file} cannot be read ({error.strerror})."
         if not lines:
@@ -133,7 +172,10 @@ class PlayerProcess:
         """Waits ``grace_s`` seconds for the player to end by itself, then ends it. Returns when it is gone."""
         if self._ended.wait(grace_s):
             return
-        _LOGGER.warning("The player (process %d) did not end by itself within %g s: ending it.", self.pid, grace_s)
+        if grace_s > 0:
+            _LOGGER.warning("The player (process %d) did not end by itself within %g s: ending it.", self.pid, grace_s)
+        else:
+            _LOGGER.info("Ending the player (process %d).", self.pid)
         if os.name == "posix":
             self._signal(signal.SIGTERM)
             if self._ended.wait(_TERMINATE_GRACE_S):
@@ -155,13 +197,32 @@ class PlayerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def _watch(self) -> None:
+    def _listen(self) -> None:
+        """Keeps the end of the standard error output; unread, a full pipe would stop the player."""
+        stream = self._process.stderr
+        assert stream is not None
+        with stream:
+            while data := os.read(stream.fileno(), _TAIL_BYTES):
+                self._last_words = (self._last_words + data)[-_TAIL_BYTES:]
+                if self._show_output:
+                    with contextlib.suppress(OSError):
+                        os.write(_STANDARD_ERROR, data)
+
+    def _watch(self, listener: threading.Thread) -> None:
         self._process.wait()
+        listener.join(_LAST_WORDS_S)  # longer only if something that it started holds the pipe
         if self._guard is not None:
             with contextlib.suppress(OSError):  # it may be gone, if somebody ended it
                 self._guard.communicate(b"done\n")
         self._ended.set()
         self._on_exit()
+
+
+def _without_noise(lines: list[str]) -> list[str]:
+    """Drops what Unity writes at every end."""
+    if _REPORT_AT_THE_END in lines:
+        lines = lines[: lines.index(_REPORT_AT_THE_END)]
+    return [line for line in lines if line.strip() and not line.lstrip().startswith(_NOISE)]
 
 
 def _start_guard(pid: int) -> subprocess.Popen[bytes] | None:

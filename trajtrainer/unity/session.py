@@ -122,6 +122,8 @@ class PlayerSession:
                     log_folder=log_folder,
                     additional_args=additional_args or (),
                 )
+                if log_folder is not None:
+                    launcher.set_aside(launcher.own_log(log_folder, worker_id))
                 self._process = launcher.PlayerProcess(
                     command, show_output=_LOGGER.isEnabledFor(logging.DEBUG), on_exit=self._communicator.wake
                 )
@@ -267,13 +269,13 @@ class PlayerSession:
         self._waited_s += time.monotonic() - begin
         if timeout_s is not None and timeout_s < remaining:
             return None
-        log = self._process.log_tail() if self._process is not None else "See the Editor's console."
+        log = self._process.last_words() if self._process is not None else "See the Editor's console."
         raise self._failed(PlayerTimeoutError(f"The player {failure} within {self._timeout_wait:g} s. {advice} {log}"))
 
     def _check_alive(self) -> None:
         if self._process is not None and self._process.has_ended:
             raise self._failed(
-                PlayerDiedError(f"The player {self._process.describe_end()}. {self._process.log_tail()}")
+                PlayerDiedError(f"The player {self._process.describe_end()}. {self._process.last_words()}")
             )
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
