@@ -276,6 +276,20 @@ def test_a_killed_player_is_replaced(tmp_path: Path) -> None:
     recorder.check()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_log_of_a_player_that_crashed_is_kept(count: int, tmp_path: Path) -> None:
+    once = ("--fault", "crash@3:7", "--fault-once", str(tmp_path / "once"))
+    with players(count, "sim:Basic", free_ports(count), *once, logs=tmp_path) as environment:
+        environment.reset({})
+        end_s = time.monotonic() + LIMIT_S
+        while not list(tmp_path.glob("Player-?.1.log")):
+            assert time.monotonic() < end_s
+            for event in environment.wait(0.25):
+                environment.send(event.worker, {})
+    (log,) = tmp_path.glob("Player-?.1.log")
+    assert "fault on request: Fault(kind='crash', step=3" in log.read_text()
+
+
 def player_at(port: int) -> int:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -23,7 +23,7 @@ from mlagents_envs.exception import (
 )
 
 from tests.unity.client import LIMIT_S, Exchange, connected, free_port, handshake, header, in_background, status, until
-from tests.unity.messages import BEHAVIOR, Agent, Space, message
+from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.steps import ActionBatch
 from trajtrainer.unity import session as session_module
@@ -72,14 +72,16 @@ class Player:
 
 
 @contextmanager
-def playing(hello: bytes | None = None, worker_id: int = 0, **keywords: Any) -> Iterator[Player]:
+def playing(
+    hello: bytes | None = None, worker_id: int = 0, *, second: bytes | None = None, **keywords: Any
+) -> Iterator[Player]:
     port = free_port()
     keywords.setdefault("timeout_wait", LIMIT_S)
     with connected(port) as exchange:
 
         def shake_hands() -> bytes:
             exchange(hello or handshake())
-            return exchange(header())
+            return exchange(second or header())
 
         pending = in_background(shake_hands)
         session = PlayerSession(base_port=port - worker_id, worker_id=worker_id, **keywords)
@@ -103,6 +105,17 @@ def script(folder: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
+
+
+def test_an_unknown_side_channel_is_told_whenever_the_player_speaks(caplog: pytest.LogCaptureFixture) -> None:
+    frames = bytes(range(16)) + b"\x01\x00\x00\x00?"
+    with playing(second=message_of({}, side_channel=frames)) as player:
+        assert caplog.text.count("03020100-0504-0706-0809-0a0b0c0d0e0f, which nobody here reads") == 1
+        player.session.start_reset()
+        player.answer()
+        player.send(message(SPACE, [Agent()], side_channel=frames))
+        player.session.receive()
+    assert caplog.text.count("which nobody here reads") == 1
 
 
 def test_the_first_reset_waits_until_it_is_wanted() -> None:

@@ -141,6 +141,19 @@ def test_unknown_channels_are_reported_once(caplog: pytest.LogCaptureFixture) ->
     assert str(unknown) in caplog.text
 
 
+def test_ever_new_channels_are_not_reported_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    SideChannels([]).receive(b"".join(frame(uuid.UUID(int=number), b"?") for number in range(100)))
+    assert len(caplog.records) == 16
+
+
+def test_more_frames_than_any_game_sends_are_refused() -> None:
+    empty = frame(uuid.uuid4(), b"")
+    channels = SideChannels([])
+    channels.receive(empty * 100_000)
+    with pytest.raises(InvalidDataError, match="more than 100000 messages of side channels"):
+        channels.receive(empty * 100_001)
+
+
 def test_one_id_twice() -> None:
     with pytest.raises(UnityEnvironmentException, match="StatisticsChannel and StatisticsChannel"):
         SideChannels([StatisticsChannel(), StatisticsChannel()])

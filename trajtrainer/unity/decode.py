@@ -158,15 +158,6 @@ class MessageDecoder:
         self._distinct_ids[behavior.id] = ids
 
 
-def status(data: bytes) -> int:
-    """The status of a message whose content does not matter.
-
-    Raises:
-        InvalidDataError: no valid message.
-    """
-    return _parse(data).header.status
-
-
 def _parse(data: bytes) -> UnityMessage:
     if len(data) >= _LOOKED_INTO_FROM:
         _check_entries(data)

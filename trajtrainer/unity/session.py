@@ -133,7 +133,6 @@ class PlayerSession:
             raise
         self.capabilities: UnityRLCapabilitiesProto = announced.capabilities
         self.package_version = announced.package_version
-        self._decoder = decode.MessageDecoder(worker_id, picture_order(announced.package_version))
         if not announced.capabilities.trainingAnalytics or worker_id != 0:
             self._channels.mute(ANALYTICS_ID)
         analytics.environment_initialized()
@@ -248,10 +247,13 @@ class PlayerSession:
                 "The player does not announce the base capabilities of an ML-Agents player. Update its package."
             )
         self._answer(encode.initialization(seed, num_areas))
-        # The player's second message is empty. It is left unanswered until the first reset.
+        # The player's second message is empty but for side channels. It is left unanswered until the first reset.
         second = self._take(None, "stopped answering after its first message", _ADVICE_ANSWER)
         self.owes_answer = True
-        _check_status(decode.status(second or b""))
+        self._decoder = decode.MessageDecoder(self._worker, picture_order(announced.package_version))
+        message = self._decoder.decode(second or b"")
+        _check_status(message.status)
+        self._channels.receive(message.side_channel)
         return announced
 
     def _take(self, timeout_s: float | None, failure: str, advice: str) -> bytes | None:

@@ -53,6 +53,9 @@ __all__ = [
 
 _LOGGER = logging.getLogger(__name__)
 _ID_SIZE = 16
+_MOST_UNKNOWN = 16
+# A thousand agents may report a hundred statistics each.
+_MOST_FRAMES = 100_000
 _LENGTH = struct.Struct("<i")
 ANALYTICS_ID = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 _ANALYTICS_KEY = b"unity.ml-agents"
@@ -115,7 +118,7 @@ class SideChannels:
                 ) from error
 
     def _warn_of_unknown(self, channel_id: bytes) -> None:
-        if channel_id not in self._unknown:
+        if channel_id not in self._unknown and len(self._unknown) < _MOST_UNKNOWN:
             self._unknown.add(channel_id)
             _LOGGER.warning(
                 "The player sends messages of the side channel %s, which nobody here reads.",
@@ -124,8 +127,14 @@ class SideChannels:
 
 
 def _frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    position = 0
+    position = count = 0
     while position < len(data):
+        count += 1
+        if count > _MOST_FRAMES:
+            raise InvalidDataError(
+                f"The player sent more than {_MOST_FRAMES} messages of side channels at once. Report statistics less "
+                "often (StatsRecorder.Add)."
+            )
         begin = position + _ID_SIZE + _LENGTH.size
         length = _LENGTH.unpack_from(data, position + _ID_SIZE)[0] if begin <= len(data) else -1
         if length < 0 or begin + length > len(data):
