@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,41 @@ def test_a_worker_that_is_silent_holds_nobody_back(tmp_path: Path) -> None:
         (stuck,) = pids(seats)
         drive(environment, recorder, lambda: recorder.seen[1] > 5)
         assert pids(seats) != [stuck]
+
+
+@dataclass
+class Talkative:
+    """Logs behind the main process's back, and only then answers."""
+
+    marks: Path
+
+    def __call__(self, worker: int) -> EchoEnvironment:
+        return _TalkativeEnvironment(worker, self.marks)
+
+
+class _TalkativeEnvironment(EchoEnvironment):
+    def __init__(self, worker: int, marks: Path) -> None:
+        super().__init__(worker)
+        self._marks = marks
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        logging.getLogger("trajtrainer.test").warning("about to answer")
+        (self._marks / "answered").touch()
+        return super().wait(timeout_s)
+
+
+def test_an_answer_behind_a_log_record_is_not_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The main process was busy for longer than a worker may be silent, and finds the record first."""
+    patience_s = 0.5
+    with workers(1, Talkative(tmp_path), patience_s=patience_s) as (environment, seats):
+        (pid,) = pids(seats)
+        environment.reset({})
+        until(lambda: (tmp_path / "answered").exists())
+        time.sleep(2 * patience_s)
+        assert next_event(environment).is_reset
+        assert pids(seats) == [pid]
+    assert "about to answer" in caplog.text
+    assert "Restarting" not in caplog.text
 
 
 def test_three_hundred_faults_and_not_a_step_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,10 +56,12 @@ class WorkerSeat:
     def process_id(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    @property
-    def due_s(self) -> float:
-        """When the process is late, on the monotonic clock; infinity if nothing is awaited."""
-        return self._due_s
+    def is_late(self) -> bool:
+        """Whether the process has been silent too long. What it has sent may not have been read yet, because it was
+        other things' turn: a log record, say, and its answer behind it."""
+        if self._due_s >= time.monotonic():
+            return False
+        return self._process is None or not wait([self._process.pipe], 0)
 
     def start(self) -> None:
         """See ``Seat``."""
@@ -175,8 +177,7 @@ class WorkerSeats:
             report = seat.report()
             if report is not None:
                 found.append((seat.number, report))
-        now_s = time.monotonic()
-        found += [(seat.number, seat.give_up()) for seat in self._seats if seat.due_s < now_s]
+        found += [(seat.number, seat.give_up()) for seat in self._seats if seat.is_late()]
         return found
 
     def close(self) -> None:
