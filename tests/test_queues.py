@@ -8,7 +8,7 @@ from threading import Barrier, Event, Thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
 
 PATIENCE_S = 30.0
 
@@ -32,6 +32,18 @@ def test_it_knows_how_many_steps_wait() -> None:
     assert queue.drain() == ["a", "b"]
     assert queue.waiting() == []
     assert queue.num_steps == 0
+
+
+def test_aborted_episodes_stand_in_order_and_are_needed_at_once() -> None:
+    queue: TrajectoryQueue[str] = TrajectoryQueue()
+    queue.put("old", 3)
+    queue.abort_episodes(1)
+    queue.put("new", 4)
+    assert queue.is_needed
+    assert queue.wait(0.001, lambda: False)
+    assert (queue.num_steps, queue.num_put) == (7, 7)
+    assert queue.drain() == ["old", EpisodesAborted(1), "new"]
+    assert (queue.num_steps, queue.num_put, queue.is_needed) == (0, 7, False)
 
 
 def test_wait_returns_at_once_when_something_is_there_and_after_the_timeout_when_not() -> None:
@@ -79,7 +91,6 @@ def test_close_ends_waiting_but_keeps_what_is_there() -> None:
     queue.close()
     waiter.join(PATIENCE_S)
     assert waits == [False]
-    assert queue.closed
     assert not queue.wait(None)
     queue.put("late")
     assert queue.wait(None)
@@ -99,7 +110,7 @@ def test_nothing_is_lost_between_threads() -> None:
     def consume() -> None:
         start.wait(PATIENCE_S)
         while len(received) < 1500 and queue.wait(PATIENCE_S):
-            received.extend(queue.drain())
+            received.extend(item for item in queue.drain() if not isinstance(item, EpisodesAborted))
 
     threads = [Thread(target=produce, args=(i,), daemon=True) for i in range(3)] + [Thread(target=consume, daemon=True)]
     for thread in threads:

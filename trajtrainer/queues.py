@@ -15,15 +15,28 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodesAborted:
+    """The unfinished episodes of one worker's agents, or of all (None), will not go on: it was reset. Trajectories
+    that follow are of new episodes."""
+
+    worker: int | None
+
+
 class TrajectoryQueue(Generic[T]):
-    """Batches of finished trajectories on their way to a trainer, in order.
+    """What agents lived through, on its way to a trainer, in order: batches of finished trajectories, and where
+    unfinished episodes were aborted.
 
     Unbounded: rows are what is scarce, and the pool holds the collector back.
+
+    Attributes:
+        num_put: steps of all batches that ever came.
     """
 
     def __init__(self) -> None:
-        self._items: list[T] = []
+        self._items: list[T | EpisodesAborted] = []
         self._num_steps = 0
+        self.num_put = 0
         self._changed = threading.Condition()
         self._closed = False
         self._is_needed = False
@@ -37,8 +50,9 @@ class TrajectoryQueue(Generic[T]):
         return self._num_steps
 
     @property
-    def closed(self) -> bool:
-        return self._closed
+    def is_needed(self) -> bool:
+        """Whether what waits should be drained, however little it is."""
+        return self._is_needed
 
     def put(self, item: T, num_steps: int = 0) -> None:
         """Appends a batch of so many steps and wakes who waits. Allowed after ``close`` too: its rows can still be
@@ -46,9 +60,17 @@ class TrajectoryQueue(Generic[T]):
         with self._changed:
             self._items.append(item)
             self._num_steps += num_steps
+            self.num_put += num_steps
             self._changed.notify_all()
 
-    def drain(self) -> list[T]:
+    def abort_episodes(self, worker: int | None) -> None:
+        """Appends ``EpisodesAborted``, which is needed at once (``hurry``)."""
+        with self._changed:
+            self._items.append(EpisodesAborted(worker))
+            self._is_needed = True
+            self._changed.notify_all()
+
+    def drain(self) -> list[T | EpisodesAborted]:
         """Takes all there are, oldest first; an empty list if there are none. Does not wait."""
         with self._changed:
             items, self._items = self._items, []
@@ -56,7 +78,7 @@ class TrajectoryQueue(Generic[T]):
             self._is_needed = False
             return items
 
-    def waiting(self) -> list[T]:
+    def waiting(self) -> list[T | EpisodesAborted]:
         """What ``drain`` would take now."""
         with self._changed:
             return list(self._items)

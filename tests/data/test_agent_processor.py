@@ -135,7 +135,7 @@ def test_producer_and_consumer_threads_with_a_limit() -> None:
 
     def consume() -> None:
         while queue.wait(30) or len(queue):
-            batches = queue.drain()
+            batches = [item for item in queue.drain() if isinstance(item, TrajectoryBatch)]
             packed.append(gather(harness.pool, batches))
             release(harness.pool, batches)
 

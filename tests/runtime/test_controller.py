@@ -26,7 +26,7 @@ class Trainer:
     advanced_at: list[int] = field(default_factory=list)
 
     @property
-    def is_finished(self) -> bool:
+    def has_enough(self) -> bool:
         return self.messages == 7
 
     def is_due(self) -> bool:

@@ -75,15 +75,22 @@ def test_a_signal_saves_everything_and_ends_all_workers(tmp_path: Path, number: 
         assert word not in finished.output
 
 
-def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
-    run = LearnProcess(tmp_path, LONG, "--num-envs=2", *environment("--fault", "linger"))
+@pytest.mark.parametrize("workers", ["--num-envs=1", "--num-envs=2"])
+def test_players_that_linger_hold_no_stopped_run_back_and_an_early_second_signal_costs_nothing(
+    tmp_path: Path, workers: str
+) -> None:
+    run = LearnProcess(tmp_path, LONG, workers, *environment("--fault", "linger"))
     run.wait_for(lambda: bool(list((run.folder / "Basic").glob("Basic-*.pt"))))
     everything = process_tree.descendants(run.process.pid)
     run.send(signal.SIGINT)
-    run.wait_for(lambda: "Learning was interrupted" in run.output)
+    run.wait_for(lambda: "Stopping: saving everything" in run.output)
     run.send(signal.SIGINT)
-    run.process.wait(5)
-    wait_for_end(everything, ENDS_WITHIN_S)
+    finished = run.finish(ENDS_WITHIN_S)
+    assert finished.exit_code == 0, finished.output
+    assert "Still stopping" in finished.output
+    assert "does not end in time" in finished.output
+    assert finished.status()["Basic"]["final_checkpoint"]["steps"] == step_of(run.folder)
+    wait_for_end(everything, ENDS_WITHIN_S)  # guards of players that were killed wait for a while
 
 
 def test_players_and_workers_that_die_are_replaced_and_training_goes_on(tmp_path: Path) -> None:

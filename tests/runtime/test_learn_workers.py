@@ -183,7 +183,6 @@ def test_one_forward_for_all_workers_that_are_ready() -> None:
             trajectories=TrajectoryQueue(),
             policies=PolicyQueue(),
             reporter=StatsReporter(behavior_id.name, []),
-            break_off=lambda worker: None,
         )
 
     collector = Collector(environment, make_behavior, Timers())

@@ -11,7 +11,7 @@ import pytest
 from tests.data.test_rows import PATIENCE_S, Waiting
 from tests.trainers.rig import vector_spec
 from trajtrainer.data.rows import RowPool
-from trajtrainer.queues import TrajectoryQueue
+from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
 from trajtrainer.runtime.trainer_thread import TrainerThread
 from trajtrainer.steps import LongArray
 from trajtrainer.timers import Timers
@@ -32,7 +32,7 @@ class Learner:
         return self.trajectories.num_steps >= 3
 
     def advance(self) -> bool:
-        batches = self.trajectories.drain()
+        batches = [item for item in self.trajectories.drain() if not isinstance(item, EpisodesAborted)]
         for rows in batches:
             self.pool.release(rows)
         self.drains.append(sum(map(len, batches)))

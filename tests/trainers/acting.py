@@ -26,9 +26,11 @@ class Acting:
 
     Attributes:
         num_steps: agent steps so far.
+        is_stopping: what the trainer is told.
     """
 
     def __init__(self, simulation: Simulation, settings: TrainerSettings, *, seed: int = 0) -> None:
+        self.is_stopping = False
         spec, memory = simulation.spec, settings.network_settings.memory
         self._simulation = simulation
         self._waiting = simulation.reset()
@@ -53,6 +55,7 @@ class Acting:
             device=torch.device("cpu"),
             training=True,
             checkpoint=lambda _: None,
+            is_stopping=lambda: self.is_stopping,
         )
         self.policy = Policy(self.trainer.actor, seed=seed)
         self.num_steps = 0
@@ -62,7 +65,7 @@ class Acting:
         batch = _step_batch(self._simulation, self._waiting)
         recorded = self._processor.record(batch)
         if recorded.trajectories is not None:
-            self.trajectories.put(recorded.trajectories)
+            self.trajectories.put(recorded.trajectories, recorded.trajectories.num_steps)
         update = self.policies.latest()
         if update is not None:
             self.policy.load(update)

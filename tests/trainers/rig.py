@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,7 @@ class TrainerRig:
         self.reporter = StatsReporter(behavior, [self.recorder])
         self.timers = Timers()
         self.checkpoints: list[int] = []
+        self.is_stopping: Callable[[], bool] = lambda: False
         self.rng = np.random.default_rng(abs(seed))
         self.made = create_trainer(
             behavior,
@@ -86,6 +87,7 @@ class TrainerRig:
             device=torch.device("cpu"),
             training=training,
             checkpoint=self._checkpoint,
+            is_stopping=lambda: self.is_stopping(),
         )
 
     def _checkpoint(self, trainer: RLTrainer) -> None:

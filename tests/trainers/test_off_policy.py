@@ -353,12 +353,12 @@ def test_other_networks_are_refused() -> None:
         second.trainer.restore(first.trainer.checkpoint_state(), reset_step=False)
 
 
-def test_break_off_forgets_the_value_networks_memories_of_a_worker() -> None:
+def test_an_abort_forgets_the_value_networks_memories_of_a_worker() -> None:
     rig = OffPolicyRig(_settings(network_settings=RECURRENT))
     rig.put(Trajectory(5, agent=1), Trajectory(5, agent=1 << WORKER_SHIFT | 1))
     rig.trainer.advance()
     assert len(rig.trainer._values._memories) == 2
-    rig.trainer.break_off(1)
+    rig.trajectories.abort_episodes(1)
     rig.trainer.advance()
     assert list(rig.trainer._values._memories) == [1]
 

@@ -90,28 +90,40 @@ def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytes
     assert update_.version == 4
 
 
-def test_a_stopped_run_ends_after_a_block_and_leaves_the_rest_for_its_resumption(
+def test_a_stopped_run_ends_between_gradient_steps_and_leaves_the_rest_for_its_resumption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = OffPolicyRig(SETTINGS)
     update, made = rig.trainer._sac.update, []
 
-    def stop_soon(*args: Any) -> Any:
+    def count(*args: Any) -> Any:
         made.append(1)
-        if len(made) == 40:
-            rig.trajectories.close()
         return update(*args)
 
-    monkeypatch.setattr(rig.trainer._sac, "update", stop_soon)
+    monkeypatch.setattr(rig.trainer._sac, "update", count)
+    rig.is_stopping = lambda: len(made) == 40
     rig.put(Trajectory(101))
     rig.trainer.advance()
-    assert len(made) == 64
+    assert len(made) == 40
+    adams = rig.trainer.checkpoint_state()["optimizers"].values()
+    assert {float(one["step"]) for adam in adams for one in adam["state"].values()} == {40.0}
     assert rig.pool.num_free == rig.pool.capacity
     resumed = OffPolicyRig(SETTINGS)
     resumed.trainer.restore(rig.trainer.checkpoint_state(), reset_step=False)
     resumed.put(Trajectory(10))
     resumed.trainer._process(resumed.trajectories.drain())
-    assert resumed.trainer._pace.due(resumed.trainer.step) == 110 - 64
+    assert resumed.trainer._pace.due(resumed.trainer.step) == 110 - 40
+
+
+def test_a_drain_that_passes_max_steps_is_learnt_from() -> None:
+    rig = OffPolicyRig(evolve(SETTINGS, max_steps=100))
+    rig.put(Trajectory(60), Trajectory(39), Trajectory(10))
+    rig.trainer.advance()
+    assert rig.trainer._pace.count == 109, "of each step but the first, as one by one"
+    assert rig.trainer.replay.num_steps == 99
+    rig.put(Trajectory(10))
+    rig.trainer.advance()
+    assert rig.trainer._pace.count == 109
 
 
 def test_without_an_update_the_rows_come_back_at_once() -> None:
@@ -214,6 +226,7 @@ class _Threads:
         self._end.set()
         self.gate.allow(1_000_000)
         self._collector.join(WAIT_S)
+        self.acting.is_stopping = True
         self.acting.trajectories.close()
         self._learner.join(WAIT_S)
         assert not self._collector.is_alive()
@@ -252,6 +265,6 @@ def test_gradient_steps_keep_the_pace_in_threads(threads: _Threads) -> None:
     trainer = threads.acting.trainer
     assert isinstance(trainer, OffPolicyTrainer)
     assert threads.gate.made == trainer._pace.count - 1
-    # One gradient step per step but for the first, made or (because the queue was closed) still to be made.
+    # One gradient step per step but for the first, made or (because the run was stopped) still to be made.
     assert threads.gate.made + trainer._pace.due(trainer.step) == trainer.step - 1
     assert trainer._pace.due(trainer.step) <= max_lead(SETTINGS)

@@ -261,16 +261,77 @@ def test_reward_buffer_size() -> None:
 
 
 @pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
-def test_break_off_forgets_unfinished_episodes_of_a_worker(network: NetworkSettings) -> None:
+def test_an_abort_forgets_unfinished_episodes_of_a_worker(network: NetworkSettings) -> None:
     rig = Rig(_settings(network_settings=network))
     here, there = (int(agent_ids(worker, np.array([1]))[0]) for worker in (0, 1))
     one = {"reward": np.ones(1, np.float32)}
     rig.put(Trajectory(1, agent=here, columns=one), Trajectory(1, agent=there, columns=one))
-    rig.trainer.break_off(1)
+    rig.trajectories.abort_episodes(1)
     rig.trainer.advance()
     rig.put(Trajectory(1, True, agent=here, columns=one), Trajectory(1, True, agent=there, columns=one))
     rig.trainer.advance()
     assert list(rig.trainer.reward_buffer) == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
+def test_an_abort_stands_between_the_old_episode_and_the_new_one(network: NetworkSettings) -> None:
+    rig = Rig(_settings(network_settings=network))
+    agent, other = (int(agent_ids(worker, np.array([1]))[0]) for worker in (1, 2))
+    begin = {"obs.0": np.full((2, 4), 0.5, np.float32), "memory": np.zeros((1, rig.trainer.actor.memory_size), "f4")}
+    rig.put(Trajectory(1, agent=agent, columns={"reward": np.full(1, 80, np.float32)}))
+    rig.trajectories.abort_episodes(1)
+    rig.put(Trajectory(1, agent=agent, columns={"reward": np.full(1, 2, np.float32), **begin}))
+    rig.put(Trajectory(1, agent=other, columns={"reward": np.full(1, 7, np.float32), **begin}))
+    rig.put(Trajectory(1, ended=True, agent=agent, columns={"reward": np.full(1, 3, np.float32)}))
+    rig.trajectories.abort_episodes(2)
+    rig.put(Trajectory(1, ended=True, agent=other, columns={"reward": np.full(1, 1, np.float32)}))
+    rig.trainer.advance()
+    assert list(rig.trainer.reward_buffer) == [5.0, 1.0]
+    _, first, second, *_ = rig.trainer._buffer.column("value")[:: rig.trainer._buffer.sequence_length]
+    assert torch.equal(first, second), "the value network begins the new episode without a memory"
+    assert rig.pool.num_free == rig.pool.capacity
+
+
+def test_an_abort_alone_is_taken_in() -> None:
+    rig = Rig(_settings())
+    rig.trajectories.abort_episodes(0)
+    assert rig.trainer.advance()
+    assert not rig.trainer.advance()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
+def test_an_update_ends_between_two_gradient_steps(
+    network: NetworkSettings, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hyper = PPOHyperparameters(batch_size=8, buffer_size=32, num_epoch=2, shared_critic=shared)
+    settings = _settings(hyperparameters=hyper, network_settings=network)
+    rig = Rig(settings)
+    update = rig.trainer._ppo.update
+    after: list[list[torch.Tensor]] = []
+    rig.is_stopping = lambda: len(after) == 3
+
+    def stop_soon(*args: Any, **options: Any) -> Any:
+        found = update(*args, **options)
+        after.append(weights(rig.trainer))
+        return found
+
+    monkeypatch.setattr(rig.trainer._ppo, "update", stop_soon)
+    rig.put(Trajectory(33, ended=True))
+    rig.trainer.advance()
+    assert len(after) == 3, "of 8"
+    state = copy.deepcopy(rig.trainer.checkpoint_state())
+    assert {float(one["step"]) for one in state["optimizers"]["adam"]["state"].values()} == {3.0}
+    assert state["step"] == 33
+    assert rig.policies.latest() is not None, "what was learnt is published"
+    rig.put(Trajectory(40, ended=True))
+    rig.trainer.advance()
+    assert (len(after), rig.trainer.step) == (3, 73), "counted, but nothing new begins"
+    resumed = Rig(settings, seed=1)
+    resumed.trainer.restore(state, reset_step=False)
+    assert same(weights(resumed.trainer), after[-1])
+    _train(resumed)
+    assert not same(weights(resumed.trainer), after[-1])
 
 
 def test_group_rewards_count_and_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -397,7 +458,7 @@ def test_few_steps_are_worth_no_drain(changes: dict[str, Any], before: int, wait
         rig.trainer.advance()
     rig.put(Trajectory(waiting))
     assert rig.trainer.is_due() is due
-    rig.trainer.break_off(None)
+    rig.trajectories.abort_episodes(None)
     assert rig.trainer.is_due()
 
 

@@ -22,6 +22,9 @@ RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
 _FIRST_ROWS, _FIRST_BYTES = 1024, 64 << 20
 _MOST_SPARE_BYTES = 1 << 30
+# One of the waits for the learner: systems that do not interrupt a wait let signals through in between.
+_WAIT_S = 0.25
+
 _COLUMNS = (
     "mask",
     "continuous",
@@ -280,7 +283,7 @@ class RowPool:
             elif self.num_lent > 0:
                 if self._on_wait is not None:
                     self._on_wait()
-                self._changed.wait()
+                self._changed.wait(_WAIT_S)
             else:
                 self._grow(doubled)
 

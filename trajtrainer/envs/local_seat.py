@@ -112,9 +112,11 @@ class LocalSeat:
         self._end_environment()
 
     def _end_environment(self) -> None:
-        environment, self._environment = self._environment, None
-        if environment is not None:
-            environment.close()
+        if self._environment is not None:
+            try:
+                self._environment.close()  # ``kill`` may have to help
+            finally:
+                self._environment = None
 
 
 class _Start:

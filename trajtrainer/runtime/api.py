@@ -6,6 +6,7 @@ import contextlib
 import random
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -101,9 +102,9 @@ def learn(
 
     Signals are handled as on the command line while it runs in the main thread (elsewhere they are left alone): the
     first SIGINT or SIGTERM ends the run in good order, everything saved, and then raises what it would have raised
-    without us, ``KeyboardInterrupt`` or ``SystemExit``; a second one raises at once. Several runs may follow one
-    another in a process: torch's thread count, the global random generators and the log's handlers are left as they
-    were. The seed of one run does not touch another.
+    without us, ``KeyboardInterrupt`` or ``SystemExit``; another one, 5 s later or more, raises at once, without saving.
+    Several runs may follow one another in a process: torch's thread count, the global random generators and the log's
+    handlers are left as they were. The seed of one run does not touch another.
 
     Args:
         settings: a YAML file, a mapping of the same form, or settings objects; None for the default settings.
@@ -240,12 +241,13 @@ def _behavior_result(name: str, behavior: Behavior, folder: RunFolder) -> Behavi
 
 
 class _StopInPython(StopRequest):
-    """In a program that is not ours a second signal must not end the process (a notebook's kernel, say)."""
+    """In a program that is not ours a further signal must not end the process (a notebook's kernel, say)."""
 
     def abort(self, number: int) -> None:
         self.emergency()
-        self.signal = signal.Signals(number)
-        _raise_for(self)
+        if threading.current_thread() is threading.main_thread():
+            self.signal = signal.Signals(number)
+            _raise_for(self)
 
 
 def _raise_for(stop: StopRequest) -> None:

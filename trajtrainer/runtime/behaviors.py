@@ -62,6 +62,7 @@ class Behaviors:
         curriculum: tells how many episodes each behaviour's reward buffer needs.
         device: of the networks.
         on_checkpoint: called after every checkpoint, from the thread of the trainer that wrote it.
+        is_stopping: whether the run shall end soon, for its trainers.
         known: name -> behaviour, in order of appearance.
         trainers: their trainers.
         replays: the files with their experience.
@@ -75,6 +76,7 @@ class Behaviors:
     curriculum: Curriculum
     device: torch.device
     on_checkpoint: Callable[[], None]
+    is_stopping: Callable[[], bool]
     known: dict[str, Behavior] = field(default_factory=dict)
     trainers: dict[str, RLTrainer] = field(default_factory=dict)
     replays: ReplayFiles = field(default_factory=ReplayFiles)
@@ -126,6 +128,7 @@ class Behaviors:
                 device=self.device,
                 training=training,
                 checkpoint=self._checkpoint,
+                is_stopping=self.is_stopping,
             )
         trainer.set_reward_buffer_size(self.curriculum.reward_buffer_length(name))
         policy = Policy(
@@ -148,7 +151,6 @@ class Behaviors:
             trajectories=trajectories,
             policies=policies,
             reporter=reporter,
-            break_off=trainer.break_off,
         )
 
     def save_all(self) -> None:

@@ -43,10 +43,7 @@ _LONGEST_KEY = 1000
 
 @dataclass(frozen=True, slots=True)
 class ActingBehavior:
-    """What the collector needs of one behaviour. All teams of a name share it.
-
-    ``break_off`` tells the learning side that the episodes of one worker's agents will not go on.
-    """
+    """What the collector needs of one behaviour. All teams of a name share it."""
 
     spec: BehaviorSpec
     pool: RowPool
@@ -55,7 +52,6 @@ class ActingBehavior:
     trajectories: TrajectoryQueue[TrajectoryBatch]
     policies: PolicyQueue[Tensor]
     reporter: StatsReporter
-    break_off: Callable[[int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,7 @@ class Collector:
         if event.is_reset:
             for behavior in self.behaviors.values():
                 behavior.processor.drop(event.worker)
-                behavior.break_off(event.worker)
+                behavior.trajectories.abort_episodes(event.worker)
         for behavior_id, batch in event.steps.items():
             name, behavior = self._behavior(behavior_id, batch)
             recorded = behavior.processor.record(batch, self._ids[behavior_id].team)

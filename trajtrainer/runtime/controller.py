@@ -8,6 +8,7 @@ and the pool's rows connect it to this loop.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from trajtrainer.errors import EnvironmentFaultError
@@ -15,14 +16,17 @@ from trajtrainer.runtime.collector import Collector
 from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.signals import StopRequest
 from trajtrainer.runtime.trainer_thread import TrainerThread
-from trajtrainer.timers import Timers
+from trajtrainer.timers import TimerNode, Timers
 from trajtrainer.trainers.rl_trainer import RLTrainer
 
 logger = logging.getLogger(__name__)
 
 # Upper bound of one wait for messages, so that progress is shown and a stop is seen while an environment is silent.
 WAIT_S = 0.25
-THREAD_JOIN_S = 30.0
+# One of the waits for a trainer's thread: systems that do not interrupt a wait let signals through in between.
+_JOIN_S = 0.25
+# When it is told that a trainer's thread is waited for.
+_PATIENCE_S = 5.0
 
 
 class Controller:
@@ -62,7 +66,8 @@ class Controller:
         self._threads: dict[str, TrainerThread] = {}
 
     def run(self) -> None:
-        """Returns when every trainer is past its max_steps or episodes, or a stop was requested.
+        """Returns when every trainer is past its max_steps or episodes, or a stop was requested, and none is at work any
+        more.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed. The trainers' state is intact.
@@ -70,6 +75,18 @@ class Controller:
         self._lessons.log_lessons()
         self._lessons.reset_environment()
         block = self._timers.innermost()
+        try:
+            self._loop(block)
+        except BaseException:
+            self._stop.request()  # updates in threads need not come to their end
+            raise
+        finally:
+            block.end_part()
+            self._end_threads()
+        for thread in self._threads.values():
+            thread.raise_failure()
+
+    def _loop(self, block: TimerNode) -> None:
         try:
             while not (self._stop.requested or self._done()):
                 block.part("TrainerController.advance")
@@ -82,9 +99,6 @@ class Controller:
                 raise
             # Whoever stops a whole group of processes ends the environments, too.
             logger.warning("%s", fault)
-        finally:
-            block.end_part()
-            self._end_threads()
 
     def _advance(self) -> None:
         self._collector.collect(WAIT_S)
@@ -108,7 +122,7 @@ class Controller:
 
     def _is_done(self, trainer: RLTrainer) -> bool:
         if self._training:
-            return trainer.is_finished
+            return trainer.has_enough
         return self._max_episodes is not None and trainer.num_episodes >= self._max_episodes
 
     def _watch_thread(self, name: str, trainer: RLTrainer) -> None:
@@ -116,14 +130,17 @@ class Controller:
         if thread is None:
             thread = self._threads[name] = TrainerThread(trainer, self._timers)
             thread.start()
-        if thread.failure is not None:
-            raise thread.failure
+        thread.raise_failure()
 
     def _end_threads(self) -> None:
+        """Waits until all threads have taken in what is left, and have ended: what they work on is saved next."""
         for thread in self._threads.values():
             thread.trainer.trajectories.close()
         with self._timers("trainer_threads"):
+            tell_s = time.monotonic() + _PATIENCE_S
             for thread in self._threads.values():
-                thread.join(THREAD_JOIN_S)
-                if thread.is_alive():
-                    logger.warning("The %s did not end within %.0f seconds.", thread.name, THREAD_JOIN_S)
+                while thread.is_alive():
+                    thread.join(_JOIN_S)
+                    if time.monotonic() > tell_s:
+                        logger.info("Waiting for the %s to end its update.", thread.name)
+                        tell_s = float("inf")

@@ -101,8 +101,8 @@ def train(
     with folder.exclusive():
         with timers("run_training.setup"):
             folder.create()
-            run = _Run(settings, folder, handler, make_environment, device, timers)
-        return run.run(stop or StopRequest())
+            run = _Run(settings, folder, handler, make_environment, device, timers, stop or StopRequest())
+        return run.run()
 
 
 class _Run:
@@ -116,6 +116,7 @@ class _Run:
         make_environment: EnvironmentFactory,
         device: torch.device,
         timers: Timers,
+        stop: StopRequest,
     ) -> None:
         self._settings = settings
         self._folder = folder
@@ -124,6 +125,7 @@ class _Run:
         self._device = device
         self._training = not settings.checkpoint_settings.inference
         self._timers = timers
+        self._stop = stop
         self._gauges = GaugeWriter()
         self._rewards = RewardHistory()
         self._writers = self._make_writers()
@@ -143,6 +145,7 @@ class _Run:
             self._curriculum,
             device,
             on_checkpoint=self._write_files,
+            is_stopping=lambda: stop.requested,
         )
 
     def _make_writers(self) -> list[StatsWriter]:
@@ -151,13 +154,14 @@ class _Run:
             writers.append(TensorboardWriter(lambda behavior: self._folder.behavior(behavior).path))
         return writers + plugin_writers(self._settings)
 
-    def run(self, stop: StopRequest) -> FinishedRun:
-        self._train(stop)
-        return FinishedRun(stop.exit_code, self._settings, self._folder, self._behaviors.known)
+    def run(self) -> FinishedRun:
+        self._train()
+        return FinishedRun(self._stop.exit_code, self._settings, self._folder, self._behaviors.known)
 
-    def _train(self, stop: StopRequest) -> None:
+    def _train(self) -> None:
+        stop = self._stop
         with ExitStack() as stack:
-            stack.enter_context(stop_on_signals(stop))
+            stack.enter_context(stop_on_signals(stop, saves=self._folder.writes))
             stack.callback(self._write_timers)  # once more when all is closed, which takes its time, too
             stack.callback(self._close_writers)
             with self._timers("run_training.setup"):
@@ -169,29 +173,33 @@ class _Run:
             try:
                 with stop.interrupting(), self._timers("env_start"):
                     environment = self._make_environment(self._settings_of_environment(), self._folder)
+                    stack.callback(self._close, environment)
             except StopInterrupt:
                 logger.info("Stopped before the environment was connected; nothing was trained.")
                 return
-            stack.callback(self._close, environment)
             stop.on_abort(environment.kill)
             with self._timers("TrainerController.start_learning"):
-                self._learn(environment, stop, view)
+                self._learn(environment, view)
             self._say_what_came_out()
 
-    def _learn(self, environment: Environment, stop: StopRequest, view: ProgressView) -> None:
+    def _learn(self, environment: Environment, view: ProgressView) -> None:
+        # Not what is no Exception: that is a late further signal in a program that is not ours, and no trainer must
+        # be saved while its thread perhaps still lives.
         try:
-            self._make_controller(environment, stop, view).run()
+            self._make_controller(environment, view).run()
             self._show(view)
-        finally:
-            if stop.requested:
-                logger.info("Learning was interrupted. Please wait while the graph is generated.")
+        except Exception:
             self._save()
+            raise
+        if self._stop.requested:
+            logger.info("Learning was interrupted. Please wait while the graph is generated.")
+        self._save()
 
     def _settings_of_environment(self) -> RunSettings:
         """With the device that was chosen: the Editor is told."""
         return evolve(self._settings, torch_settings=evolve(self._settings.torch_settings, device=str(self._device)))
 
-    def _make_controller(self, environment: Environment, stop: StopRequest, view: ProgressView) -> Controller:
+    def _make_controller(self, environment: Environment, view: ProgressView) -> Controller:
         lessons = LessonKeeper(self._curriculum, environment, self._status)
 
         def make_behavior(
@@ -209,7 +217,7 @@ class _Run:
             collector,
             self._behaviors.trainers,
             lessons,
-            stop,
+            self._stop,
             self._timers,
             training=self._training,
             max_episodes=self._settings.inference_episodes,
@@ -250,7 +258,11 @@ class _Run:
         self._folder.write_timers(timers_json(self._timers, self._gauges.gauges, sys.argv, API_VERSION))
 
     def _close(self, environment: Environment) -> None:
-        with self._timers("env_close"):
+        def end() -> None:
+            logger.warning("The environment does not end in time: ending it.")
+            environment.kill()
+
+        with self._timers("env_close"), self._stop.limiting(end):
             environment.close()
 
     def _close_writers(self) -> None:

@@ -1,17 +1,33 @@
-"""Ending a run from outside: the first SIGINT or SIGTERM asks for an orderly end, the second ends at once."""
+"""Ending a run from outside: the first SIGINT or SIGTERM asks for an orderly end, a late further one ends at once.
+
+The main thread may be deep in a gradient step, or wait on a lock where the system does not interrupt that (Windows),
+so that its handler runs late. Python's wake-up descriptor tells a thread of ours at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+# So long a run may take to save everything and end; further signals within that time do not cost it.
+GRACE_S = 5.0
 
 # Ctrl-C, kill, a closed terminal, Ctrl-Break of Windows; each where the system has it.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _STDERR = 2
+_POLL_S = 0.1
+# Of the grace what is left for the rest when the environment has to be gone, and how long that may take at least.
+_LAST_S, _LEAST_S = 0.5, 1.0
+_END = b"\0"  # is no signal's number
 
 
 class StopInterrupt(BaseException):
@@ -19,16 +35,12 @@ class StopInterrupt(BaseException):
 
 
 class StopRequest:
-    """Whether the run shall end. Polled between steps; ``callbacks`` wake those who wait for something else.
-
-    Callbacks run in a thread of their own, never inside the signal handler, so that they may take locks (a handler
-    that takes a lock which the interrupted code holds would wait forever).
-    """
+    """Whether the run shall end. Polled between steps, and in an update between gradient steps."""
 
     def __init__(self) -> None:
         self.requested = False
         self.signal: signal.Signals | None = None
-        self._callbacks: list[Callable[[], None]] = []
+        self._signal_s = 0.0
         self._emergency: list[Callable[[], None]] = []
         self._interrupts = False
 
@@ -37,18 +49,29 @@ class StopRequest:
         """0 after SIGINT or without a signal, 128 + its number after another (SIGTERM: 143)."""
         return 0 if self.signal in (None, signal.SIGINT) else 128 + int(self.signal)
 
+    @property
+    def grace_s(self) -> float:
+        """Seconds that are left to end in order after the first signal; not positive when they are over."""
+        return self._signal_s + GRACE_S - time.monotonic()
+
     def request(self, by: signal.Signals | None = None) -> None:
-        """Asks for the end. The first call counts."""
-        if not self.requested:
+        """Asks for the end. The first signal counts."""
+        if by is not None and self.signal is None:
+            self._signal_s = time.monotonic()
             self.signal = by
-            self.requested = True
+        self.requested = True
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
         """While this lasts, a signal raises ``StopInterrupt`` in the main thread instead of being polled for: for
-        waiting at the start (for the Editor, say), where nothing has been trained."""
+        waiting at the start (for the Editor, say), where nothing has been trained.
+
+        Raises:
+            StopInterrupt: also at once, if the end was asked for before.
+        """
         self._interrupts = True
         try:
+            self.interrupt()  # behind the line above: a signal that comes in between is not lost
             yield
         finally:
             self._interrupts = False
@@ -59,23 +82,35 @@ class StopRequest:
         Raises:
             StopInterrupt: inside ``interrupting``.
         """
-        if self._interrupts:
+        if self._interrupts and self.requested:
             raise StopInterrupt
 
-    def on_request(self, callback: Callable[[], None]) -> None:
-        """``callback`` is called once, from another thread, when a signal asks for the end."""
-        self._callbacks.append(callback)
+    @contextlib.contextmanager
+    def limiting(self, end: Callable[[], None]) -> Iterator[None]:
+        """While this lasts longer than a signal's grace (but for a second at least), ``end`` is called once, from
+        another thread; its exceptions are dropped."""
+        over = threading.Event()
+        begin_s = time.monotonic()
+
+        def watch() -> None:
+            while not over.wait(_POLL_S):
+                if self.signal is not None and self.grace_s < _LAST_S and time.monotonic() > begin_s + _LEAST_S:
+                    with contextlib.suppress(Exception):
+                        end()
+                    return
+
+        watcher = threading.Thread(target=watch, name="time limit", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
     def on_abort(self, callback: Callable[[], None]) -> None:
-        """``callback`` is called in the signal handler before a second signal ends the process: only what is quick
-        and takes no lock, such as killing child processes."""
+        """``callback`` is called before a further signal ends the process, perhaps twice and in a signal handler: only
+        what is quick and takes no lock, such as killing child processes."""
         self._emergency.append(callback)
-
-    def wake(self) -> None:
-        """Calls the callbacks of ``on_request``; their exceptions are dropped."""
-        for callback in list(self._callbacks):
-            with contextlib.suppress(Exception):
-                callback()
 
     def emergency(self) -> None:
         """Calls the callbacks of ``on_abort``; their exceptions are dropped."""
@@ -84,29 +119,32 @@ class StopRequest:
                 callback()
 
     def abort(self, number: int) -> None:
-        """Called by the handler of a second signal: ends the process at once, without any saving."""
+        """Called in the main thread's handler, and from another thread in case that one is busy, when a further signal
+        comes after the grace: ends the process at once, without any saving."""
         self.emergency()
         with contextlib.suppress(OSError):
-            os.write(_STDERR, b"\nSecond signal: ended at once, nothing more is saved.\n")
+            os.write(_STDERR, b"\nAnother signal: ended at once, nothing more is saved.\n")
         os._exit(128 + number)
 
 
 @contextlib.contextmanager
-def stop_on_signals(stop: StopRequest) -> Iterator[StopRequest]:
+def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRequest]:
     """Connects the signals with ``stop`` and puts the former handlers back at the end.
 
-    Does nothing outside of the main thread, which alone may set handlers.
+    Does nothing outside of the main thread, which alone may set handlers. ``saves``: whether there is anything to be
+    saved, for what is said.
     """
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    waker = _Waker(stop)
+    watcher = _Watcher(stop, saves=saves)
+    came = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if stop.requested:
-            stop.abort(number)
+        came.append(number)
         stop.request(signal.Signals(number))
-        waker.wake()
+        if len(came) > 1 and stop.grace_s <= 0:
+            stop.abort(number)
         stop.interrupt()
 
     former = {}
@@ -116,32 +154,59 @@ def stop_on_signals(stop: StopRequest) -> Iterator[StopRequest]:
             if which is None or (name == "SIGHUP" and signal.getsignal(which) is signal.SIG_IGN):
                 continue  # nohup ignores SIGHUP, and means it
             former[which] = signal.signal(which, handle)
+            watcher.numbers.add(int(which))
         yield stop
     finally:
         for which, handler in former.items():
             # None: set by C code, which Python cannot put back.
             signal.signal(which, signal.SIG_DFL if handler is None else handler)
-        waker.close()
+        watcher.close()
 
 
-class _Waker:
-    """A thread that sleeps on a pipe. Writing a byte is all that the signal handler has to do."""
+class _Watcher:
+    """A thread that learns of every signal as it comes, whatever the main thread does, and answers it with a word.
 
-    def __init__(self, stop: StopRequest) -> None:
+    Attributes:
+        numbers: of the signals that are meant.
+    """
+
+    def __init__(self, stop: StopRequest, *, saves: bool) -> None:
+        self.numbers: set[int] = set()
         self._stop = stop
-        self._reader, self._writer = os.pipe()
-        self._thread = threading.Thread(target=self._wait, name="stop request", daemon=True)
+        self._saves = saves
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._former = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._watch, name="stop request", daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        os.write(self._writer, b"w")
-
     def close(self) -> None:
-        os.write(self._writer, b"e")
+        signal.set_wakeup_fd(self._former)
+        self._writer.setblocking(True)
+        self._writer.sendall(_END)
         self._thread.join()
-        os.close(self._reader)
-        os.close(self._writer)
+        self._reader.close()
+        self._writer.close()
 
-    def _wait(self) -> None:
-        while os.read(self._reader, 1) == b"w":
-            self._stop.wake()
+    @property
+    def _loss(self) -> str:
+        return ", without saving" if self._saves else ""
+
+    def _watch(self) -> None:
+        came = 0
+        while (byte := self._reader.recv(1)) != _END:
+            if byte[0] in self.numbers:
+                came += 1
+                self._answer(byte[0], is_first=came == 1)
+
+    def _answer(self, number: int, *, is_first: bool) -> None:
+        self._stop.request(signal.Signals(number))
+        if is_first:
+            first = "saving everything, then ending" if self._saves else "ending"
+            logger.info(
+                "Stopping: %s. Ctrl-C (or another signal) after %g s ends at once%s.", first, GRACE_S, self._loss
+            )
+        elif self._stop.grace_s > 0:
+            logger.info("Still stopping. Press again in %.0f s to end at once%s.", self._stop.grace_s, self._loss)
+        else:
+            self._stop.abort(number)

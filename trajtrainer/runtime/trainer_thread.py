@@ -22,6 +22,11 @@ class TrainerThread(threading.Thread):
         self._timers = timers
         self.failure: BaseException | None = None
 
+    def raise_failure(self) -> None:
+        """Raises what ``advance`` raised, if it did."""
+        if self.failure is not None:
+            raise self.failure
+
     def run(self) -> None:
         try:
             while self._wait():

@@ -71,6 +71,7 @@ def create_trainer(
     device: torch.device,
     training: bool,
     checkpoint: Callable[[RLTrainer], None],
+    is_stopping: Callable[[], bool],
 ) -> RLTrainer:
     """The trainer that ``settings.trainer_type`` names; see ``RLTrainer`` for the arguments.
 
@@ -91,4 +92,5 @@ def create_trainer(
         device=device,
         training=training,
         checkpoint=checkpoint,
+        is_stopping=is_stopping,
     )

@@ -36,7 +36,7 @@ class OffPolicyTrainer(RLTrainer):
     """Soft actor-critic (reference 3.7, 4.4).
 
     Every gradient step that the experience so far makes due is made before the next drain, or after a resumption if the
-    run is stopped meanwhile. In a thread of its own (``threaded: true``) the trainer keeps the rows of a drain until it
+    run is to end meanwhile. In a thread of its own (``threaded: true``) the trainer keeps the rows of a drain until it
     has made the gradient steps for them, block by block, and publishes the policy after each block. So acting is never
     further ahead than the pool's limit (``max_lead``), and when it is, waits for no more gradient steps than make room
     for its next steps.
@@ -106,6 +106,9 @@ class OffPolicyTrainer(RLTrainer):
         if normalizes:
             self.actor.update_normalization(obs)
             self._sac.copy_normalization()
+        if self._is_stopping() and not self._networks.critic.memory_size:
+            self.replay.add(packed, None)  # nobody will see statistics of the estimates
+            return normalizes
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
         memory = None if estimates.memory is None else estimates.memory.cpu().numpy()
         self.replay.add(packed, memory)
@@ -127,13 +130,13 @@ class OffPolicyTrainer(RLTrainer):
         made = 0
         due = self._pace.due(self.step)
         for block in self._batches.blocks(due):
-            for batch in block:
+            for batch in self._until_stop(block):
                 with self._timers("TorchSACOptimizer.update"):
                     _collect(statistics, self._sac.update(batch, learning_rate))
-            made += len(block)
-            self._pace.made(len(block))
-            if self.trajectories.closed:
-                break  # the run was stopped: what is still due is made when it is resumed
+                self._pace.made(1)
+                made += 1
+            if self._is_stopping():
+                break
             if made < due:
                 self._tell_progress(made / due)
         self._update_signals(statistics)
@@ -150,13 +153,15 @@ class OffPolicyTrainer(RLTrainer):
     def _update_signals(self, statistics: dict[str, list[Tensor]]) -> None:
         """Trains the reward signals' networks on draws of their own."""
         due = self._signal_pace.due(self.step)
-        self._signal_pace.made(due)
         learning = [signal for signal in self.signals if signal.modules()]
-        if learning:
-            for block in self._batches.blocks(due):
-                for batch in block:
-                    for signal in learning:
-                        _collect(statistics, signal.update(batch))
+        if not learning:
+            self._signal_pace.made(due)
+            return
+        for block in self._until_stop(self._batches.blocks(due)):
+            for batch in self._until_stop(block):
+                for signal in learning:
+                    _collect(statistics, signal.update(batch))
+                self._signal_pace.made(1)
 
     def _report(self, statistics: Mapping[str, list[Tensor]], learning_rate: float) -> None:
         """Reads the statistics back from the device, once per round of updates."""

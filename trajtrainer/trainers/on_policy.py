@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.algos.losses import explained_variance, normalized
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo import PPO, Coefficients
 from trajtrainer.algos.returns import gae
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.init import seeded
@@ -40,7 +42,12 @@ _DIAGNOSTICS_EVERY = 8
 
 
 class OnPolicyTrainer(RLTrainer):
-    """Proximal policy optimisation (reference 3.7, 4.1, 4.2)."""
+    """Proximal policy optimisation (reference 3.7, 4.1, 4.2).
+
+    When the run shall end, an update ends between two gradient steps and the buffer is dropped, as it is at every stop:
+    its steps count, but no checkpoint holds it, since a resumed run must learn from the policy it goes on with. What is
+    saved is the state after the gradient steps that were made, an update of fewer epochs.
+    """
 
     def _build(self, seeds: Sequence[int]) -> None:
         settings, hyper = self.settings, self.settings.hyperparameters
@@ -90,8 +97,8 @@ class OnPolicyTrainer(RLTrainer):
         # A step makes at most a whole sequence, one real row and the rest padding.
         if rows + pending * length <= self._hyper.buffer_size or length == 1:
             return rows + pending * length
-        waiting = self.trajectories.waiting()
-        return rows + length * sum(int(sequence_offsets(batch.lengths, length)[-1]) for batch in waiting)
+        batches = [item for item in self.trajectories.waiting() if isinstance(item, TrajectoryBatch)]
+        return rows + length * sum(int(sequence_offsets(batch.lengths, length)[-1]) for batch in batches)
 
     def _learn_from(self, packed: PackedSteps, rewards: FloatArray) -> bool:
         obs = [torch.from_numpy(column).to(self._device) for column in packed.obs]
@@ -99,6 +106,8 @@ class OnPolicyTrainer(RLTrainer):
         normalizes = self.settings.network_settings.normalize
         if normalizes:
             self._update_normalizers(obs)
+        if self._is_stopping():
+            return normalizes  # there is no update to come
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
         bootstrap = estimates.bootstrap.copy()
         for row, signal in zip(bootstrap, self.signals, strict=True):
@@ -144,19 +153,23 @@ class OnPolicyTrainer(RLTrainer):
         # A buffer that is smaller than a minibatch is one minibatch; the peer learns nothing then.
         batch_size = min(hyper.batch_size, buffer.num_rows)
         statistics: dict[str, list[Tensor]] = {}
-        for _ in range(hyper.num_epoch):
-            order = self._epoch_order(buffer.num_sequences).to(self._device)
-            for number, minibatch in enumerate(buffer.minibatches(order, batch_size, columns)):
-                with self._timers("TorchPPOOptimizer.update"):
-                    diagnostics = number % _DIAGNOSTICS_EVERY == 0
-                    found = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)
-                for signal in self.signals:
-                    found |= signal.update(minibatch)
-                for tag, value in found.items():
-                    statistics.setdefault(tag, []).append(value)
+        epochs = (self._epoch(batch_size, columns) for _ in range(hyper.num_epoch))
+        for number, minibatch in self._until_stop(chain.from_iterable(epochs)):
+            with self._timers("TorchPPOOptimizer.update"):
+                diagnostics = number % _DIAGNOSTICS_EVERY == 0
+                found = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)
+            for signal in self.signals:
+                found |= signal.update(minibatch)
+            for tag, value in found.items():
+                statistics.setdefault(tag, []).append(value)
         buffer.clear()
         self._report(statistics, coefficients, variance)
         self._reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
+
+    def _epoch(self, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[tuple[int, Minibatch]]:
+        """The minibatches of one epoch, numbered."""
+        order = self._epoch_order(self._buffer.num_sequences).to(self._device)
+        return enumerate(self._buffer.minibatches(order, batch_size, columns))
 
     def _epoch_order(self, num_sequences: int) -> Tensor:
         """The order of the sequences in one epoch, i64 [Q]."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, takewhile
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
 from trajtrainer.errors import CheckpointError
 from trajtrainer.nn.actor import Actor
-from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings
@@ -32,6 +33,8 @@ from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.snapshots import PolicyWeights
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class RLTrainer(ABC):
@@ -70,6 +73,7 @@ class RLTrainer(ABC):
         device: torch.device,
         training: bool,
         checkpoint: Callable[[RLTrainer], None],
+        is_stopping: Callable[[], bool],
     ) -> None:
         """Builds the networks and begins at step 0.
 
@@ -87,6 +91,8 @@ class RLTrainer(ABC):
             device: of networks and update.
             training: False to count episodes only (inference).
             checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
+            is_stopping: whether the run shall end soon. Asked before every gradient step, for an update may take
+                minutes. May become true at any time, and stays so.
 
         Raises:
             UnsupportedError: a sensor, reward signal or action space that is not built.
@@ -103,9 +109,10 @@ class RLTrainer(ABC):
         self._device = device
         self._training = training
         self._checkpoint = checkpoint
+        self._is_stopping = is_stopping
+        self._first_step = 0
         self._version = 0
         self._episodes = EpisodeRecord(reporter)
-        self._broken_off: deque[int | None] = deque()
         self._group_rewards_seen = False
         self._build(derived_seeds(seed, behavior))
         self._policy_weights = PolicyWeights(self.actor)
@@ -133,7 +140,7 @@ class RLTrainer(ABC):
 
     @abstractmethod
     def _update(self) -> None:
-        """Updates the networks and reports statistics."""
+        """Updates the networks and reports statistics. Ends between two gradient steps when the run shall end."""
 
     @abstractmethod
     def _modules(self) -> dict[str, nn.Module]:
@@ -170,6 +177,11 @@ class RLTrainer(ABC):
         return self._training and self.step > self.settings.max_steps
 
     @property
+    def has_enough(self) -> bool:
+        """Training, and past ``max_steps`` with what waits in the queue or is just being taken in."""
+        return self._training and self._first_step + self.trajectories.num_put > self.settings.max_steps
+
+    @property
     def progress(self) -> float:
         """Share of ``max_steps`` that is done, at most 1."""
         return min(1.0, self.step / self.settings.max_steps)
@@ -204,13 +216,6 @@ class RLTrainer(ABC):
         """How many episodes ``reward_buffer`` keeps (curricula ask for it)."""
         self._episodes.reward_buffer = deque(self.reward_buffer, maxlen=size)
 
-    def break_off(self, worker: int | None) -> None:
-        """Tells that the unfinished episodes of one worker's agents, or of all, will not go on: it was reset.
-
-        What they have earned so far is forgotten once the trajectories that are in the queue now are counted.
-        """
-        self._broken_off.append(worker)
-
     def is_due(self) -> bool:
         """Whether ``advance`` has something to do that should not wait for more trajectories.
 
@@ -219,27 +224,29 @@ class RLTrainer(ABC):
         return True
 
     def _comes_to_boundary(self, num_steps: int) -> bool:
-        """Whether so many more steps lead to a summary, a checkpoint or the end, or episodes were broken off."""
+        """Whether so many more steps lead to a summary, a checkpoint or the end, or the queue's content is needed."""
         settings, after = self.settings, self.step + num_steps
         intervals = (settings.summary_freq, settings.checkpoint_interval)
         passed = any(self.step // interval != after // interval for interval in intervals)
-        return passed or after > settings.max_steps or bool(self._broken_off)
+        return passed or after > settings.max_steps or self.trajectories.is_needed
 
     def advance(self) -> bool:
-        """Takes all trajectories of the queue, then updates and publishes a policy if one is due. Does not wait.
+        """Takes all there is in the queue, then updates and publishes a policy if one is due. Does not wait.
+
+        No update begins, and one that is under way ends early, when the run shall end.
 
         Returns:
             Whether there was anything to do.
         """
-        broken_off = [self._broken_off.popleft() for _ in range(len(self._broken_off))]
-        batches = self.trajectories.drain()
+        trained_before = self.should_still_train
+        items = self.trajectories.drain()
         changed = False
-        if batches:
+        if items:
             with self._timers("process_trajectory"):
-                changed = self._process(batches)
-        for worker in broken_off:
-            self._forget(worker)
-        updated = self.should_still_train and self._is_ready()
+                changed = self._process(items)
+        # In a thread of its own a trainer may find thousands of steps, of which only the last pass max_steps.
+        may_update = trained_before if self.settings.threaded else self.should_still_train
+        updated = may_update and not self._is_stopping() and self._is_ready()
         if updated:
             with self._timers("_update_policy"):
                 self._update()
@@ -249,16 +256,42 @@ class RLTrainer(ABC):
         elif changed:
             weights = self._policy_weights.of_normalizers()
             self.policies.put(PolicyUpdate(self._version, weights, partial=True))
-        return bool(batches) or updated
+        return bool(items) or updated
+
+    def _until_stop(self, steps: Iterable[T]) -> Iterator[T]:
+        """One after the other, until the run shall end."""
+        return takewhile(lambda _: not self._is_stopping(), steps)
 
     def policy_update(self) -> PolicyUpdate[Tensor]:
         """The acting side's weights as they are now (a copy)."""
         return PolicyUpdate(self._version, self._policy_weights.all())
 
-    def _process(self, batches: Sequence[TrajectoryBatch]) -> bool:
-        """Copies the drain out of the pool, gives its rows back, and counts it from boundary to boundary."""
-        packed = gather(self.pool, batches)
-        self._give_back(batches)
+    def _process(self, items: Sequence[TrajectoryBatch | EpisodesAborted]) -> bool:
+        """Takes a drain in, in its order. Returns whether weights that the acting side uses have changed."""
+        changed = False
+        for part in self._copy_out(items):
+            if isinstance(part, EpisodesAborted):
+                self._forget(part.worker)
+            else:
+                changed |= self._count_by_boundaries(part)
+        return changed
+
+    def _copy_out(self, items: Sequence[TrajectoryBatch | EpisodesAborted]) -> list[PackedSteps | EpisodesAborted]:
+        """Copies trajectories out of the pool, those between two aborts together, and gives their rows back."""
+        parts: list[PackedSteps | EpisodesAborted] = []
+        batches: list[TrajectoryBatch] = []
+        for is_batch, group in groupby(items, lambda item: isinstance(item, TrajectoryBatch)):
+            if is_batch:
+                found = [item for item in group if isinstance(item, TrajectoryBatch)]
+                parts.append(gather(self.pool, found))
+                batches += found
+            else:
+                parts += [item for item in group if isinstance(item, EpisodesAborted)]
+        if batches:
+            self._give_back(batches)
+        return parts
+
+    def _count_by_boundaries(self, packed: PackedSteps) -> bool:
         changed = False
         start = 0
         settings = self.settings
@@ -369,7 +402,7 @@ class RLTrainer(ABC):
                 f"reward_signals and trainer_type it was saved with. ({error})"
             ) from error
         if not reset_step:
-            self.step = int(state["step"])
+            self.step = self._first_step = int(state["step"])
             self._version = int(extra.get("version", 0))
             self._load_rng(extra.get("rng", {}))
             self._episodes.restore(extra.get("episodes", {}))
