@@ -1,0 +1,49 @@
+"""What the README and the package's metadata promise."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def imported(module: str) -> list[str]:
+    """The files of the package that import a module."""
+    return [path.relative_to(ROOT).as_posix() for path in ROOT.glob("trajtrainer/**/*.py") if module in _modules(path)]
+
+
+def _modules(path: Path) -> set[str]:
+    """The top-level names that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return {name.split(".")[0] for name in names}
+
+
+def test_every_table_has_its_heading() -> None:
+    """A blank line within a table would make text of the rows behind it."""
+    blocks = [block.splitlines() for block in re.split(r"\n\s*\n", README)]
+    tables = [block for block in blocks if block[0].startswith("|")]
+
+    assert [table[0] for table in tables if len(table) < 2 or not re.fullmatch(r"[|: -]+", table[1])] == []
+
+
+@pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev"}))
+def test_an_extra_installs_what_the_package_uses(extra: str) -> None:
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        module = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+        assert imported(module) != [], requirement
+
+
+def test_only_the_simulated_player_needs_grpc() -> None:
+    assert imported("grpc") == ["trajtrainer/sim/player.py"]
