@@ -21,7 +21,7 @@ def imported(module: str) -> list[str]:
 
 def _modules(path: Path) -> set[str]:
     """The top-level names that a file imports."""
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)

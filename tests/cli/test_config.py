@@ -40,3 +40,8 @@ def test_it_reports_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
         f"  {path}:3: behaviors.A.max_step: unknown option; did you mean max_steps?",
         f"  {path}:4: engine_setting: unknown option; did you mean engine_settings?",
     ]
+
+
+def test_it_refuses_a_name_that_fits_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--run-id", "../x"]) == 1
+    assert capsys.readouterr().err.startswith("error: ")

@@ -36,13 +36,13 @@ def test_everything_missing_is_named_at_once() -> None:
         check_supported({"B": TrainerSettings(), "C": POCA, "D": curious})
     lines = str(caught.value).splitlines()
     assert [line.split(" is not built yet")[0] for line in lines] == [
-        "Behavior 'C': trainer_type 'poca'",
-        "Behavior 'D': the reward signal 'curiosity'",
-        "Behavior 'D': behavioral_cloning",
+        "Behavior 'C': poca",
         "Behavior 'D': self_play",
+        "Behavior 'D': curiosity",
+        "Behavior 'D': behavioral_cloning",
     ]
 
 
 def test_the_factory_refuses_too() -> None:
-    with pytest.raises(UnsupportedError, match="'poca' is not built yet"):
+    with pytest.raises(UnsupportedError, match="poca is not built yet"):
         Rig(POCA)

@@ -17,11 +17,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the resolved configuration as YAML; warnings go to stderr, so that the output can be a file.
 
     Raises:
-        SettingsError: anything in it is wrong.
+        SettingsError: anything in it is wrong or not built yet.
+        RunFolderError: the run's name fits no folder.
     """
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = flags.resolve(arguments)
-    from trajtrainer.settings.convert import dump  # late: YAML would slow down every --help
+    # Late: both would slow down every --help.
+    from trajtrainer.runtime.rundir import RunFolder
+    from trajtrainer.settings.convert import dump
 
+    RunFolder(settings.checkpoint_settings)  # touches no file, and refuses names that no folder may have
     print(dump(settings), end="")
     return 0

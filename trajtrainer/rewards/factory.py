@@ -12,13 +12,6 @@ from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType,
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 
-NOT_BUILT_YET = (RewardSignalType.CURIOSITY, RewardSignalType.GAIL)
-
-
-def unsupported_signals(settings: TrainerSettings) -> list[str]:
-    """Names of the asked-for reward signals that this version does not build yet."""
-    return [kind.value for kind in settings.reward_signals if kind in NOT_BUILT_YET]
-
 
 def create_reward_signals(
     behavior: str, spec: BehaviorSpec, settings: TrainerSettings, device: torch.device
@@ -39,7 +32,4 @@ def _create(
     if kind is RewardSignalType.RND:
         assert isinstance(settings, RndSettings)
         return RndReward(spec, settings, device)
-    raise UnsupportedError(
-        f"Behavior {behavior!r}: the reward signal {kind.value!r} is not built yet. "
-        "Remove it from reward_signals; extrinsic and rnd are available."
-    )
+    raise UnsupportedError(f"Behavior {behavior!r}: the reward signal {kind.value!r} is not built yet.")

@@ -109,9 +109,10 @@ def settle_with(
         source: where the options come from, for messages.
 
     Raises:
-        SettingsError: anything in the configuration or the options is wrong.
+        SettingsError: anything in the configuration or the options is wrong or not built yet.
     """
     from trajtrainer.settings.convert import settle
+    from trajtrainer.settings.support import unsupported_in
 
     given = [flag for flag in FLAGS if flag.name in options]
     for flag in given:
@@ -119,7 +120,7 @@ def settle_with(
             logger.warning(flag.note)
         if flag.path:
             _put(root, flag, options[flag.name], source)
-    settings = settle(root, problems, behaviors_required=behaviors_required)
+    settings = settle(root, [*problems, *unsupported_in(root)], behaviors_required=behaviors_required)
     checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in given})
     return evolve(settings, checkpoint_settings=checkpoints)
 

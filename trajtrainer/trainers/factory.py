@@ -11,7 +11,8 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.rewards.factory import unsupported_signals
+from trajtrainer.settings.convert import trainer_mapping
+from trajtrainer.settings.support import unsupported
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.stats import StatsReporter
@@ -32,24 +33,13 @@ def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
     Raises:
         UnsupportedError: names everything that is missing, of all behaviours.
     """
-    faults = [f"Behavior {name!r}: {fault}" for name, one in behaviors.items() for fault in _faults(one)]
+    faults = [
+        f"Behavior {name!r}: {fault.message}."
+        for name, one in behaviors.items()
+        for fault in unsupported(trainer_mapping(one))
+    ]
     if faults:
         raise UnsupportedError("\n".join(faults))
-
-
-def _faults(settings: TrainerSettings) -> list[str]:
-    faults = []
-    if settings.trainer_type not in TRAINERS:
-        known = ", ".join(TRAINERS)
-        faults.append(f"trainer_type {settings.trainer_type!r} is not built yet. Available: {known}.")
-    faults += [
-        f"the reward signal {signal!r} is not built yet. Remove it from reward_signals."
-        for signal in unsupported_signals(settings)
-    ]
-    for key in ("behavioral_cloning", "self_play"):
-        if getattr(settings, key) is not None:
-            faults.append(f"{key} is not built yet. Remove the section.")
-    return faults
 
 
 def max_lead(settings: TrainerSettings) -> int:
