@@ -53,7 +53,7 @@ UNKNOWN = [
         "a.yaml:4: behaviors.A.network_settings.hiden_units: unknown option; did you mean hidden_units?",
     ),
     (
-        behavior("network_settings: {memory: {memorysize: 1}}"),
+        behavior("network_settings: {memory: {memorysize: 8}}"),
         "a.yaml:4: behaviors.A.network_settings.memory.memorysize: unknown option; did you mean memory_size?",
     ),
     (

@@ -23,18 +23,24 @@ class Fault:
     Attributes:
         path: the field, relative to the object that was being built (``("network_settings", "memory")``).
         message: what is there and what would have fitted.
+        compared: of a check across fields, the other fields that it looked at.
     """
 
     path: tuple[str, ...]
     message: str
+    compared: tuple[tuple[str, ...], ...] = ()
+
+    def below(self, *keys: str) -> Fault:
+        """Return the same fault, seen from an object that has this one at ``keys``."""
+        return Fault((*keys, *self.path), self.message, tuple((*keys, *path) for path in self.compared))
 
     def __str__(self) -> str:
         return f"{'.'.join(self.path)}: {self.message}" if self.path else self.message
 
 
-def misfit(path: tuple[str, ...], found: object, expected: str) -> Fault:
+def misfit(path: tuple[str, ...], found: object, expected: str, *compared: tuple[str, ...]) -> Fault:
     """The fault of a value; ``expected`` completes the sentence "expected ..."."""
-    return Fault(path, f"found {shown(found)}, expected {expected}")
+    return Fault(path, f"found {shown(found)}, expected {expected}", compared)
 
 
 def shown(value: object) -> str:
@@ -51,11 +57,17 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known word that is most like this one, if one is at least that much (from 0 to 1)."""
+    by_lower = {each.lower(): each for each in known}
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=likeness)
+    return by_lower[matches[0]] if matches else None
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean X?" if a known word is close to this one, else nothing."""
-    by_lower = {each.lower(): each for each in known}
-    matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
-    return f"; did you mean {by_lower[matches[0]]}?" if matches else ""
+    match = nearest(word, known)
+    return f"; did you mean {match}?" if match else ""
 
 
 class InvalidValueError(SettingsError):

@@ -12,14 +12,14 @@ from attrs import evolve
 from cattrs import ClassValidationError
 
 from trajtrainer.errors import SettingsError
-from trajtrainer.settings.checks import InvalidValueError
+from trajtrainer.settings.checks import Fault, InvalidValueError
 from trajtrainer.settings.converter import CONVERTER
 from trajtrainer.settings.document import Entry, from_mapping, read
 from trajtrainer.settings.prepare import prepare, prepare_behavior
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import faults
-from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -97,19 +97,52 @@ def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> Trai
 
 
 def _structure(root: Entry, cls: type[Any], problems: Iterable[Problem]) -> Any:
-    found = list(problems)
-    try:
-        settings = CONVERTER.structure(root.plain(), cls)
-    except (InvalidValueError, ClassValidationError) as error:
-        found += [Problem(root.locate(fault.path), fault.message) for fault in faults(error)]
+    settings, wrong = _attempt(root.plain(), cls)
+    if wrong:
+        wrong += _misfits(root.plain(), cls, [fault.path for fault in wrong])
+    found = [*problems, *(Problem(root.locate(fault.path), fault.message) for fault in wrong)]
     if found:
         raise ConfigurationError(found)
     return settings
 
 
+def _attempt(plain: Any, cls: type[Any]) -> tuple[Any, list[Fault]]:
+    try:
+        return CONVERTER.structure(plain, cls), []
+    except (InvalidValueError, ClassValidationError) as error:
+        return None, list(faults(error))
+
+
+def _misfits(plain: Any, cls: type[Any], wrong: list[tuple[str, ...]]) -> list[Fault]:
+    """Find fields that do not fit together among those that are right, which only whole objects check."""
+    for path in wrong:
+        _remove(plain, path)
+    above = {path[:depth] for path in wrong for depth in range(len(path))}
+    known = set(wrong)
+
+    def is_right(path: tuple[str, ...]) -> bool:
+        return path not in above and not any(path[:depth] in known for depth in range(len(path) + 1))
+
+    _, found = _attempt(plain, cls)
+    return [fault for fault in found if fault.compared and all(map(is_right, (fault.path, *fault.compared)))]
+
+
+def _remove(tree: Any, path: tuple[str, ...]) -> None:
+    """Take what is at ``path`` out of nested mappings; a list goes as a whole."""
+    for key in path[:-1]:
+        if not isinstance(tree.get(key), dict):
+            path = (key,)
+            break
+        tree = tree[key]
+    tree.pop(path[-1], None)
+
+
 def _advise(settings: RunSettings) -> None:
     """Warn of what is allowed but hardly meant."""
+    if settings.default_settings is not None:
+        _advise_on_batches("default_settings", settings.default_settings)
     for name, behavior in settings.behaviors.items():
+        _advise_on_batches(f"Behavior {name!r}", behavior)
         if "?team=" in name:
             logger.warning("Behavior %r never matches: behaviors are listed without '?team='.", name)
         self_play = behavior.self_play
@@ -121,6 +154,15 @@ def _advise(settings: RunSettings) -> None:
             logger.warning("Behavior %r: team_change is above max_steps, so only one team will learn.", name)
     for parameter, lessons in (settings.environment_parameters or {}).items():
         _advise_on_lessons(parameter, lessons.curriculum, settings)
+
+
+def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
+    hyper = behavior.hyperparameters
+    # On-policy trainers update once there are more steps than that.
+    most = hyper.buffer_size + (not isinstance(hyper, SACHyperparameters))
+    if hyper.batch_size > most:
+        message = "%s: batch_size (%d) is above buffer_size (%d): no batch gets more than the buffer holds."
+        logger.warning(message, whose, hyper.batch_size, hyper.buffer_size)
 
 
 def _advise_on_lessons(parameter: str, lessons: list[Any], settings: RunSettings) -> None:

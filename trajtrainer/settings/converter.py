@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, get_origin
 
@@ -11,12 +11,21 @@ import attrs
 from cattrs import Converter
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from trajtrainer.settings.checks import Fault, InvalidValueError, closest
+from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, EnvironmentSettings, Lesson, Sampler
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings, RewardSignalType
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.scalars import enum_member, real_number, refusal, text, truth_value, unwrapped, whole_number
-from trajtrainer.settings.structuring import Hook, class_hook, gather, list_hook, mapping_hook
+from trajtrainer.settings.structuring import (
+    Hook,
+    as_meant,
+    beside,
+    class_hook,
+    gather,
+    likeliest,
+    list_hook,
+    mapping_hook,
+)
 from trajtrainer.settings.trainer import HYPERPARAMETERS, PPOHyperparameters, TrainerSettings
 
 _RewardSignals = dict[RewardSignalType, RewardSignalSettings]
@@ -28,18 +37,25 @@ def _trainer_hook(converter: Converter) -> Hook:
     hooks = {name: class_hook(converter, TrainerSettings, hyperparameters=cls) for name, cls in HYPERPARAMETERS.items()}
 
     def structure(value: Any, cls: Any) -> TrainerSettings:
-        name = "ppo"
-        if isinstance(value, dict) and "trainer_type" in value:
-            name = value["trainer_type"] if isinstance(value["trainer_type"], str) else ""
-        elif isinstance(value, dict) and "hyperparameters" in value:
+        meant = as_meant(value, attrs.fields_dict(TrainerSettings))
+        found = []
+        if "hyperparameters" in meant and "trainer_type" not in meant:
             message = f"these need a trainer_type beside them: {', '.join(HYPERPARAMETERS)}"
-            raise InvalidValueError(Fault(("hyperparameters",), message))
-        if name not in hooks:  # the check of trainer_type says so; nobody knows what its hyperparameters may be
-            value = {key: inner for key, inner in value.items() if key != "hyperparameters"}
-        trainer: TrainerSettings = hooks.get(name, hooks["ppo"])(value, cls)
+            found.append(Fault(("hyperparameters",), message))
+        name = meant.get("trainer_type")
+        if not isinstance(name, str) or name not in hooks:
+            name = likeliest(HYPERPARAMETERS, meant.get("hyperparameters"))
+        if name is None:  # nobody knows what the hyperparameters may be
+            name, value = "ppo", _without(value, "hyperparameters")
+        with beside(found):
+            trainer: TrainerSettings = hooks[name](value, cls)
         return trainer
 
     return structure
+
+
+def _without(value: Any, key: str) -> Any:
+    return {name: inner for name, inner in value.items() if name != key} if isinstance(value, dict) else value
 
 
 def _reward_signals_hook(converter: Converter) -> Hook:
@@ -47,7 +63,10 @@ def _reward_signals_hook(converter: Converter) -> Hook:
         known = {signal.value: signal for signal in RewardSignalType}
         if name not in known:
             message = f"unknown reward signal, expected one of {', '.join(known)}{closest(name, known)}"
-            raise InvalidValueError(Fault((), message))
+            meant = nearest(name, known)
+            with beside([Fault((), message)]):
+                if meant is not None:
+                    one(meant, value)
         return known[name], converter.structure(value, REWARD_SIGNALS[known[name]])
 
     def structure(value: Any, _type: Any) -> _RewardSignals:
@@ -67,25 +86,24 @@ def _sampler_hook(converter: Converter) -> Hook:
                 return ConstantSettings(value=real_number(value))
             except InvalidValueError:
                 raise refusal(value, f"a number, or a mapping with {' and '.join(keys)}") from None
-        missing = [
-            Fault((key,), "is missing: a sampler needs both " + " and ".join(keys)) for key in set(keys) - set(value)
+        meant = as_meant(value, keys)
+        found = [Fault((key,), f"unknown option{closest(key, keys)}") for key in value if key not in keys]
+        found += [
+            Fault((key,), "is missing: a sampler needs both " + " and ".join(keys)) for key in keys if key not in meant
         ]
-        unknown = [Fault((key,), f"unknown option{closest(key, keys)}") for key in value if key not in keys]
-        if missing or unknown:
-            raise InvalidValueError(*missing, *unknown)
-        cls = gather([(keys[0], partial(_sampler_class, value))])[0]
-        sampler: Sampler = gather([(keys[1], partial(converter.structure, value[keys[1]], cls))])[0]
+        name, parameters = meant.get(keys[0]), meant.get(keys[1])
+        cls = SAMPLERS.get(name) if isinstance(name, str) else None
+        if cls is None and keys[0] in meant:
+            hint = closest(name, SAMPLERS) if isinstance(name, str) else ""
+            found.append(misfit((keys[0],), unwrapped(name), f"one of {', '.join(SAMPLERS)}{hint}"))
+        cls = cls or SAMPLERS.get(likeliest(SAMPLERS, parameters) or "")
+        if cls is None or keys[1] not in meant:
+            raise InvalidValueError(*found)
+        with beside(found):
+            (sampler,) = gather([(keys[1], partial(converter.structure, parameters, cls))])
         return sampler
 
     return structure
-
-
-def _sampler_class(sampler: Mapping[str, Any]) -> type[Sampler]:
-    name = sampler["sampler_type"]
-    if isinstance(name, str) and name in SAMPLERS:
-        return SAMPLERS[name]
-    hint = closest(name, SAMPLERS) if isinstance(name, str) else ""
-    raise refusal(name, f"one of {', '.join(SAMPLERS)}{hint}")
 
 
 def _interval(value: Any, _type: Any) -> _Interval:

@@ -49,10 +49,11 @@ class EnvironmentSettings:
 
     def _faults(self) -> Iterator[Fault]:
         if self.num_envs > 1 and self.env_path is None:
-            yield misfit(("num_envs",), self.num_envs, "1, as no env_path is given (the Editor is one environment)")
+            expected = "1, as no env_path is given (the Editor is one environment)"
+            yield misfit(("num_envs",), self.num_envs, expected, ("env_path",))
         if self.env_path is not None and self.base_port + self.num_envs - 1 > _LARGEST_PORT:
             expected = f"at most {_LARGEST_PORT - self.num_envs + 1}, as {self.num_envs} environments need a port each"
-            yield misfit(("base_port",), self.base_port, expected)
+            yield misfit(("base_port",), self.base_port, expected, ("num_envs",), ("env_path",))
 
 
 @frozen
@@ -87,7 +88,7 @@ class UniformSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.min_value > self.max_value:
-            refuse([misfit(("min_value",), self.min_value, f"at most max_value ({self.max_value})")])
+            refuse([misfit(("min_value",), self.min_value, f"at most max_value ({self.max_value})", ("max_value",))])
 
 
 @frozen
@@ -114,7 +115,7 @@ class MultiRangeUniformSettings:
 
     def __attrs_post_init__(self) -> None:
         refuse(
-            misfit(("intervals", str(index)), list(interval), "[low, high] with low not above high")
+            misfit(("intervals", str(index)), list(interval), "[low, high] with low not above high", ("intervals",))
             for index, interval in enumerate(self.intervals)
             if interval[0] > interval[1]
         )
@@ -151,7 +152,8 @@ class CompletionCriteria:
 
     def __attrs_post_init__(self) -> None:
         if self.measure is Measure.PROGRESS and not 0 <= self.threshold <= 1:
-            refuse([misfit(("threshold",), self.threshold, "a number from 0 to 1, as the measure is progress")])
+            expected = "a number from 0 to 1, as the measure is progress"
+            refuse([misfit(("threshold",), self.threshold, expected, ("measure",))])
 
 
 @frozen
@@ -174,6 +176,7 @@ class EnvironmentParameterSettings:
             Fault(
                 ("curriculum", str(index)),
                 f"lesson {lesson.name!r} has no completion_criteria, which every lesson but the last needs",
+                (("curriculum",),),
             )
             for index, lesson in enumerate(self.curriculum[:-1])
             if lesson.completion_criteria is None

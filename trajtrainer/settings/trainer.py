@@ -165,10 +165,13 @@ class TrainerSettings:
         memory = self.network_settings.memory
         if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
             expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"
-            yield misfit(("network_settings", "memory", "sequence_length"), memory.sequence_length, expected)
+            batch_size = ("hyperparameters", "batch_size")
+            yield misfit(
+                ("network_settings", "memory", "sequence_length"), memory.sequence_length, expected, batch_size
+            )
         if self.even_checkpoints and self.keep_checkpoints < 1:
             expected = "at least 1, as even_checkpoints spreads that many over the run"
-            yield misfit(("keep_checkpoints",), self.keep_checkpoints, expected)
+            yield misfit(("keep_checkpoints",), self.keep_checkpoints, expected, ("even_checkpoints",))
         for signal, settings in self.reward_signals.items():
             if not isinstance(settings, REWARD_SIGNALS[signal]):
                 yield misfit(("reward_signals", signal.value), settings, f"a {REWARD_SIGNALS[signal].__name__}")

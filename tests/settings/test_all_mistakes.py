@@ -1,0 +1,196 @@
+"""No mistake hides another: a misspelt option is read as the one that is meant, and checking goes on."""
+
+from __future__ import annotations
+
+import logging
+from textwrap import dedent
+
+import pytest
+
+from trajtrainer.settings.convert import load
+from trajtrainer.settings.problems import ConfigurationError
+
+
+def problems_of(text: str) -> list[str]:
+    """What is wrong with a YAML text, without the file's name."""
+    with pytest.raises(ConfigurationError) as caught:
+        load(dedent(text), "a.yaml")
+    return [str(problem).removeprefix("a.yaml:") for problem in caught.value.problems]
+
+
+def test_a_misspelt_trainer_type_and_seven_more() -> None:
+    assert problems_of(
+        """\
+        behaviors:
+          A:
+            trainer_typ: ppo
+            hyperparameters:
+              batch_size: many
+              learning_rat: 3e-4
+              epsilon: -1
+            network_settings:
+              memory: {memory_size: 3, sequence_length: 2000}
+              hiden_units: 64
+            max_steps: 1e3
+            time_horizon: 0
+        engine_settings: {width: wide}
+        """
+    ) == [
+        "3: behaviors.A.trainer_typ: unknown option; did you mean trainer_type?",
+        "5: behaviors.A.hyperparameters.batch_size: found 'many', expected a whole number",
+        "6: behaviors.A.hyperparameters.learning_rat: unknown option; did you mean learning_rate?",
+        "7: behaviors.A.hyperparameters.epsilon: found -1.0, expected a number above 0",
+        "9: behaviors.A.network_settings.memory.memory_size: found 3, expected an even whole number above 0",
+        "10: behaviors.A.network_settings.hiden_units: unknown option; did you mean hidden_units?",
+        "12: behaviors.A.time_horizon: found 0, expected a whole number of at least 1",
+        "13: engine_settings.width: found 'wide', expected a whole number",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "behaviors: {A: {trainer_typ: sac, hyperparameters: {tau: 7, lambd: 1}}}",
+            [
+                "1: behaviors.A.trainer_typ: unknown option; did you mean trainer_type?",
+                "1: behaviors.A.hyperparameters.lambd: unknown option; known here: learning_rate, "
+                "learning_rate_schedule, batch_size, buffer_size, buffer_init_steps, tau, steps_per_update, "
+                "save_replay_buffer, init_entcoef, reward_signal_steps_per_update",
+                "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
+            ],
+        ),
+        (
+            "behaviors: {A: {hyperparameters: {tau: 7}, max_steps: no}}",
+            [
+                "1: behaviors.A.hyperparameters: these need a trainer_type beside them: ppo, sac, poca",
+                "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
+                "1: behaviors.A.max_steps: found false, expected a whole number",
+            ],
+        ),
+        (
+            "behaviors: {A: {trainer_type: soc, hyperparameters: {tau: 7}}}",
+            [
+                "1: behaviors.A.trainer_type: found 'soc', expected one of ppo, sac, poca",
+                "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
+            ],
+        ),
+        (
+            "behaviours: {A: {max_steps: no}}",
+            [
+                "1: behaviours: unknown option; did you mean behaviors?",
+                "1: behaviours.A.max_steps: found false, expected a whole number",
+            ],
+        ),
+        (
+            "behaviors: {A: {network_setting: {memory: {memory_size: 3}}}}",
+            [
+                "1: behaviors.A.network_setting: unknown option; did you mean network_settings?",
+                "1: behaviors.A.network_setting.memory.memory_size: found 3, expected an even whole number above 0",
+            ],
+        ),
+        (
+            "behaviors: {A: {reward_signals: {extrinsc: {gamma: 7}}}}",
+            [
+                "1: behaviors.A.reward_signals.extrinsc: unknown reward signal, expected one of extrinsic, curiosity, "
+                "gail, rnd; did you mean extrinsic?",
+                "1: behaviors.A.reward_signals.extrinsc.gamma: found 7.0, expected a number from 0 to 1",
+            ],
+        ),
+        (
+            "environment_parameters: {g: {sampler_type: unifrom, sampler_parameters: {min_value: no}}}",
+            [
+                "1: environment_parameters.g.sampler_type: found 'unifrom', expected one of constant, uniform, "
+                "gaussian, multirangeuniform; did you mean uniform?",
+                "1: environment_parameters.g.sampler_parameters.min_value: found false, expected a number",
+            ],
+        ),
+        (
+            "environment_parameters: {g: {sampler_typ: uniform, sampler_parameters: {min_value: no}}}",
+            [
+                "1: environment_parameters.g.sampler_typ: unknown option; did you mean sampler_type?",
+                "1: environment_parameters.g.sampler_parameters.min_value: found false, expected a number",
+            ],
+        ),
+    ],
+)
+def test_what_is_below_a_misspelt_name_is_checked(text: str, expected: list[str]) -> None:
+    assert sorted(problems_of(text)) == sorted(expected)
+
+
+def test_an_option_is_not_read_as_one_that_is_there() -> None:
+    assert problems_of("behaviors: {A: {max_step: no, max_steps: 5}}") == [
+        "1: behaviors.A.max_step: unknown option; did you mean max_steps?"
+    ]
+
+
+def test_fields_that_do_not_fit_together_are_told_beside_others() -> None:
+    assert problems_of(
+        """\
+        behaviors:
+          A:
+            trainer_type: ppo
+            hyperparameters: {batch_size: 8, epsilon: -1}
+            network_settings:
+              memory: {sequence_length: 9}
+              hiden_units: 64
+            keep_checkpoints: 0
+            even_checkpoints: true
+        env_settings: {num_envs: 2, seed: x}
+        """
+    ) == [
+        "4: behaviors.A.hyperparameters.epsilon: found -1.0, expected a number above 0",
+        "6: behaviors.A.network_settings.memory.sequence_length: found 9, expected at most "
+        "hyperparameters.batch_size (8)",
+        "7: behaviors.A.network_settings.hiden_units: unknown option; did you mean hidden_units?",
+        "8: behaviors.A.keep_checkpoints: found 0, expected at least 1, as even_checkpoints spreads that many over "
+        "the run",
+        "10: env_settings.seed: found 'x', expected a whole number",
+        "10: env_settings.num_envs: found 2, expected 1, as no env_path is given (the Editor is one environment)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (
+            "behaviors: {A: {trainer_type: ppo, hyperparameters: {batch_size: x}, "
+            "network_settings: {memory: {sequence_length: 2000}}}}",
+            "behaviors.A.hyperparameters.batch_size",
+        ),
+        (
+            "environment_parameters: {g: {sampler_type: uniform, sampler_parameters: {min_value: 5, max_value: x}}}",
+            "environment_parameters.g.sampler_parameters.max_value",
+        ),
+        ("env_settings: {env_path: [], num_envs: 2}", "env_settings.env_path"),
+        ("behaviors: {A: {reward_signals: {extrinsic: {gamma: 7}}}}", "behaviors.A.reward_signals.extrinsic.gamma"),
+        ("behaviors: {A: {behavioral_cloning: {demo_path: []}}}", "behaviors.A.behavioral_cloning.demo_path"),
+        ("behaviors: {A: {behavioral_cloning: {demo_pth: x}}}", "behaviors.A.behavioral_cloning.demo_pth"),
+    ],
+)
+def test_nothing_is_held_against_a_value_that_nobody_knows(text: str, path: str) -> None:
+    (problem,) = problems_of(text)
+
+    assert problem.startswith(f"1: {path}: ")
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "sac"])
+def test_a_batch_above_the_buffer_is_told(trainer: str, caplog: pytest.LogCaptureFixture) -> None:
+    text = f"""\
+        behaviors:
+          Large: {{trainer_type: {trainer}, hyperparameters: {{batch_size: 600, buffer_size: 500}}}}
+          Equal: {{trainer_type: {trainer}, hyperparameters: {{batch_size: 500, buffer_size: 500}}}}
+        """
+    with caplog.at_level(logging.WARNING):
+        load(dedent(text), "a.yaml")
+
+    assert caplog.messages == [
+        "Behavior 'Large': batch_size (600) is above buffer_size (500): no batch gets more than the buffer holds."
+    ]
+
+
+def test_a_default_batch_above_the_buffer_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        load("default_settings: {trainer_type: ppo, hyperparameters: {buffer_size: 500}}", "a.yaml")
+
+    assert [message.split(":")[0] for message in caplog.messages] == ["default_settings"]
