@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlagents_envs.exception import UnityWorkerInUseException
 
-from tests.unity.client import LIMIT_S, Exchange, connected, free_port, handshake, header, in_background, status, until
+from tests.unity.client import (
+    LIMIT_S,
+    METHOD,
+    Exchange,
+    connected,
+    free_port,
+    handshake,
+    header,
+    in_background,
+    status,
+    until,
+)
 from trajtrainer.unity.communicator import Communicator
+from trajtrainer.unity.encode import goodbye
 from trajtrainer.unity.faults import LaunchError, PlayerQuitError, PortInUseError
+from trajtrainer.unity.http2 import PREFACE
+
+FAREWELL = b"farewell"  # what the server's last ping says
 
 
 @pytest.fixture(params=["asleep", "awake"])
@@ -94,7 +115,7 @@ def test_whoever_does_not_open_with_a_handshake_is_refused(
 
 
 @given(st.lists(st.binary(max_size=60), max_size=4))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_strangers_do_not_disturb_the_player(rubbish: list[bytes]) -> None:
     """Before the player's call, while it is held, and between two calls."""
     made = Communicator(0)
@@ -107,7 +128,7 @@ def test_strangers_do_not_disturb_the_player(rubbish: list[bytes]) -> None:
             made.answer(b"answer to " + request)
             assert answer.result(LIMIT_S) == b"answer to " + request
             assert refusal_while_waiting(made, stranger, handshake()) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        made.close()
+    made.close()
 
 
 def test_many_strangers_at_once_do_not_block_the_player(communicator: Communicator) -> None:
@@ -200,6 +221,147 @@ def test_close_lets_a_large_answer_arrive() -> None:
         communicator.answer(large)
         communicator.close()
         assert held.result(LIMIT_S) == large
+
+
+class RawClient:
+    """A client of few words, for what a gRPC client does not do on purpose."""
+
+    def __init__(self, port: int) -> None:
+        self.h2 = H2Connection(H2Configuration(client_side=True))
+        self.h2.initiate_connection()
+        self.socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+
+    def call(self, stream: int, message: bytes) -> bytes:
+        headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "localhost")]
+        self.h2.send_headers(stream, headers)
+        self.h2.send_data(stream, struct.pack(">BI", 0, len(message)) + message, end_stream=True)
+        return self.h2.data_to_send()
+
+    def shake_hands(self, communicator: Communicator) -> None:
+        self.socket.sendall(self.call(1, handshake()))
+        assert communicator.receive(LIMIT_S) == handshake()
+        communicator.answer(b"welcome")
+
+    def received_until(self, part: bytes) -> bytes:
+        received = b""
+        while part not in received:
+            more = self.socket.recv(1 << 16)
+            assert more, "the end came first"
+            received += more
+        return received
+
+
+def test_a_call_that_is_under_way_when_the_port_is_closed_gets_the_goodbye() -> None:
+    communicator = Communicator(0)
+    player = RawClient(communicator.port)
+    with player.socket:
+        player.shake_hands(communicator)
+        player.received_until(b"grpc-status")
+        closed = in_background(communicator.close)
+        farewell = player.received_until(FAREWELL)
+        assert b"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff" in farewell  # GOAWAY, any stream may count
+        player.socket.sendall(player.call(3, b"next message"))
+        assert goodbye() in player.received_until(b"grpc-status")
+        player.socket.sendall(b"\x00\x00\x08\x06\x01\x00\x00\x00\x00" + FAREWELL)
+        assert player.socket.recv(1000) == b""
+    assert closed.result(LIMIT_S) is None
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_call_that_is_taken_back_at_once(is_closing: bool) -> None:
+    communicator = Communicator(0)
+    player = RawClient(communicator.port)
+    with player.socket:
+        player.shake_hands(communicator)
+        if is_closing:
+            communicator.say_goodbye()
+        reset = b"\x00\x00\x04\x03\x00\x00\x00\x00\x03" + bytes(4)
+        player.socket.sendall(player.call(3, b"next message") + reset)
+        if not is_closing:
+            assert communicator.receive(LIMIT_S) == b"next message"
+            with pytest.raises(PlayerQuitError, match="while it waited"):
+                communicator.answer(b"answer")
+        player.socket.sendall(player.call(5, b"last message"))
+        if not is_closing:
+            assert communicator.receive(LIMIT_S) == b"last message"
+        communicator.close()
+        assert goodbye() in player.received_until(FAREWELL)
+
+
+def test_close_beside_a_player_that_is_quick() -> None:
+    """Its next call is on its way at any time."""
+    for number in range(6):
+        communicator = Communicator(0)
+        with connected(communicator.port) as player:
+
+            def play(exchange: Exchange = player) -> int:
+                answer = exchange(handshake())
+                while status(answer) != 400:
+                    answer = exchange(b"step")
+                return status(answer)
+
+            played = in_background(play)
+            for _ in range(2 + number):
+                assert communicator.receive(LIMIT_S) is not None
+                communicator.answer(header())
+            communicator.close()
+            assert played.result(LIMIT_S) == 400
+
+
+WINDOW_UPDATES_OF_0 = b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00" * 5000
+
+
+@contextmanager
+def flooded(port: int, opening: bytes = PREFACE, flood: bytes = WINDOW_UPDATES_OF_0) -> Iterator[None]:
+    """Strangers that send as much as they can, and come back when they are cut off."""
+    is_over = threading.Event()
+
+    def disturb() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5) as connection:
+                connection.sendall(opening)
+                while not is_over.is_set():
+                    connection.sendall(flood)
+
+    strangers = [threading.Thread(target=disturb) for _ in range(2)]
+    for stranger in strangers:
+        stranger.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for stranger in strangers:
+            stranger.join(LIMIT_S)
+
+
+def test_a_wait_ends_in_time_in_a_flood() -> None:
+    communicator = Communicator(0)
+    with flooded(communicator.port):
+        for _ in range(3):
+            assert in_background(communicator.receive, 0.2).result(5.0) is None
+        in_background(communicator.close).result(5.0)
+
+
+def test_a_wait_ends_in_time_in_a_flood_of_the_player_itself() -> None:
+    communicator = Communicator(0)
+    opening = RawClient(communicator.port)
+    with opening.socket:
+        first = opening.call(1, handshake())
+    with flooded(communicator.port, first):
+        assert in_background(communicator.receive, LIMIT_S).result(LIMIT_S) == handshake()
+        communicator.answer(b"welcome")
+        for _ in range(3):
+            assert in_background(communicator.receive, 0.2).result(5.0) is None
+        in_background(communicator.close).result(5.0)
+
+
+def test_a_player_finds_its_way_in_a_flood_and_goes_on(communicator: Communicator) -> None:
+    with flooded(communicator.port), connected(communicator.port) as player:
+        for request in (handshake(), *(b"step %d" % number for number in range(50))):
+            answer = in_background(player, request)
+            assert communicator.receive(LIMIT_S) == request
+            communicator.answer(b"answer to " + request)
+            assert answer.result(LIMIT_S) == b"answer to " + request
 
 
 def test_the_port_is_free_again_after_close() -> None:

@@ -15,7 +15,8 @@ from h2.settings import SettingCodes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.unity.http2 import PREFACE, STRANGERS_MESSAGE_LIMIT, Call, Http2Connection, Http2Error
+from trajtrainer.unity import http2
+from trajtrainer.unity.http2 import PREFACE, STRANGERS_BYTES, Call, Http2Connection, Http2Error
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 HEADERS = [
@@ -45,6 +46,13 @@ def pieces(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
         size = sizes[number % len(sizes)]
         yield data[start : start + size]
         start, number = start + size, number + 1
+
+
+def trusted() -> Http2Connection:
+    """The server's end of a connection whose other end is known to be the player."""
+    server = Http2Connection()
+    server.trust()
+    return server
 
 
 class Client:
@@ -122,7 +130,7 @@ def text(headers: object) -> dict[str, str]:
 def test_calls_and_answers(exchanges: list[tuple[bytes, bytes]], sizes: list[int], window: int | None) -> None:
     if window is not None:
         window = max(window, 500)  # below it takes a round for a few bytes
-    client = Client(Http2Connection(), sizes, window)
+    client = Client(trusted(), sizes, window)
     for number, (request, reply) in enumerate(exchanges, 1):
         stream = client.call(request)
         assert client.calls[-1] == Call(stream, METHOD, request)
@@ -139,7 +147,7 @@ def test_calls_and_answers(exchanges: list[tuple[bytes, bytes]], sizes: list[int
 
 
 def test_an_answer_waits_for_the_window_and_goes_on_with_it() -> None:
-    client = Client(Http2Connection(), window=10)
+    client = Client(trusted(), window=10)
     stream = client.call(b"request")
     client.server.answer(stream, bytes(100))
     frames = client.h2.receive_data(bytes(client.server.outgoing))
@@ -149,7 +157,7 @@ def test_an_answer_waits_for_the_window_and_goes_on_with_it() -> None:
 
 
 def test_answers_of_several_calls_in_any_order() -> None:
-    client = Client(Http2Connection())
+    client = Client(trusted())
     streams = [client.call(bytes([number])) for number in range(4)]
     for stream in reversed(streams):
         client.server.answer(stream, bytes([stream]))
@@ -158,7 +166,7 @@ def test_answers_of_several_calls_in_any_order() -> None:
 
 
 def test_a_refused_call() -> None:
-    client = Client(Http2Connection())
+    client = Client(trusted())
     stream = client.call(b"")
     client.server.refuse(stream, 8, "Taken: 100 %, no “room”.")
     client.take()
@@ -170,7 +178,7 @@ def test_a_refused_call() -> None:
 
 def test_headers_that_change_between_calls() -> None:
     """The short form of headers, which only looks up, means something else after the table has changed."""
-    client = Client(Http2Connection())
+    client = Client(trusted())
     methods = ["/a", "/a", "/a", "/b", "/b", "/a", "/c", "/b", "/c", "/c"]
     for method in methods:
         client.call(b"", [(name, method if name == ":path" else value) for name, value in HEADERS])
@@ -180,15 +188,47 @@ def test_headers_that_change_between_calls() -> None:
 
 
 def test_a_call_that_is_taken_back_has_no_answer() -> None:
-    client = Client(Http2Connection())
+    client = Client(trusted())
     stream = client.call(b"")
     client.h2.reset_stream(stream)
     client.take()
     assert not client.server.is_waiting(stream)
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_call_that_is_taken_back_as_it_comes(is_refused: bool) -> None:
+    """The call and its RST_STREAM in one piece: nothing may be sent on that stream any more (RFC 9113, 5.1)."""
+    client = Client(trusted())
+    client.h2.send_headers(1, HEADERS)
+    client.h2.send_data(1, wrapped(b"message"), end_stream=True)
+    client.h2.reset_stream(1)
+    (call,) = client.server.receive(client.h2.data_to_send())
+    assert call == Call(1, METHOD, b"message")
+    if is_refused:
+        client.server.refuse(1, 8, "taken")
+    else:
+        client.server.answer(1, b"answer")
+    assert not client.server.outgoing
+    assert not client.server.is_answering
+
+
+def test_calls_under_way_outlive_the_farewell() -> None:
+    """RFC 9113, 6.8: a call that was sent before the client read of the end counts; a ping tells when none can come."""
+    client = Client(trusted())
+    client.h2.send_headers(1, HEADERS)
+    client.h2.send_data(1, wrapped(b"message"), end_stream=True)
+    client.server.go_away()
+    go_away, ping = bytes(client.server.outgoing[:17]), bytes(client.server.outgoing[17:])
+    assert go_away == frame(0x7, 0, 0, struct.pack(">II", 2**31 - 1, 0))
+    assert ping == frame(0x6, 0, 0, ping[9:])
+    assert client.server.receive(client.h2.data_to_send()) == [Call(1, METHOD, b"message")]
+    assert not client.server.knows_the_end
+    client.server.receive(frame(0x6, 0x1, 0, ping[9:]))
+    assert client.server.knows_the_end
+
+
 def test_no_more_calls_at_once_than_announced() -> None:
-    server = Http2Connection()
+    server = trusted()
     client = Client(server)
     client.h2.remote_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = 100  # as if it had not heard of the limit
     client.h2.remote_settings.acknowledge()
@@ -203,7 +243,7 @@ def test_no_more_calls_at_once_than_announced() -> None:
 
 
 def test_headers_in_parts_padding_and_unknown_frames() -> None:
-    client = Client(Http2Connection())
+    client = Client(trusted())
     block = client.h2.encoder.encode(HEADERS)
     padded = bytes([3]) + bytes(5) + block[:4] + bytes(3)
     data = frame(0x1, 0x8 | 0x20, 1, padded) + frame(0x9, 0, 1, block[4:9]) + frame(0x9, 0x4, 1, block[9:])
@@ -213,14 +253,14 @@ def test_headers_in_parts_padding_and_unknown_frames() -> None:
 
 
 def test_pings_are_answered() -> None:
-    client = Client(Http2Connection())
+    client = Client(trusted())
     client.h2.ping(b"8 bytes.")
     client.send()
     assert bytes(client.server.outgoing) == frame(0x6, 0x1, 0, b"8 bytes.")
 
 
 def test_who_asks_and_never_listens_is_cut_off() -> None:
-    server = Client(Http2Connection()).server
+    server = Client(trusted()).server
     pings = frame(0x6, 0, 0, bytes(8)) * 10_000
     with pytest.raises(Http2Error, match="does not take them"):
         server.receive(pings)
@@ -239,7 +279,12 @@ def test_who_asks_and_never_listens_is_cut_off() -> None:
         (frame(0x1, 0x4, 1, b"\x82") + frame(0x0, 0x1, 1, b"\x00\x00\x00\x00\x09x"), "another length"),
         (frame(0x1, 0x0, 1, b"\x82") + frame(0x0, 0x0, 1, b""), "do not end"),
         (frame(0x1, 0x0, 1, b"\x82") + frame(0x9, 0x0, 3, b""), "do not end"),
-        (frame(0x1, 0x0, 1, b"\x82") + frame(0x9, 0x0, 1, bytes(70_000)), "do not end"),
+        (frame(0x1, 0x0, 1, b"\x82") + frame(0x9, 0x0, 1, bytes(9_000)), "do not end"),
+        (frame(0x1, 0x4, 1, b"\x20" * 3 + b"\x82"), "size of their table"),
+        (frame(0x1, 0x4, 1, b"\x3f\xe1\x1f" * 3 + b"\x82"), "size of their table"),
+        (frame(0x1, 0x4, 1, b"\x82" * 9_000), "too large"),
+        (frame(0x1, 0x4, 1, bytes(3) * 2_000), "cannot be read"),
+        *[(b"\xff\xff\xff" + bytes([kind, 0x4, 0, 0, 0, 1]), "with 16777215 bytes") for kind in (*range(1, 10), 0x77)],
         (frame(0x4, 0, 0, b"\x00\x04\xff\xff\xff\xff"), "window"),
         (frame(0x4, 0, 0, b"\x00\x05\x00\x00\x00\x01"), "Frames of 1"),
         (frame(0x4, 0, 0, b"12345"), "wrong length"),
@@ -249,23 +294,87 @@ def test_who_asks_and_never_listens_is_cut_off() -> None:
     ],
 )
 def test_what_is_against_the_rules(data: bytes, reason: str) -> None:
-    server = Client(Http2Connection()).server
+    server = Client(trusted()).server
     with pytest.raises(Http2Error, match=reason):
         server.receive(data)
 
 
-def test_a_stranger_cannot_fill_the_memory() -> None:
-    client = Client(Http2Connection())
-    with pytest.raises(Http2Error, match=f"more than {STRANGERS_MESSAGE_LIMIT} bytes"):
-        client.call(bytes(STRANGERS_MESSAGE_LIMIT + 1))
+HEADER_BLOCK = b"\x82\x86\x84"
+FLOODS = {
+    "WINDOW_UPDATE of 0": frame(0x8, 0, 0, bytes(4)),
+    "unknown frames": frame(0x77, 0, 0, b""),
+    "PRIORITY": frame(0x2, 0, 1, bytes(5)),
+    "PING": frame(0x6, 0x1, 0, bytes(8)),
+    "SETTINGS": frame(0x4, 0x1, 0, b""),
+    "empty DATA": frame(0x0, 0, 1, b""),
+    "DATA": frame(0x0, 0, 1, bytes(1000)),
+    "empty CONTINUATION": frame(0x9, 0, 3, b""),
+}
+OPENED = frame(0x1, 0x4, 1, HEADER_BLOCK)
+OPEN_BLOCK = frame(0x1, 0, 3, HEADER_BLOCK)
 
 
-def test_the_player_may_send_more() -> None:
+def flood(server: Http2Connection, name: str, size: int) -> int:
+    """Sends ``size`` bytes of a flood, or less if the server had enough. Returns how many it took."""
+    start = OPENED + (OPEN_BLOCK if name == "empty CONTINUATION" else b"")
+    taken = 0
+    for piece in pieces(start + FLOODS[name] * (size // len(FLOODS[name])), [999]):
+        try:
+            server.receive(piece)
+        except Http2Error:
+            return taken
+        taken += len(piece)
+        del server.outgoing[:]
+    return taken
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_stranger_that_floods_is_cut_off(name: str) -> None:
     server = Http2Connection()
-    server.message_limit = 5 << 20
-    client = Client(server)
-    client.call(bytes(5 << 20))
-    assert len(client.calls[0].message) == 5 << 20
+    server.receive(PREFACE)
+    taken = flood(server, name, 1 << 20)
+    assert STRANGERS_BYTES - 2_000 < taken < STRANGERS_BYTES
+
+
+def test_a_stranger_that_calls_and_resets_is_cut_off() -> None:
+    server = Http2Connection()
+    server.receive(PREFACE)
+    calls = [frame(0x1, 0x4, 2 * n + 1, HEADER_BLOCK) + frame(0x3, 0, 2 * n + 1, bytes(4)) for n in range(700)]
+    server.receive(b"".join(calls[:500]))
+    with pytest.raises(Http2Error, match="without a handshake"):
+        server.receive(b"".join(calls[500:]))
+
+
+def test_a_stranger_cannot_announce_a_large_frame() -> None:
+    """Which would have to be kept until it is whole (RFC 9113, 4.2)."""
+    server = Client(Http2Connection()).server
+    with pytest.raises(Http2Error, match="16385 bytes"):
+        server.receive(frame(0x0, 0, 1, bytes(16_385))[:9])
+
+
+@pytest.mark.parametrize("name", sorted(FLOODS.keys() - {"empty CONTINUATION", "DATA"}))
+def test_the_player_has_no_allowance(name: str) -> None:
+    """It asks for the speed of its line by pings, and opens windows, as long as a training takes."""
+    client = Client(trusted())
+    assert flood(client.server, name, 1 << 18) > 250_000
+    assert client.server.receive(frame(0x0, 0x1, 1, wrapped(b"")))
+
+
+def test_the_player_may_send_large_frames_and_messages() -> None:
+    client = Client(Http2Connection())
+    assert client.h2.max_outbound_frame_size == 16_384
+    client.server.trust()
+    client.take()
+    assert client.h2.max_outbound_frame_size == 2**24 - 1
+    client.call(bytes(20 << 20))
+    assert len(client.calls[0].message) == 20 << 20
+
+
+def test_a_message_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(trusted())
+    monkeypatch.setattr(http2, "MAX_WINDOW", 1023)
+    with pytest.raises(Http2Error, match="more than 1023 bytes"):
+        client.call(bytes(1024))
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"P" * 30, PREFACE[:-1] + b"x"])
@@ -287,7 +396,7 @@ def test_rubbish_is_refused_or_ignored(rubbish: bytes, sizes: list[int]) -> None
 @given(st.data())
 def test_damaged_bytes_are_refused_or_ignored(data: st.DataObject) -> None:
     """A bit of a true conversation is turned."""
-    client = Client(Http2Connection())
+    client = Client(trusted())
     client.h2.send_headers(1, HEADERS)
     client.h2.send_data(1, wrapped(b"a message"), end_stream=True)
     sent = bytearray(client.h2.data_to_send())

@@ -1,15 +1,19 @@
-"""The trainer's end of the wire: a gRPC server with one method, which one player calls again and again (reference 5.1).
+"""The trainer's end of the wire: a gRPC server with one method, which one player calls again and again.
 
 Each call brings a message and waits for its answer; the player stands still until then. The thread that calls
 ``receive`` reads the sockets itself, because handing a message from thread to thread costs more than the message. While
 nobody does (an update can take minutes) a second thread looks every now and then, so that strangers are turned away and
 pings are answered.
+
+Strangers cannot hold the player up, whatever they send: their sockets are looked at in turns, a little is read from
+each, and the next turn is put off by many times what the last one took. What is not read waits on their side.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -23,15 +27,20 @@ from google.protobuf.message import DecodeError
 from trajtrainer.cores import usable_cores
 from trajtrainer.unity.encode import goodbye
 from trajtrainer.unity.faults import PlayerQuitError
-from trajtrainer.unity.http2 import MAX_WINDOW, Call, Http2Connection, Http2Error
+from trajtrainer.unity.http2 import Call, Http2Connection, Http2Error
 from trajtrainer.unity.listen import LOOPBACK, listen
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 
 _LOGGER = logging.getLogger(__name__)
 _METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 _READ_BYTES = 1 << 18
-_MAX_CONNECTIONS = 16
+_STRANGERS_READ_BYTES = 1 << 10
+_MAX_STRANGERS = 16
+_TURN_S = 0.005
+_REST = 50  # times what a turn of the strangers has taken
+_REST_WITHOUT_PLAYER = 1  # when one of them may be the player
 _KEEPER_S = 0.2
+_KEEPER_BUSY_S = 0.02  # while somebody sends something
 # A thread that sleeps until a message comes is woken so late (0.2 ms on a virtual machine) that a player which answers
 # this quickly is better waited for awake.
 _QUICK_S = 1e-3
@@ -58,10 +67,10 @@ class _Client:
         self.http = Http2Connection()
         self.is_open = True
 
-    def read(self) -> list[Call]:
-        """The calls that are complete. An error closes the connection."""
+    def read(self, size: int) -> list[Call]:
+        """Takes up to ``size`` bytes and returns the calls that are complete. An error closes the connection."""
         try:
-            data = self.socket.recv(_READ_BYTES)
+            data = self.socket.recv(size)
             if data:
                 return self.http.receive(data)
         except BlockingIOError:
@@ -83,8 +92,8 @@ class _Client:
             self.is_open = False
 
     def end_if_done(self) -> None:
-        """Tells the other side that nothing more comes, once it has everything."""
-        if not self.http.outgoing and not self.http.is_answering:
+        """Tells the other side that nothing more comes, once it has everything and begins no more calls."""
+        if self.http.knows_the_end and not self.http.outgoing and not self.http.is_answering:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
 
@@ -112,17 +121,21 @@ class Communicator:
         self.port: int = self._listeners[-1].getsockname()[1]
         self._lock = threading.RLock()  # of all below; whoever waits for messages holds it
         self._inbox: deque[bytes] = deque()
-        self._clients: deque[_Client] = deque()
+        self._strangers: deque[_Client] = deque()
         self._player: _Client | None = None
         self._unanswered: int | None = None
-        self._closing = False
+        self._closing = self._has_said_goodbye = False
         self._refused = 0
         self._is_woken = False
         self._waker, self._wake_end = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        for each in (*self._listeners, self._wake_end):
-            each.setblocking(False)
-            self._selector.register(each, selectors.EVENT_READ)
+        self._selector = selectors.DefaultSelector()  # of the player and what wakes us
+        self._strangers_selector = selectors.DefaultSelector()
+        self._strangers_turn = 0.0
+        self._wake_end.setblocking(False)
+        self._selector.register(self._wake_end, selectors.EVENT_READ)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._strangers_selector.register(listener, selectors.EVENT_READ)
         self._closed = threading.Event()
         threading.Thread(target=self._keep, name=f"player-port-{self.port}", daemon=True).start()
 
@@ -140,17 +153,20 @@ class Communicator:
         with self._lock:
             if self._busy_wait and self._is_quick:
                 awake_until = begin + (_QUICK_S if timeout_s is None else min(_QUICK_S, timeout_s))
-                while not (self._inbox or self._serve(0.0) or time.monotonic() >= awake_until):
-                    pass
+                while not (self._inbox or self._is_woken or time.monotonic() >= awake_until):
+                    self._serve(0.0)
+            is_over = False
             while not self._inbox:
                 if self._is_woken:
                     self._is_woken = False
                     return None
                 if self._player is not None and not self._player.is_open:
                     raise PlayerQuitError("The player closed its connection.")
-                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not self._serve(remaining) and remaining is not None and remaining <= 0.0:
+                if is_over:
                     return None
+                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._serve(remaining)
+                is_over = remaining == 0.0
             self._is_quick = time.monotonic() < begin + _QUICK_S
             return self._inbox.popleft()
 
@@ -177,7 +193,7 @@ class Communicator:
         self.wake()  # so that the lock is free
         with self._lock:
             if self._unanswered is not None:
-                self._reply(goodbye())
+                self._has_said_goodbye = self._reply(goodbye())
 
     def close(self) -> None:
         """Says goodbye, frees the port and ends the thread."""
@@ -186,47 +202,74 @@ class Communicator:
         self.say_goodbye()
         self._closed.set()
         with self._lock:
-            for listener in self._listeners:
-                self._selector.unregister(listener)
-                listener.close()
-            self._part_from_clients()
+            self._strangers_turn = math.inf
+            self._strangers_selector.close()
+            for each in (*self._listeners, *(stranger.socket for stranger in self._strangers)):
+                each.close()
+            self._strangers.clear()
+            if self._player is not None and self._player.is_open:
+                self._part_from(self._player)
             self._selector.close()
             self._waker.close()
             self._wake_end.close()
 
-    def _part_from_clients(self) -> None:
-        """Lets them take what is on its way: closing at once could take it from them."""
-        for client in list(self._clients):
-            client.http.go_away()
-            self._send(client)
+    def _part_from(self, player: _Client) -> None:
+        """Lets it ask for its goodbye, and the answers arrive: closing at once could take them from it."""
         deadline = time.monotonic() + _CLOSE_GRACE_S
-        while self._clients and (remaining := deadline - time.monotonic()) > 0:
-            for client in self._clients:
-                client.end_if_done()
+        while (
+            player.is_open
+            and not self._has_said_goodbye
+            and (remaining := deadline - _CLOSE_GRACE_S / 2 - time.monotonic()) > 0
+        ):
             self._serve(remaining)
-        while self._clients:
-            self._drop(self._clients[0])
+        player.http.go_away()
+        self._send(player)
+        while player.is_open and (remaining := deadline - time.monotonic()) > 0:
+            player.end_if_done()
+            self._serve(remaining)
+        self._drop(player)
 
     def _keep(self) -> None:
-        while not self._closed.wait(_KEEPER_S):
+        """Serves while nobody else does, once each time it holds the lock."""
+        pause_s = _KEEPER_S
+        while not self._closed.wait(pause_s):
+            pause_s = _KEEPER_S
             if self._lock.acquire(blocking=False):
                 try:
-                    while not self._closed.is_set() and self._serve(0.0):
-                        pass
+                    if not self._closed.is_set() and self._serve(0.0):
+                        pause_s = _KEEPER_BUSY_S
                 finally:
                     self._lock.release()
 
     def _serve(self, timeout_s: float | None) -> bool:
-        """Waits for any socket and does what it asks for. Returns False after ``timeout_s`` seconds without any."""
-        ready = self._selector.select(timeout_s)
+        """Waits for the player or ``wake`` until ``timeout_s`` or the strangers' next turn, and does what they ask for.
+
+        The turn comes first when it is due: whoever waits has just answered the player, which is at work then. Returns
+        whether anybody has sent something.
+        """
+        wait_s = max(0.0, self._strangers_turn - time.perf_counter())
+        is_busy = wait_s == 0.0 and self._serve_strangers()
+        ready = self._selector.select(wait_s if timeout_s is None else min(wait_s, timeout_s))
         for key, _ in ready:
             if key.data is not None:
-                self._take(key.data)
-            elif key.fileobj is self._wake_end:
+                self._take(key.data, _READ_BYTES)
+            else:
                 self._wake_end.recv(64)
                 self._is_woken = True
+        return bool(ready) or is_busy
+
+    def _serve_strangers(self) -> bool:
+        """Reads a little from every stranger and lets a new one in. Returns whether there was anything to do."""
+        begin = time.perf_counter()
+        ready = self._strangers_selector.select(0.0)
+        for key, _ in ready:
+            if key.data is not None:
+                self._take(key.data, _STRANGERS_READ_BYTES)
             else:
                 self._accept(key.fileobj)
+        end = time.perf_counter()
+        rest = _REST if self._player is not None else _REST_WITHOUT_PLAYER
+        self._strangers_turn = end + max(_TURN_S, rest * (end - begin))
         return bool(ready)
 
     def _accept(self, listener: Any) -> None:
@@ -235,16 +278,23 @@ class Communicator:
         except OSError:
             return  # gone again
         client = _Client(connection, address)
-        self._clients.append(client)
-        self._selector.register(connection, selectors.EVENT_READ, client)
+        self._strangers.append(client)
+        self._strangers_selector.register(connection, selectors.EVENT_READ, client)
         self._send(client)
-        strangers = [each for each in self._clients if each is not self._player]
-        if len(strangers) > _MAX_CONNECTIONS:
-            self._drop(strangers[0])
+        if len(self._strangers) > _MAX_STRANGERS:
+            self._drop(self._strangers[0])
 
-    def _take(self, client: _Client) -> None:
+    def _admit(self, client: _Client) -> None:
+        """Takes a stranger for the player."""
+        self._strangers.remove(client)
+        self._strangers_selector.unregister(client.socket)
+        self._selector.register(client.socket, selectors.EVENT_READ, client)
+        self._player = client
+        client.http.trust()
+
+    def _take(self, client: _Client, size: int) -> None:
         """Reads what a client has sent and sends what it waits for."""
-        for call in client.read():
+        for call in client.read(size):
             self._exchange(client, call)
         self._send(client)
 
@@ -254,15 +304,20 @@ class Communicator:
         if not client.is_open:
             self._drop(client)
             return
+        selector = self._selector_of(client)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.http.outgoing else 0)
-        if self._selector.get_key(client.socket).events != events:
-            self._selector.modify(client.socket, events, client)
+        if selector.get_key(client.socket).events != events:
+            selector.modify(client.socket, events, client)
+
+    def _selector_of(self, client: _Client) -> selectors.BaseSelector:
+        return self._selector if client is self._player else self._strangers_selector
 
     def _drop(self, client: _Client) -> None:
         client.is_open = False
-        if client in self._clients:
-            self._clients.remove(client)
-            self._selector.unregister(client.socket)
+        if client in self._strangers:
+            self._strangers.remove(client)
+        if client.socket.fileno() >= 0:  # else it was dropped before
+            self._selector_of(client).unregister(client.socket)
             client.socket.close()
 
     def _exchange(self, client: _Client, call: Call) -> None:
@@ -270,6 +325,7 @@ class Communicator:
         if refusal is not None:
             self._refuse(client, call.stream, *refusal)
         elif self._closing:
+            self._has_said_goodbye = client.http.is_waiting(call.stream)
             client.http.answer(call.stream, goodbye())
         else:
             self._unanswered = call.stream
@@ -291,8 +347,7 @@ class Communicator:
         if self._player is None:
             if not _is_handshake(call.message):
                 return _Status.INVALID_ARGUMENT, "The first message must be the handshake of an ML-Agents player."
-            self._player = client
-            client.http.message_limit = MAX_WINDOW
+            self._admit(client)
         elif client is not self._player:
             return _Status.RESOURCE_EXHAUSTED, "This trainer already has a player. Use another port."
         elif self._unanswered is not None:

@@ -1,11 +1,17 @@
 """HTTP/2 as far as a server of single gRPC calls needs it (RFC 9113, and "gRPC over HTTP2"), without sockets.
 
 gRPC's own server hands every call to a thread and back, which costs several times what the frames themselves do. Here
-bytes go in and come out in the thread that waits for them.
+bytes go in and come out in the thread that waits for them. h2, the well-kept engine, costs 435 µs where this costs 19
+(a message of 12 agents with 8 floats and its answer; 1,530 and 38 µs with 100 agents and 200 floats), and leaves floods
+of frames to its user as well.
+
+RFC 9113, 10.5, lists what a client may do to a server by frames that are cheap to send. Until ``trust`` is called all
+that a connection sends comes off one small allowance of bytes, which bounds frames, headers, calls and memory alike.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,11 +22,11 @@ from hpack import Decoder, HPACKError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_WINDOW = 2**31 - 1
-STRANGERS_MESSAGE_LIMIT = 1 << 20
+STRANGERS_BYTES = 1 << 14  # a player has shaken hands after some 600
 _DEFAULT_WINDOW = 65_535
 _DEFAULT_FRAME_SIZE = 16_384
 _MAX_FRAME_SIZE = 2**24 - 1
-_MAX_HEADER_BLOCK = 1 << 16
+_MAX_HEADER_BLOCK = 1 << 13  # as gRPC's own server; a player's have some 300 bytes
 _MAX_CALLS = 16
 _MAX_REMEMBERED = 64
 _MAX_CONTROL_BYTES = 1 << 16
@@ -32,6 +38,9 @@ _END_STREAM = _ACK = 0x1
 _END_HEADERS, _PADDED, _PRIORITY_FLAG = 0x4, 0x8, 0x20
 _SETTING_MAX_STREAMS, _SETTING_WINDOW, _SETTING_FRAME_SIZE, _SETTING_HEADER_LIST = 3, 4, 5, 6
 _REFUSED_STREAM = 7
+_FAREWELL = b"farewell"
+# A block may begin with two new sizes of the table (RFC 7541, 4.2). They cost the decoder time and change nothing.
+_THREE_TABLE_SIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 
 _FRAME_HEAD = struct.Struct(">HBBBI")  # length in 16 + 8 bits, type, flags, stream
 _SETTING = struct.Struct(">HI")
@@ -68,15 +77,17 @@ class Http2Connection:
 
     Attributes:
         outgoing: what is to be sent; the caller takes it away.
-        message_limit: bytes that one message may have.
+        knows_the_end: whether the other side has read that it was told to go away, so that no more calls are under way.
     """
 
     def __init__(self) -> None:
         self.outgoing = bytearray(_opening())
-        self.message_limit = STRANGERS_MESSAGE_LIMIT
+        self.knows_the_end = False
+        self._is_stranger = True
+        self._allowance = STRANGERS_BYTES  # of a stranger
         self._incoming = bytearray()
         self._preface_seen = False
-        self._headers = Decoder()
+        self._headers = Decoder(_MAX_HEADER_BLOCK)
         self._methods: dict[bytes, str] = {}
         self._open_block: tuple[int, int, bytearray] | None = None  # stream, flags and headers that are to go on
         self._streams: dict[int, _Stream] = {}
@@ -103,6 +114,10 @@ class Http2Connection:
         Raises:
             Http2Error: see there.
         """
+        if self._is_stranger:
+            self._allowance -= len(data)
+            if self._allowance < 0:
+                raise Http2Error(f"More than {STRANGERS_BYTES} bytes without a handshake.")
         whole: bytes | bytearray = data
         if self._incoming:
             self._incoming += data
@@ -125,6 +140,11 @@ class Http2Connection:
             self._incoming = bytearray(data)
         return calls
 
+    def trust(self) -> None:
+        """Lifts the limits of strangers: this is the player, whose DATA may come in the largest frames."""
+        self._is_stranger = False
+        self.outgoing += _settings({_SETTING_FRAME_SIZE: _MAX_FRAME_SIZE})
+
     def is_waiting(self, stream: int) -> bool:
         """Whether the other side still waits for the answer."""
         return stream in self._streams
@@ -135,21 +155,33 @@ class Http2Connection:
         return any(known.unsent is not None for known in self._streams.values())
 
     def answer(self, stream: int, message: bytes) -> None:
-        """Sends the answer to a call; what the other side is not ready to take waits until it is."""
+        """Sends the answer to a call; what the other side is not ready to take waits until it is.
+
+        A call that was taken back has no answer (RFC 9113, 5.1).
+        """
+        known = self._streams.get(stream)
+        if known is None:
+            return
         self.outgoing += _frame(_HEADERS, _END_HEADERS, stream, _ANSWER_HEADERS)
         whole = _MESSAGE_HEAD.pack(0, len(message)) + message
-        self._streams[stream].unsent = memoryview(whole)
+        known.unsent = memoryview(whole)
         self._send(stream)
 
     def refuse(self, stream: int, status: int, reason: str) -> None:
-        """Ends a call with a status of gRPC other than 0."""
+        """Ends a call with a status of gRPC other than 0, if it has not been taken back."""
+        if self._streams.pop(stream, None) is None:
+            return
         block = _ANSWER_HEADERS + _literal("grpc-status", str(status)) + _literal("grpc-message", quote(reason, " "))
         self.outgoing += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, block)
-        self._streams.pop(stream, None)
 
     def go_away(self) -> None:
-        """Tells the other side that no more calls are taken."""
-        self.outgoing += _frame(_GOAWAY, 0, 0, _NUMBER.pack(self._last_stream) + _NUMBER.pack(0))
+        """Tells the other side to begin no more calls.
+
+        Calls that are under way already are not lost: the last one that counts is left open, and the answer to a ping
+        tells when no more can come (RFC 9113, 6.8).
+        """
+        self.outgoing += _frame(_GOAWAY, 0, 0, _NUMBER.pack(MAX_WINDOW) + _NUMBER.pack(0))
+        self.outgoing += _frame(_PING, 0, 0, _FAREWELL)
 
     def _read_frames(self, view: memoryview, start: int) -> tuple[list[Call], int]:
         """The calls that the frames from ``start`` complete, and where the first incomplete frame begins."""
@@ -158,7 +190,10 @@ class Http2Connection:
         while size - start >= _HEAD_SIZE:
             high, low, kind, flags, stream = _FRAME_HEAD.unpack_from(view, start)
             body = start + _HEAD_SIZE
-            end = body + (high << 8 | low)
+            length = high << 8 | low
+            if length > _DEFAULT_FRAME_SIZE and (kind != _DATA or self._is_stranger):
+                raise Http2Error(f"A frame of type {kind} with {length} bytes.")
+            end = body + length
             if end > size:
                 break
             call = self._read_frame(kind, flags, stream & MAX_WINDOW, view[body:end])
@@ -217,6 +252,8 @@ class Http2Connection:
         known = self._methods.get(block)
         if known is not None:
             return known
+        if len(block) > _MAX_HEADER_BLOCK or _THREE_TABLE_SIZES.match(block):
+            raise Http2Error("Headers that are too large, or change the size of their table again and again.")
         try:
             headers = dict(self._headers.decode(block, raw=True))
         except HPACKError as error:
@@ -239,8 +276,8 @@ class Http2Connection:
         if flags & _END_STREAM and not known.body:
             return self._complete(stream, content)
         known.body += content
-        if len(known.body) > self.message_limit + _MESSAGE_HEAD_SIZE:
-            raise Http2Error(f"A message of more than {self.message_limit} bytes.")
+        if len(known.body) > MAX_WINDOW:
+            raise Http2Error(f"A message of more than {MAX_WINDOW} bytes.")
         return self._complete(stream) if flags & _END_STREAM else None
 
     def _complete(self, stream: int, content: memoryview | None = None) -> Call | None:
@@ -287,6 +324,8 @@ class Http2Connection:
     def _ping(self, flags: int, _stream: int, payload: memoryview) -> None:
         if not flags & _ACK:
             self._acknowledge(_frame(_PING, _ACK, 0, bytes(payload[:8])))
+        elif payload == _FAREWELL:
+            self.knows_the_end = True
 
     def _acknowledge(self, frame: bytes) -> None:
         self._acknowledged = self._acknowledged + len(frame) if self.outgoing else len(frame)
@@ -353,16 +392,18 @@ def _without_padding(flags: int, payload: memoryview) -> memoryview:
     return payload[1 : len(payload) - padding]
 
 
+def _settings(settings: dict[int, int]) -> bytes:
+    return _frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in settings.items()))
+
+
 def _opening() -> bytes:
     """What a server sends first: its settings, and a window for the connection as large as those of the streams."""
     settings = {
         _SETTING_MAX_STREAMS: _MAX_CALLS,
         _SETTING_WINDOW: MAX_WINDOW,
-        _SETTING_FRAME_SIZE: _MAX_FRAME_SIZE,
         _SETTING_HEADER_LIST: _MAX_HEADER_BLOCK,
     }
-    packed = b"".join(_SETTING.pack(name, value) for name, value in settings.items())
-    return _frame(_SETTINGS, 0, 0, packed) + _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(MAX_WINDOW - _DEFAULT_WINDOW))
+    return _settings(settings) + _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(MAX_WINDOW - _DEFAULT_WINDOW))
 
 
 _STATUS_200 = b"\x88"  # entry 8 of HPACK's static table
