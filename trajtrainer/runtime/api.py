@@ -26,6 +26,7 @@ from trajtrainer.runtime.learn import FinishedRun, train
 from trajtrainer.runtime.logs import ConsoleHandler, console_logging
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.settings.builtin import config_path
 from trajtrainer.settings.checks import InvalidValueError
 from trajtrainer.settings.convert import read_file, to_mapping
 from trajtrainer.settings.document import Entry, from_mapping
@@ -107,7 +108,8 @@ def learn(
     handlers are left as they were. The seed of one run does not touch another.
 
     Args:
-        settings: a YAML file, a mapping of the same form, or settings objects; None for the default settings.
+        settings: a YAML file, ``builtin:NAME`` for one that comes with this package, a mapping of the same form, or
+            settings objects; None for the default settings.
         environment: as after ``--env`` ("gym:CartPole-v1", "pettingzoo:...", a Unity build, ...), or a callable that
             returns a Gymnasium environment, a PettingZoo environment or a ``mlagents_envs`` BaseEnv (see
             ``envs.select.from_factory`` for what it is called with). None: what the settings say, and if they say
@@ -193,7 +195,7 @@ def _settle(settings: str | Path | Mapping[str, Any] | RunSettings | None, optio
         return evolve(settled, deterministic=settings.deterministic)
     if isinstance(settings, Mapping):
         return settle_with(from_mapping(settings, place), options, behaviors_required=True, source=_SOURCE)
-    root, problems = read_file(Path(settings))
+    root, problems = read_file(config_path(settings))
     return settle_with(root, options, problems, behaviors_required=True, source=_SOURCE)
 
 

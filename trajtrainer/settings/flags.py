@@ -9,7 +9,6 @@ import argparse
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -32,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Options that are not given leave no attribute behind, which is how they are told from those that are.
     """
     parser.add_argument(
-        "trainer_config_path", nargs="?", default=None, metavar="CONFIG", help="YAML file with the configuration"
+        "trainer_config_path",
+        nargs="?",
+        default=None,
+        metavar="CONFIG",
+        help="YAML file with the configuration, or builtin:NAME for a shipped one (builtin:ppo/3DBall)",
     )
     groups: dict[Group, argparse._ActionsContainer] = {Group.RUN: parser}  # argparse heads these "options" itself
     groups |= {group: parser.add_argument_group(group.value) for group in Group if group is not Group.RUN}
@@ -81,12 +84,13 @@ def resolve(arguments: argparse.Namespace) -> RunSettings:
     Raises:
         SettingsError: the file is missing or anything in it, or in the options, is wrong.
     """
+    from trajtrainer.settings.builtin import config_path
     from trajtrainer.settings.convert import read_file
     from trajtrainer.settings.document import Entry
     from trajtrainer.settings.problems import Place
 
     path = arguments.trainer_config_path
-    root, problems = (Entry({}, Place(COMMAND_LINE)), []) if path is None else read_file(Path(path))
+    root, problems = (Entry({}, Place(COMMAND_LINE)), []) if path is None else read_file(config_path(path))
     given = {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
     return settle_with(root, given, problems, behaviors_required=path is not None)
 

@@ -1,0 +1,56 @@
+"""Configurations by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trajtrainer
+from trajtrainer.cli.main import main
+from trajtrainer.errors import SettingsError
+from trajtrainer.settings.builtin import builtin_configs, config_path
+from trajtrainer.settings.convert import load
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
+
+
+def test_every_shipped_configuration_has_a_name() -> None:
+    assert {CONFIG / f"{name}.yaml" for name in builtin_configs()} == set(CONFIG.rglob("*.yaml"))
+    assert config_path("builtin:sac/3DBall") == CONFIG / "sac" / "3DBall.yaml"
+
+
+@pytest.mark.parametrize("path", ["mine/3DBall.yaml", Path("mine") / "3DBall.yaml"])
+def test_anything_else_is_a_path(path: str | Path) -> None:
+    assert config_path(path) == Path("mine", "3DBall.yaml")
+
+
+@pytest.mark.parametrize("name", [Path("builtin:ppo") / "Basic", "builtin:ppo/Basic.yaml"])
+def test_a_path_and_an_ending_do_not_matter(name: str | Path) -> None:
+    assert config_path(name) == CONFIG / "ppo" / "Basic.yaml"
+
+
+def test_unknown_names_are_told_with_what_there_is() -> None:
+    with pytest.raises(SettingsError) as caught:
+        config_path("builtin:ppo/3dbal")
+    told = str(caught.value)
+    assert told.startswith("There is no configuration builtin:ppo/3dbal; did you mean ppo/3DBall?")
+    assert all(f"builtin:{name}" in told for name in builtin_configs())
+
+
+@pytest.mark.parametrize("name", ["builtin:", "builtin:../pyproject", "builtin:/etc/passwd", "builtin:ppo"])
+def test_only_names_lead_to_files(name: str) -> None:
+    with pytest.raises(SettingsError, match="There is no configuration"):
+        config_path(name)
+
+
+def test_the_command_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "builtin:ppo/Basic", "--seed", "4"]) == 0
+    settings = load(capsys.readouterr().out, "shown.yaml")
+    assert settings.behaviors["Basic"].time_horizon == 3
+    assert settings.env_settings.seed == 4
+
+
+def test_the_library_takes_them() -> None:
+    with pytest.raises(SettingsError, match="builtin:ppo/Basik; did you mean ppo/Basic"):
+        trajtrainer.learn("builtin:ppo/Basik", "sim:Basic")
