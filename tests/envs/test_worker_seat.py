@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -12,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,6 +139,27 @@ def test_parameters_statistics_and_messages_of_any_size() -> None:
             assert len(event.steps[BEHAVIOR]) == copies + 2
             assert event.steps[BEHAVIOR].agent[-1] == 2
             assert event.steps[BEHAVIOR].obs[0][-1].tolist() == [0, 2, 0, 0]
+
+
+def test_a_signal_that_ends_a_wait_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows ends a wait for pipes so, once the signal's handler is through; elsewhere Python waits on."""
+    recorder = Recorder()
+    interrupted: list[object] = []
+
+    def interrupt_at_first(*arguments: Any) -> list[Any]:
+        if len(interrupted) < 3:
+            interrupted.append(arguments)
+            raise InterruptedError(errno.EINTR, "Interrupted system call")
+        return wait(*arguments)
+
+    with workers(1, ClockworkMaker(tmp_path)) as (environment, seats):
+        environment.reset({})
+        monkeypatch.setattr("trajtrainer.envs.worker_seat.wait", interrupt_at_first)
+        before = pids(seats)
+        drive(environment, recorder, lambda: bool(recorder.seen))
+        assert len(interrupted) == 3
+        assert pids(seats) == before
+    recorder.check()
 
 
 def test_a_worker_that_is_silent_holds_nobody_back(tmp_path: Path) -> None:

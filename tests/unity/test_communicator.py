@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -75,6 +77,21 @@ def test_messages_and_answers_alternate(communicator: Communicator) -> None:
 def test_receive_gives_up(communicator: Communicator) -> None:
     assert communicator.receive(0.0) is None
     assert communicator.receive(0.01) is None
+
+
+def test_a_signal_that_ends_no_select_is_handled_all_the_same(communicator: Communicator) -> None:
+    """As on Windows, where none does; elsewhere one that another thread got does not."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    other = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+    other.start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            communicator.receive(LIMIT_S)
+    finally:
+        signal.signal(signal.SIGINT, former)
+        other.join()
+    assert time.monotonic() - begin < 5
 
 
 def test_wake_ends_a_wait(communicator: Communicator) -> None:

@@ -6,14 +6,23 @@ Observations and actions are not in here, they stand in shared blocks. Both ends
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any
 
 from trajtrainer.errors import TrajtrainerError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import Statistic
+
+if sys.platform == "win32":
+    from multiprocessing.connection import PipeConnection
+
+    Pipe = PipeConnection
+else:
+    from multiprocessing.connection import Connection
+
+    Pipe = Connection
 
 # To the worker.
 START = b"S"  # start an environment, in place of the last one
@@ -52,7 +61,7 @@ class WorkerBugError(RuntimeError):
     """A worker failed in a way nobody foresaw. The message ends with its traceback."""
 
 
-def post(connection: Connection, kind: bytes, *content: Any) -> None:
+def post(connection: Pipe, kind: bytes, *content: Any) -> None:
     """Sends a message.
 
     Raises:
@@ -61,7 +70,7 @@ def post(connection: Connection, kind: bytes, *content: Any) -> None:
     connection.send_bytes(kind + pickle.dumps(content[0]) if content else kind)
 
 
-def read(connection: Connection) -> tuple[bytes, bytes]:
+def read(connection: Pipe) -> tuple[bytes, bytes]:
     """Waits for a message; returns its kind and what is pickled after it.
 
     Raises:

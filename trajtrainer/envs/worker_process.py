@@ -12,7 +12,6 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from trajtrainer.envs import worker_messages as messages
@@ -43,8 +42,8 @@ class WorkerTask:
 
     number: int
     make_environment: EnvironmentMaker
-    pipe: Connection
-    lifeline: Connection
+    pipe: messages.Pipe
+    lifeline: messages.Pipe
     event_block: BlockAddress
     action_block: BlockAddress
     log_level: int
@@ -191,7 +190,7 @@ class _EndError(Exception):
 class _LockedPipe:
     """Lets several threads send: any of them may write to the log."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: messages.Pipe) -> None:
         self.connection = connection
         self._lock = threading.Lock()
 

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
 from trajtrainer.envs import worker_messages as messages
@@ -48,7 +48,7 @@ class WorkerSeat:
         self._due_s = float("inf")
 
     @property
-    def pipe(self) -> Connection | None:
+    def pipe(self) -> messages.Pipe | None:
         """To wait on; None while there is no process."""
         return None if self._process is None else self._process.pipe
 
@@ -204,7 +204,10 @@ class WorkerSeats:
         if not by_pipe:
             time.sleep(timeout_s or 0.0)  # until somebody is started again; there is nothing to wait on
             return []
-        return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]
+        try:
+            return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]
+        except InterruptedError:  # by a signal, on Windows; it has been handled
+            return []
 
 
 def _allow_open_files(needed: int) -> None:

@@ -45,6 +45,8 @@ _KEEPER_BUSY_S = 0.02  # while somebody sends something
 # this quickly is better waited for awake.
 _QUICK_S = 1e-3
 _CLOSE_GRACE_S = 1.0
+# Python handles a signal once a wait is over, and not every wait is ended by one: no select of Windows is.
+_LONGEST_WAIT_S = 0.25
 
 
 class _Status(IntEnum):
@@ -247,7 +249,7 @@ class Communicator:
         The turn comes first when it is due: whoever waits has just answered the player, which is at work then. Returns
         whether anybody has sent something.
         """
-        wait_s = max(0.0, self._strangers_turn - time.perf_counter())
+        wait_s = min(_LONGEST_WAIT_S, max(0.0, self._strangers_turn - time.perf_counter()))
         is_busy = wait_s == 0.0 and self._serve_strangers()
         ready = self._selector.select(wait_s if timeout_s is None else min(wait_s, timeout_s))
         for key, _ in ready:
