@@ -48,6 +48,43 @@ def test_a_full_disk_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [path]
 
 
+class OtherProgram:
+    """Has a file open so that Windows does not let others replace it, ``refusals`` times."""
+
+    def __init__(self, refusals: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refusals = refusals
+        self._replace = os.replace
+        monkeypatch.setattr(os, "replace", self.replace)
+
+    def replace(self, source: Path, target: Path) -> None:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise PermissionError(errno.EACCES, "The process cannot access the file")
+        self._replace(source, target)
+
+
+def test_a_file_that_another_program_has_open_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic, "_PATIENCE_S", 30.0)
+    path = tmp_path / "status.json"
+    atomic.write_text(path, "old")
+    other = OtherProgram(3, monkeypatch)
+    atomic.write_text(path, "new")
+    assert path.read_text() == "new"
+    assert other.refusals == 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_stays_open_elsewhere_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic, "_PATIENCE_S", 0.2)
+    path = tmp_path / "status.json"
+    atomic.write_text(path, "old")
+    OtherProgram(float("inf"), monkeypatch)
+    with pytest.raises(PermissionError):
+        atomic.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_writer_that_makes_no_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         atomic.write_with(tmp_path / "a.onnx", lambda _: None)

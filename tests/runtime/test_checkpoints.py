@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from trajtrainer.errors import CheckpointError, RunFolderError
+from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
+from trajtrainer.export.peer_layout import STEP, STEP_ENTRY
 from trajtrainer.runtime.checkpoints import CheckpointManager
 from trajtrainer.runtime.rundir import BehaviorFolder, RunFolder
 from trajtrainer.runtime.status import TrainingStatus
@@ -47,7 +49,7 @@ class Run:
 
 
 def state(step: int) -> dict[str, Any]:
-    return {"Policy": {"weight": torch.full((2, 3), float(step))}, "global_step": {"step": torch.tensor([step])}}
+    return {"Policy": {"weight": torch.full((2, 3), float(step))}, STEP: {STEP_ENTRY: torch.tensor([step])}}
 
 
 def export(step: int) -> Callable[[Path], object]:
@@ -55,15 +57,23 @@ def export(step: int) -> Callable[[Path], object]:
 
 
 def step_of(loaded: dict[str, Any]) -> int:
-    return int(loaded["global_step"]["step"])
+    return int(loaded[STEP][STEP_ENTRY])
 
 
 def failing(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def failing_status() -> None:
-    raise RunFolderError("training_status.json could not be written: No space left on device.")
+def hold_open(path: Path, patch: pytest.MonkeyPatch) -> None:
+    """What Windows does with a file that another program has open: nobody can replace it."""
+    replace = os.replace
+
+    def refuse(source: Path, target: Path) -> None:
+        if target == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        replace(source, target)
+
+    patch.setattr(os, "replace", refuse)
 
 
 def test_a_save_writes_all_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -189,12 +199,55 @@ def test_a_status_that_cannot_be_written_is_made_up_for_by_the_next_save(
     run = Run(tmp_path, keep=2)
     run.save(1)
     with monkeypatch.context() as patch:
-        patch.setattr(run.status, "save", failing_status)
-        assert not run.save(2)
-    assert "training_status.json could not be written" in caplog.text
+        hold_open(run.run.status, patch)
+        assert run.save(2)
+    assert "training_status.json could not be written: Permission denied" in caplog.text
     assert [record["steps"] for record in run.listed()["checkpoints"]] == [1]
     assert run.save(3)
     assert [record["steps"] for record in run.listed()["checkpoints"]] == [2, 3]
+
+
+def test_a_newest_that_another_program_has_open_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    run.save(1)
+    with monkeypatch.context() as patch:
+        hold_open(run.folder.checkpoint, patch)
+        run.save_final(2)
+    assert f"{run.folder.checkpoint} could not be written: Permission denied. " in caplog.text
+    assert f"{run.folder.numbered(2, '.pt')} has the same" in caplog.text
+    assert step_of(read_checkpoint(run.folder.checkpoint)) == 1
+    assert step_of(read_checkpoint(run.folder.numbered(2, ".pt"))) == 2
+    assert run.listed()["final_checkpoint"]["steps"] == 2
+    resumed = Run(tmp_path, resume=True).manager.resume()
+    assert resumed is not None
+    assert step_of(resumed.state) == 2
+
+
+def test_an_older_checkpoint_may_be_put_in_the_newests_place(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.save(1)
+    run.save(2)
+    shutil.copyfile(run.folder.numbered(1, ".pt"), run.folder.checkpoint)
+    resumed = Run(tmp_path, resume=True).manager.resume()
+    assert resumed is not None
+    assert resumed.path == run.folder.checkpoint
+    assert step_of(resumed.state) == 1
+
+
+def test_an_older_newest_is_taken_if_no_other_loads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, keep=1)
+    run.save(1)
+    with monkeypatch.context() as patch:
+        hold_open(run.folder.checkpoint, patch)
+        run.save(2)
+    run.folder.numbered(2, ".pt").write_bytes(b"damaged")
+    resumed = Run(tmp_path, resume=True).manager.resume()
+    assert resumed is not None
+    assert step_of(resumed.state) == 1
 
 
 def test_a_state_that_would_not_load_is_noticed_when_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -301,7 +354,7 @@ def test_what_was_saved_but_not_listed_is_taken_in(tmp_path: Path, monkeypatch: 
     run = Run(tmp_path, keep=2)
     run.save(1)
     run.save(2)
-    monkeypatch.setattr(run.status, "save", failing_status)
+    hold_open(run.run.status, monkeypatch)
     run.save(3)
     again = Run(tmp_path, keep=2, resume=True)
     loaded = again.manager.resume()

@@ -9,10 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _MARK = ".partial"
+# Windows refuses to replace a file that another program has open: a virus scanner, a backup, an editor.
+_PATIENCE_S = 5.0 if sys.platform == "win32" else 0.0
+_PAUSE_S = 0.05
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
@@ -68,8 +73,8 @@ def publish(temporary: Path, path: Path) -> None:
         OSError: it could not be brought to the disk. The old content is untouched, the temporary file is gone.
     """
     try:
-        _sync(temporary)
-        os.replace(temporary, path)
+        _patiently(lambda: _sync(temporary))
+        _patiently(lambda: os.replace(temporary, path))
     except BaseException:
         _discard(temporary)
         raise
@@ -106,6 +111,20 @@ def try_writing(folder: Path, size: int) -> None:
         _sync(temporary)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _patiently(action: Callable[[], object]) -> None:
+    """Does it again for some seconds as long as the system refuses it, where another program may be the reason."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            action()
+        except PermissionError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def _discard(temporary: Path) -> None:

@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
-from trajtrainer.errors import CheckpointError, RunFolderError
+from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import first_line, load_checkpoint, read_checkpoint
+from trajtrainer.export.peer_layout import STEP, STEP_ENTRY
 from trajtrainer.runtime import atomic
 from trajtrainer.runtime.rundir import BehaviorFolder
 from trajtrainer.runtime.status import CheckpointRecord, TrainingStatus, finite_or_none
@@ -110,8 +111,8 @@ class CheckpointManager:
     def resume(self) -> LoadedCheckpoint | None:
         """Finds the newest checkpoint that loads, and takes over the list of the kept ones.
 
-        ``checkpoint.pt`` counts as the newest. If it is missing or damaged, the numbered ones follow, newest first,
-        with a warning each.
+        ``checkpoint.pt`` counts as the newest. If it is missing, damaged or could not be replaced, the numbered ones
+        follow, newest first, with a warning each.
 
         Returns:
             None when the run was ended before its first checkpoint, so that training starts from step 0.
@@ -123,6 +124,7 @@ class CheckpointManager:
         self._status.set_checkpoints(self.folder, self._records)
         logger.info("Resuming from %s.", self.folder.path)
         refused = []
+        older: LoadedCheckpoint | None = None
         for path in self._candidates():
             try:
                 loaded = LoadedCheckpoint(path, read_checkpoint(path))
@@ -130,9 +132,15 @@ class CheckpointManager:
                 logger.warning("%s", error)
                 refused.append(path.name)
                 continue
+            if path == self.folder.checkpoint and self._is_outdated(loaded):
+                logger.warning("%s is older than the checkpoints beside it: it could not be replaced.", path)
+                older = loaded
+                continue
             if path != self.folder.checkpoint:
                 logger.warning("Falling back to the checkpoint %s.", path)
             return loaded
+        if older is not None:
+            return older
         if refused:
             raise CheckpointError(
                 f"No checkpoint of behaviour {self.folder.behavior!r} in {self.folder.path} can be loaded "
@@ -150,9 +158,21 @@ class CheckpointManager:
     ) -> tuple[CheckpointRecord, Path | None]:
         """Returns the new record and the exported policy, if there is one."""
         data = self._serialized(state)
-        for path in (self.folder.checkpoint, self.folder.numbered(step, ".pt")):
-            with _writing(path):
-                atomic.write_bytes(path, data)
+        numbered = self.folder.numbered(step, ".pt")
+        refusal: OSError | None = None
+        try:
+            atomic.write_bytes(self.folder.checkpoint, data)
+        except OSError as error:  # another program may have that one file open
+            refusal = error
+        with _writing(numbered):
+            atomic.write_bytes(numbered, data)
+        if refusal is not None:
+            logger.error(
+                "%s could not be written: %s. %s has the same, and --resume takes it.",
+                self.folder.checkpoint,
+                refusal.strerror or refusal,
+                numbered,
+            )
         exported = self._export(self.folder.numbered(step, ".onnx"), export)
         record = CheckpointRecord(step, finite_or_none(reward), time.time())
         self._add(record)
@@ -205,10 +225,7 @@ class CheckpointManager:
 
     def _update_status(self, final: CheckpointRecord | None) -> None:
         self._status.set_checkpoints(self.folder, self._records, final)
-        try:
-            self._status.save()
-        except RunFolderError as error:
-            raise CheckpointError(str(error)) from error
+        self._status.save()
 
     def _listed_and_found(self) -> list[CheckpointRecord]:
         """What the status lists, without what is gone, with what a killed run saved without listing it."""
@@ -230,6 +247,18 @@ class CheckpointManager:
         others = [step for step in reversed(self.folder.steps_on_disk()) if step not in listed]
         paths = [self.folder.checkpoint, *(self.folder.numbered(step, ".pt") for step in listed + others)]
         return [path for path in paths if path.exists()]
+
+    def _is_outdated(self, loaded: LoadedCheckpoint) -> bool:
+        """Whether a later step was saved after it. One that somebody put there to go back to is the younger file."""
+        if not self._records:
+            return False
+        latest = self._records[-1].steps
+        try:
+            if int(loaded.state[STEP][STEP_ENTRY]) >= latest:
+                return False
+            return loaded.path.stat().st_mtime_ns < self.folder.numbered(latest, ".pt").stat().st_mtime_ns
+        except (OSError, KeyError, TypeError, ValueError):  # what is wrong with a state is told where it is taken over
+            return False
 
     def _found(self, step: int) -> CheckpointRecord:
         return CheckpointRecord(step, None, self.folder.numbered(step, ".pt").stat().st_mtime)

@@ -21,7 +21,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from trajtrainer.errors import RunFolderError
 from trajtrainer.runtime import atomic
 from trajtrainer.runtime.rundir import BehaviorFolder
 
@@ -149,11 +148,8 @@ class TrainingStatus:
             self._set(folder.behavior, "final_checkpoint", final.to_json(folder, final=True))
 
     def save(self) -> None:
-        """Writes the file, whole or not at all.
-
-        Raises:
-            RunFolderError: it could not be written; the old file is untouched.
-        """
+        """Writes the file, whole or not at all. A failure is logged and leaves the old one: checkpoints are found by
+        the files that are there, too."""
         if self.path is None:
             return
         with self._lock:
@@ -163,7 +159,7 @@ class TrainingStatus:
             try:
                 atomic.write_text(self.path, json.dumps(content, indent=4))
             except OSError as error:
-                raise RunFolderError(f"{self.path} could not be written: {error.strerror or error}.") from error
+                logger.error("%s could not be written: %s.", self.path, error.strerror or error)
 
     def _get(self, section: str, key: str) -> Any:
         with self._lock:
