@@ -4,7 +4,7 @@ A player ends by itself when its connection to the trainer breaks, unless it han
 cases, on POSIX systems, a guard stands beside each player: a shell that waits for the end of a pipe which this process
 holds open. Whatever kills this process closes the pipe, and the guard then ends the player. (The kernel's own signal on
 a parent's death, PR_SET_PDEATHSIG, comes with the death of the launching thread already, and needs code between fork
-and exec, which is unsafe beside gRPC's threads.)
+and exec, which is unsafe beside gRPC's threads.) On Windows the system does it for a job object.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trajtrainer.unity.faults import LaunchError
+
+if sys.platform == "win32":
+    from trajtrainer.unity.windows_job import Job
+
+    _CREATION_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    _CREATION_FLAGS = 0
 
 _LOGGER = logging.getLogger(__name__)
 _LOG_FILE_ARGUMENT = "-logfile"  # Unity does not care about upper and lower case
@@ -102,13 +110,14 @@ class PlayerProcess:
         self._last_words = b""
         _LOGGER.debug("Starting the player: %s", list(arguments))
         try:
-            # In a session of its own, so that Ctrl-C reaches the trainer alone, which then ends the player in order.
             self._process = subprocess.Popen(  # noqa: S603  (the user asks for this program)
                 arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=None if show_output else subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                # So that Ctrl-C reaches the trainer alone, which then ends the player in order.
                 start_new_session=True,
+                creationflags=_CREATION_FLAGS,
             )
         except PermissionError as error:
             raise LaunchError(
@@ -176,7 +185,7 @@ class PlayerProcess:
             _LOGGER.warning("The player (process %d) did not end by itself within %g s: ending it.", self.pid, grace_s)
         else:
             _LOGGER.info("Ending the player (process %d).", self.pid)
-        if os.name == "posix":
+        if sys.platform != "win32":
             self._signal(signal.SIGTERM)
             if self._ended.wait(_TERMINATE_GRACE_S):
                 return
@@ -187,15 +196,12 @@ class PlayerProcess:
         """Ends the player at once and does not wait for it. Takes no lock, so signal handlers may call it."""
         if self.has_ended:
             return
-        if os.name == "posix":
+        if sys.platform != "win32":
             self._signal(signal.SIGKILL)
+        elif self._guard is not None:
+            self._guard.kill()
         else:
             self._process.kill()
-
-    def _signal(self, number: int) -> None:
-        """To the player and whatever it has started: its process group, which is its own."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
 
     def _listen(self) -> None:
         """Keeps the end of the standard error output; unread, a full pipe would stop the player."""
@@ -212,10 +218,16 @@ class PlayerProcess:
         self._process.wait()
         listener.join(_LAST_WORDS_S)  # longer only if something that it started holds the pipe
         if self._guard is not None:
-            with contextlib.suppress(OSError):  # it may be gone, if somebody ended it
-                self._guard.communicate(b"done\n")
+            self._guard.release()
         self._ended.set()
         self._on_exit()
+
+    if sys.platform != "win32":
+
+        def _signal(self, number: int) -> None:
+            """To the player and whatever it has started: its process group, which is its own."""
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
 
 def _without_noise(lines: list[str]) -> list[str]:
@@ -225,18 +237,35 @@ def _without_noise(lines: list[str]) -> list[str]:
     return [line for line in lines if line.strip() and not line.lstrip().startswith(_NOISE)]
 
 
-def _start_guard(pid: int) -> subprocess.Popen[bytes] | None:
-    shell = shutil.which("sh")
-    if os.name != "posix" or shell is None:
-        return None
+if sys.platform == "win32":
+    _Guard = Job
+else:
+
+    class _Guard:
+        """A shell that ends a process group when this process ends.
+
+        Raises:
+            OSError: there is no shell, or the system refuses to start it.
+        """
+
+        def __init__(self, pid: int) -> None:
+            self._shell = subprocess.Popen(  # noqa: S603
+                [shutil.which("sh") or "/bin/sh", "-c", _GUARD_SCRIPT, "player-guard", str(pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+        def release(self) -> None:
+            """End the guard: the process is gone."""
+            with contextlib.suppress(OSError):  # it may be gone, if somebody ended it
+                self._shell.communicate(b"done\n")
+
+
+def _start_guard(pid: int) -> _Guard | None:
     try:
-        return subprocess.Popen(  # noqa: S603
-            [shell, "-c", _GUARD_SCRIPT, "player-guard", str(pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        return _Guard(pid)
     except OSError as error:
         _LOGGER.warning(
             "The player (process %d) has no guard and may outlive a trainer that is killed: %s.", pid, error
