@@ -160,7 +160,11 @@ def test_an_index_out_of_reach_is_told_with_the_size(machine: Machine) -> None:
 
 def test_an_index_that_does_not_answer_is_given_up(machine: Machine) -> None:
     released = threading.Event()
-    with index(lambda _: bool(released.wait(LIMIT_S)) or None) as (address, asked):
+
+    def wait(_: BaseHTTPRequestHandler) -> None:
+        released.wait(LIMIT_S)
+
+    with index(wait) as (address, asked):
         options, told = machine.torch_options(address)
         released.set()
     assert options == []

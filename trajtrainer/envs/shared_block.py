@@ -103,7 +103,7 @@ else:
     _OPEN_FILES = "/proc/self/fd"
 
     def _make(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
-        file, name, unlink = _file_in_memory() if os.path.isdir(_OPEN_FILES) else _file_on_disk()
+        file, name, unlink = _file_in_memory() or _file_on_disk()
         try:
             os.ftruncate(file, size)
             return name, mmap.mmap(file, size), unlink
@@ -118,10 +118,12 @@ else:
         finally:
             os.close(file)
 
-    def _file_in_memory() -> tuple[int, str, Callable[[], None]]:
-        file = os.memfd_create("trajtrainer")
-        # The name holds as long as the file is open here.
-        return file, f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file)
+    def _file_in_memory() -> tuple[int, str, Callable[[], None]] | None:
+        if sys.platform == "linux" and os.path.isdir(_OPEN_FILES):
+            file = os.memfd_create("trajtrainer")
+            # The name holds as long as the file is open here.
+            return file, f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file)
+        return None
 
     def _file_on_disk() -> tuple[int, str, Callable[[], None]]:
         file, name = tempfile.mkstemp(prefix="trajtrainer-")

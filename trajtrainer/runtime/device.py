@@ -68,8 +68,7 @@ def keep_freed_memory() -> None:
     By default it gives them back to the system, and every update gets its gradients and activations page by page anew
     (measured: a quarter of the time of an update of GridWorld's 4 million weights). Does nothing elsewhere.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD):
-        mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None and mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD):
+            mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
