@@ -14,7 +14,7 @@ from attrs import evolve
 from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.data import replay_file
 from trajtrainer.runtime import atomic
-from trajtrainer.runtime.replay_files import NAME, ReplayFiles, load_replay, remove_replay
+from trajtrainer.runtime.replay_files import NAME, ReplayFiles, load_replay
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 
@@ -130,10 +130,3 @@ def test_only_where_the_settings_ask_for_it(tmp_path: Path, caplog: pytest.LogCa
     rig = _rig(save_replay_buffer=False)
     load_replay(rig.trainer, tmp_path)
     assert rig.trainer.replay.num_steps == 0
-
-
-def test_another_runs_file_is_removed(tmp_path: Path) -> None:
-    remove_replay(tmp_path)
-    _save(_rig(30), tmp_path)
-    remove_replay(tmp_path)
-    assert list(tmp_path.iterdir()) == []

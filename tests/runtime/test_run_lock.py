@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,6 +114,37 @@ def test_a_lock_that_does_not_tell_whose_it_is(tmp_path: Path, text: str) -> Non
     lock.release()
 
 
+@pytest.mark.parametrize("kind", ["symbolic", "dangling", "hard", "pipe"])
+def test_a_link_is_not_followed(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "precious"
+    path = tmp_path / ".ppo.lock"
+    if kind != "dangling":
+        target.write_text("content")
+    if kind == "hard":
+        path.hardlink_to(target)
+    elif kind == "pipe":
+        pytest.importorskip("fcntl")
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with (
+        pytest.raises(RunFolderError, match=r"\.ppo\.lock, .*is a link or no plain file"),
+        folder(tmp_path).exclusive(),
+    ):
+        raise AssertionError("it began")
+    assert target.exists() == (kind != "dangling")
+    assert kind == "dangling" or target.read_text() == "content"
+
+
+def test_the_lock_outlives_the_folder(tmp_path: Path) -> None:
+    with folder(tmp_path).exclusive():
+        folder(tmp_path).create()
+        shutil.rmtree(tmp_path / "ppo")
+        with pytest.raises(RunFolderError, match="is training into"), folder(tmp_path).exclusive():
+            raise AssertionError("it began")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="fcntl")
 def test_a_file_system_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -126,8 +158,8 @@ def test_a_file_system_without_locks(
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "ppo").write_text("a file")
-    with pytest.raises(RunFolderError, match="cannot be written"), folder(tmp_path).exclusive():
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(RunFolderError, match="cannot be written"), folder(tmp_path / "results").exclusive():
         pass
 
 

@@ -39,7 +39,7 @@ def folder(
 
 def finished_run(results: Path, run_id: str = "ppo", behavior: str = "Ball") -> Path:
     path = results / run_id / behavior
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     (path / "checkpoint.pt").write_bytes(b"x")
     return path
 
@@ -201,17 +201,124 @@ def test_inference_writes_nothing(tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
-def test_a_new_start_removes_old_events_with_a_warning_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = finished_run(tmp_path)
-    for number in (1, 2):
-        (path / f"events.out.tfevents.{number}").write_bytes(b"x")
+def snapshot(path: Path) -> dict[str, tuple[int, bytes]]:
+    return {str(p.relative_to(path)): (p.stat().st_mtime_ns, p.read_bytes()) for p in path.rglob("*") if p.is_file()}
+
+
+def run_with_logs(results: Path) -> Path:
+    path = finished_run(results)
+    for name in ("Ball.onnx", "Ball/events.out.tfevents.1", "run_logs/Player-0.log", "run_logs/training_status.json"):
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        (path.parent / name).write_text(f"old {name}")
+    return path.parent
+
+
+def test_an_overwritten_run_is_untouched_until_the_environment_is_connected(tmp_path: Path) -> None:
+    old = run_with_logs(tmp_path)
+    before = snapshot(old)
     run = folder(tmp_path, force=True)
-    run.behavior("Ball")
-    run.behavior("Ball")
-    assert files(path) == ["checkpoint.pt"]
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "Deleting TensorBoard data" in caplog.text
-    assert "events.out.tfevents.2 that was left over from a previous run." in caplog.text
+    run.check({})
+    with run.exclusive():
+        run.create()
+        log = run.player_log(0)
+        assert log is not None
+        log.write_text("new")
+        run.write_configuration("a: 1")
+        run.write_timers("{}")
+    assert snapshot(old) == before
+    assert log.read_text() == "new", "what tells why the start failed stays"
+
+
+def test_a_run_that_begins_sets_the_overwritten_one_aside_as_a_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, name in enumerate(("ppo.old", "ppo.old.2", "ppo.old.3")):
+        old = run_with_logs(tmp_path)
+        (old / "Ball" / "number").write_text(str(number))
+        before = snapshot(old)
+        run = folder(tmp_path, force=True)
+        run.check({})
+        with run.exclusive():
+            run.create()
+            log = run.player_log(0)
+            assert log is not None
+            with log.open("w") as player:
+                player.write("before. ")
+                run.begin()
+                player.write("after.")
+            run.write_configuration("a: 1")
+            run.behavior("Ball")
+        assert snapshot(tmp_path / name) == before
+        assert str(tmp_path / name) in caplog.text
+        assert files(tmp_path / "ppo") == ["Ball", "configuration.yaml", "run_logs", "run_logs/Player-0.log"]
+        assert (tmp_path / "ppo" / "run_logs" / "Player-0.log").read_text() == "before. after."
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ppo", "ppo.old", "ppo.old.2", "ppo.old.3"]
+    assert [(tmp_path / name / "Ball" / "number").read_text() for name in ("ppo.old", "ppo.old.2")] == ["0", "1"]
+
+
+def test_logs_of_a_forced_run_that_was_killed_are_gathered_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "ppo.start").mkdir()
+    (tmp_path / "ppo.start" / "Player-0.log").write_text("killed")
+    finished_run(tmp_path)
+    run = folder(tmp_path, resume=True)
+    with run.exclusive():
+        run.create()
+    assert files(tmp_path) == ["ppo", "ppo/Ball", "ppo/Ball/checkpoint.pt", "ppo/run_logs", "ppo/run_logs/Player-0.log"]
+
+
+def test_a_run_that_cannot_be_set_aside_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = run_with_logs(tmp_path)
+    before = snapshot(old)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "The process cannot access the file")  # Windows, of an open file
+
+    monkeypatch.setattr(os, "rename", refuse)
+    run = folder(tmp_path, force=True)
+    with run.exclusive():
+        run.create()
+        with pytest.raises(RunFolderError, match=r"ppo cannot be set aside as .*ppo\.old: The process cannot access.*"):
+            run.begin()
+    assert snapshot(old) == before
+
+
+@pytest.mark.parametrize("init_path", [None, "Ball-5.pt", "{}/ppo/Ball/Ball-5.pt"])
+def test_weights_of_the_very_run_that_is_overwritten(tmp_path: Path, init_path: str | None) -> None:
+    old = finished_run(tmp_path)
+    (old / "checkpoint.pt").write_text("the old weights")
+    (old / "Ball-5.pt").write_text("the old weights")
+    path = None if init_path is None else init_path.format(tmp_path)
+    run = folder(tmp_path, force=True, initialize_from="ppo")
+    run.check({"Ball": path})
+    with run.exclusive():
+        run.create()
+        run.begin()
+        behavior = run.behavior("Ball")
+        behavior.checkpoint.write_text("the new weights")
+        source = run.initial_weights("Ball", path)
+        assert source is not None
+        assert source.read_text() == "the old weights"
+
+
+def test_what_a_failed_start_left_is_not_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "ppo" / "run_logs").mkdir(parents=True)
+    (tmp_path / "ppo" / "run_logs" / "Player-0.log").write_text("x")
+    run = folder(tmp_path, force=True)
+    with run.exclusive():
+        run.create()
+        run.begin()
+    assert [path.name for path in tmp_path.iterdir()] == ["ppo"]
+
+
+@pytest.mark.parametrize("option", ["resume", "inference"])
+def test_force_beside_another_option_sets_nothing_aside(tmp_path: Path, option: str) -> None:
+    finished_run(tmp_path)
+    run = folder(tmp_path, force=True, resume=option == "resume", inference=option == "inference")
+    run.check({})
+    with run.exclusive():
+        run.create()
+        run.begin()
+    assert [path.name for path in tmp_path.iterdir()] == ["ppo"]
 
 
 def test_a_resumed_run_keeps_its_events(tmp_path: Path) -> None:

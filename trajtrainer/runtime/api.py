@@ -117,7 +117,7 @@ def learn(
         run_id: these and the following go before the settings; None leaves them as they are there.
         results_dir: folder of all runs.
         resume: go on with an earlier run of this ``run_id``.
-        force: write over one.
+        force: start anew; an earlier run of this ``run_id`` is kept as ``<run_id>.old``.
         initialize_from: ``run_id`` of a run whose weights to start with.
         inference: only act, until ``episodes`` have ended or SIGINT comes (which raises nothing then: the result is
             returned); nothing is written.

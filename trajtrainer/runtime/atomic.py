@@ -81,6 +81,16 @@ def publish(temporary: Path, path: Path) -> None:
     _sync_folder(path.parent)
 
 
+def move(folder: Path, target: Path) -> None:
+    """Gives a folder another name beside it, which is free.
+
+    Raises:
+        OSError: it could not be done; the folder is where it was.
+    """
+    os.rename(folder, target)
+    _sync_folder(target.parent)
+
+
 def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
     """Removes the temporary files of processes that were killed while writing.
 

@@ -23,7 +23,7 @@ from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.runtime.checkpoints import CheckpointManager
 from trajtrainer.runtime.collector import ActingBehavior
-from trajtrainer.runtime.replay_files import ReplayFiles, load_replay, remove_replay
+from trajtrainer.runtime.replay_files import ReplayFiles, load_replay
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.status import TrainingStatus
 from trajtrainer.runtime.throughput import Throughput
@@ -199,8 +199,6 @@ class Behaviors:
                 if self.folder.writes:
                     load_replay(trainer, behavior.checkpoints.folder.path)
             return
-        if self.folder.writes:
-            remove_replay(behavior.checkpoints.folder.path)
         listed = name in self.settings.behaviors
         path = self.folder.initial_weights(name, trainer.settings.init_path, listed=listed)
         if path is not None:

@@ -236,7 +236,7 @@ class CheckpointManager:
         records = list({record.steps: record for record in listed}.values())
         if records:
             newest = records[-1]
-            # Older ones are those of an earlier run, which --force leaves alone.
+            # Older ones are those of an earlier run, which ML-Agents' --force leaves alone.
             unlisted = (record for record in map(self._found, found) if record.steps > newest.steps)
             records += [record for record in unlisted if record.creation_time >= newest.creation_time]
         return [record for record in records if self._is_there(record)]

@@ -167,8 +167,6 @@ class _Run:
             with self._timers("run_training.setup"):
                 view = NoView() if self._handler is None else make_view(self._handler, debug=self._settings.debug)
                 stack.callback(view.close)
-                self._write_files()
-                self._status.save()
             stop.on_abort(view.abandon)
             try:
                 with stop.interrupting(), self._timers("env_start"):
@@ -178,9 +176,17 @@ class _Run:
                 logger.info("Stopped before the environment was connected; nothing was trained.")
                 return
             stop.on_abort(environment.kill)
+            self._begin()
             with self._timers("TrainerController.start_learning"):
                 self._learn(environment, view)
             self._say_what_came_out()
+
+    def _begin(self) -> None:
+        """Takes possession of the folder: up to here a run that this one overwrites is whole in its place."""
+        with self._timers("run_training.setup"):
+            self._folder.begin()
+            self._write_files()
+            self._status.save()
 
     def _learn(self, environment: Environment, view: ProgressView) -> None:
         # Not what is no Exception: that is a late further signal in a program that is not ours, and no trainer must

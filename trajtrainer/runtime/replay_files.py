@@ -6,7 +6,6 @@ the disk. After a kill the experience may be that of the checkpoint before, whic
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from pathlib import Path
@@ -74,12 +73,6 @@ def load_replay(trainer: RLTrainer, folder: Path) -> None:
         logger.warning("%s Training goes on without earlier experience.", error)
         return
     logger.info("Loaded %d steps of experience from %s.", replay.num_steps, path)
-
-
-def remove_replay(folder: Path) -> None:
-    """Removes what another run left, so that this one never resumes from it."""
-    with contextlib.suppress(OSError):
-        (folder / NAME).unlink(missing_ok=True)
 
 
 def _publish(temporary: Path, path: Path) -> None:

@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import platform
+import stat
 import sys
 from pathlib import Path
 
@@ -48,11 +49,12 @@ class RunLock:
         """Takes the lock, without waiting.
 
         Raises:
-            RunFolderError: another run holds it, of this or another process.
+            RunFolderError: another run holds it, of this or another process, or its file is another one under a
+                second name.
             OSError: the file cannot be written.
         """
         while self._file is None:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            file = self._open()
             try:
                 self._lock(file)
                 is_current = self._is_current(file)
@@ -78,6 +80,19 @@ class RunLock:
             self._path.unlink()
         if sys.platform != "win32":
             os.close(file)
+
+    def _open(self) -> int:
+        """Opens the file, or makes it. It is going to be written, so a link must not lead elsewhere."""
+        if not self._path.is_symlink():
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            status = os.fstat(file)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
+                return file
+            os.close(file)
+        raise RunFolderError(
+            f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or no plain "
+            "file. Nothing was written to it. Remove it, or choose another --run-id."
+        )
 
     def _lock(self, file: int) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The folder of a run: where every file is, and the checks before anything is written (reference 1.5, 1.7).
+"""The folder of a run: where every file is, and the checks before anything is written.
 
 ::
 
@@ -6,13 +6,18 @@
       configuration.yaml
       <Behavior>.onnx
       <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  events.out.tfevents.*
-      run_logs/timers.json  training_status.json  Player-<worker>.log  lock
+      run_logs/timers.json  training_status.json  Player-<worker>.log
+    results/.<run-id>.lock    while a run is at work there
+    results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
+    results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on where that name is taken
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -65,7 +70,10 @@ class BehaviorFolder:
 
 
 class RunFolder:
-    """``results/<run-id>``. Making the object touches no file; ``check`` only looks, the next two write.
+    """``results/<run-id>``. Making the object touches no file; ``check`` only looks.
+
+    Before the environment is started come ``exclusive`` and ``create``, once it is connected ``begin``: an earlier run
+    that this one overwrites (``--force``) stays untouched in its place until then.
 
     Attributes:
         path: the folder, as given by ``results_dir`` (so relative where that is).
@@ -78,7 +86,10 @@ class RunFolder:
         self.path = self._results / check_run_id(settings.run_id)
         self.resume = settings.resume or settings.load_model
         self.writes = not settings.inference
-        self._force = settings.force
+        self._force = settings.force and not self.resume
+        self._overwrites = False  # there is an earlier run in the folder, which is still its own
+        self._set_aside: Path | None = None  # where that one went
+        self._start_logs = self.path.with_name(f"{self.path.name}.start")
         # Resuming wins over starting from another run's weights.
         initialize_from = None if self.resume else settings.initialize_from
         self.initialize_from: Path | None = None
@@ -102,9 +113,15 @@ class RunFolder:
     def timers(self) -> Path:
         return self.logs / "timers.json"
 
+    @property
+    def open_logs(self) -> Path:
+        """The folder of logs that are opened before ``begin`` and stay open: an open file would keep Windows from
+        setting the earlier run aside. They are in ``logs`` at the end of the run."""
+        return self._start_logs if self._overwrites else self.logs
+
     def player_log(self, worker: int) -> Path | None:
         """Where a player writes its log; None when nothing may be written."""
-        return self.logs / f"Player-{worker}.log" if self.writes else None
+        return self.open_logs / f"Player-{worker}.log" if self.writes else None
 
     def check(self, init_paths: Mapping[str, str | None]) -> None:
         """Looks whether the run may start.
@@ -113,7 +130,7 @@ class RunFolder:
             init_paths: ``init_path`` of every behaviour that the settings list.
 
         Raises:
-            RunFolderError: the run id is taken or missing, or there is nothing to start from (reference 1.5).
+            RunFolderError: the run id is taken or missing, or there is nothing to start from.
         """
         try:
             self._check_folders()
@@ -146,6 +163,7 @@ class RunFolder:
             path = source / behavior_file_name(behavior) / (init_path or CHECKPOINT_NAME)
         else:
             path = Path(init_path)
+        path = self._present_place(path)
         if path.is_file() and path.suffix == ".pt":
             return path
         message = f"Could not initialize from {path}: the file does not exist or is not a `.pt` file."
@@ -166,15 +184,18 @@ class RunFolder:
         if not self.writes:
             yield
             return
-        lock = RunLock(self.logs / "lock", self.path)
+        # Beside the folder, which may be renamed or deleted while the lock is held.
+        lock = RunLock(self.path.with_name(f".{self.path.name}.lock"), self.path)
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except OSError as error:
             raise self._unwritable(error) from error
         try:
+            self._overwrites = self._force and _has_training_data(self.path)
             yield
         finally:
+            self._gather_logs()
             lock.release()
 
     def create(self) -> None:
@@ -187,19 +208,46 @@ class RunFolder:
         """
         if not self.writes:
             return
+        leftovers: list[Path] = []
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            leftovers = atomic.remove_leftovers([self.path, *(p for p in self.path.iterdir() if p.is_dir())])
-            atomic.try_writing(self.logs, _PROBE_BYTES)
+            self.open_logs.mkdir(parents=True, exist_ok=True)
+            atomic.try_writing(self.open_logs, _PROBE_BYTES)
+            if not self._overwrites:
+                self._gather_logs()  # of a run that was killed
+                leftovers = atomic.remove_leftovers([self.path, *(p for p in self.path.iterdir() if p.is_dir())])
         except OSError as error:
             raise self._unwritable(error) from error
         if leftovers:
             logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
 
+    def begin(self) -> None:
+        """Sets the earlier run aside, as a whole, where this one overwrites one: the environment is connected.
+
+        Raises:
+            RunFolderError: that cannot be done. The earlier run is untouched then.
+        """
+        if not self._overwrites:
+            return
+        aside = _free_name(self.path)
+        try:
+            atomic.move(self.path, aside)
+        except OSError as error:
+            raise RunFolderError(
+                f"The earlier run {self.path} cannot be set aside as {aside}: {error.strerror or error}. It is "
+                "untouched. End the programs that have files of it open, or choose another --run-id."
+            ) from error
+        self._set_aside, self._overwrites = aside, False
+        logger.warning("The earlier run was moved to %s, complete. Delete that folder when you need it no more.", aside)
+        try:
+            self.logs.mkdir(parents=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        for log in self._start_logs.iterdir():
+            with contextlib.suppress(OSError):  # a file system without links: it will be there at the end
+                os.link(log, self.logs / log.name)
+
     def behavior(self, behavior: str) -> BehaviorFolder:
         """The behaviour's folder, made at its first mention.
-
-        A run that is not resumed removes the TensorBoard files that an earlier run left there.
 
         Raises:
             RunFolderError: the name is unfit for a file, another behaviour's folder is the same for this file
@@ -218,17 +266,15 @@ class RunFolder:
                     f"The folder {folder.path} of behaviour {behavior!r} cannot be made: {error.strerror or error}."
                 ) from error
             self._refuse_shared_folder(folder)
-            if not self.resume:
-                _remove_events(folder.path)
         self._behaviors[behavior] = folder
         return folder
 
     def write_configuration(self, text: str) -> None:
-        """Writes ``configuration.yaml``; a failure is logged and does not end the run."""
+        """Writes ``configuration.yaml``, from ``begin`` on; a failure is logged and does not end the run."""
         self._write("configuration", self.configuration, text)
 
     def write_timers(self, text: str) -> None:
-        """Writes ``timers.json``; a failure is logged and does not end the run."""
+        """Writes ``timers.json``, from ``begin`` on; a failure is logged and does not end the run."""
         self._write("timers", self.timers, text)
 
     def _unwritable(self, error: OSError) -> RunFolderError:
@@ -257,12 +303,30 @@ class RunFolder:
             )
 
     def _write(self, what: str, path: Path, text: str) -> None:
-        if not self.writes:
+        if not self.writes or self._overwrites:
             return
         try:
             atomic.write_text(path, text)
         except OSError as error:
             logger.error("The %s could not be written to %s: %s.", what, path, error.strerror or error)
+
+    def _present_place(self, path: Path) -> Path:
+        """Where a file of the earlier run is by now; any other path as it is."""
+        if self._set_aside is None or not path.resolve().is_relative_to(self.path.resolve()):
+            return path
+        return self._set_aside / path.resolve().relative_to(self.path.resolve())
+
+    def _gather_logs(self) -> None:
+        """Moves what was logged before ``begin`` to the other logs. A start that failed leaves it where it is."""
+        if self._overwrites or not self._start_logs.is_dir():
+            return
+        try:
+            for log in self._start_logs.iterdir():
+                (self.logs / log.name).unlink(missing_ok=True)  # the same file under another name
+                log.replace(self.logs / log.name)
+            self._start_logs.rmdir()
+        except OSError as error:
+            logger.warning("The logs in %s stay there: %s.", self._start_logs, error.strerror or error)
 
     def _refuse_shared_folder(self, folder: BehaviorFolder) -> None:
         for other in self._behaviors.values():
@@ -286,10 +350,7 @@ def _is_data(path: Path) -> bool:
     return any(path.iterdir()) if path.is_dir() else True
 
 
-def _remove_events(folder: Path) -> None:
-    for path in sorted(folder.glob("events.out*")):
-        logger.warning("Deleting TensorBoard data %s that was left over from a previous run.", path)
-        try:
-            path.unlink()
-        except OSError as error:
-            logger.warning("%s could not be deleted: %s.", path, error.strerror or error)
+def _free_name(folder: Path) -> Path:
+    """``<folder>.old``, numbered if there is one already."""
+    names = itertools.chain([f"{folder.name}.old"], (f"{folder.name}.old.{n}" for n in itertools.count(2)))
+    return next(path for path in map(folder.with_name, names) if not os.path.lexists(path))

@@ -82,7 +82,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--deterministic", "deterministic", Kind.SWITCH,
         "Take the most likely action (mean, or highest probability) instead of a random one"),
     Flag("--force", "checkpoint_settings.force", Kind.SWITCH,
-        "Use a run-id that has data already; the new run writes over it"),
+        "Use a run-id that has data already; the earlier run is kept as RUN_ID.old"),
     Flag("--run-id", "checkpoint_settings.run_id", Kind.TEXT, "Name of the run: its folder below results-dir", "ID"),
     Flag("--initialize-from", "checkpoint_settings.initialize_from", Kind.TEXT,
         "Start with the weights of another run, at step 0", "RUN_ID"),
