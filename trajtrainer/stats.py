@@ -59,6 +59,10 @@ class StatsWriter(ABC):
     def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: B027
         """Receives the behaviour's settings as an indented text tree, once, at the start."""
 
+    def resume(self, category: str, step: int) -> None:  # noqa: B027
+        """Hears, before all else, that behaviour ``category`` goes on from ``step``. What was written of later steps
+        is of a run that was killed before it saved them, and will come again."""
+
     def close(self) -> None:  # noqa: B027
         """Flushes what is pending. Called once."""
 
@@ -111,6 +115,10 @@ class StatsReporter:
     def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
         """Asks ``source`` for tag -> value at every summary; what changes slowly costs nothing in between."""
         self._sources.append(source)
+
+    def resume(self, step: int) -> None:
+        for writer in self._writers:
+            writer.resume(self.category, step)
 
     def add_hyperparameters(self, text: str) -> None:
         for writer in self._writers:

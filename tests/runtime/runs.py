@@ -42,8 +42,11 @@ class FinishedRun:
         events.Reload()
         return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
+    def rewards_by_step(self, behavior: str) -> list[tuple[int, float]]:
+        return self.scalars(behavior)["Environment/Cumulative Reward"]
+
     def rewards(self, behavior: str) -> list[float]:
-        return [value for _, value in self.scalars(behavior)["Environment/Cumulative Reward"]]
+        return [value for _, value in self.rewards_by_step(behavior)]
 
 
 class LearnProcess:

@@ -122,3 +122,9 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
         atomic.write_with(kept, write)
     assert atomic.remove_leftovers([tmp_path, tmp_path / "missing"]) == left
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "ppo" / "status.json"
+    atomic.write_text(path, "text")
+    assert path.read_text() == "text"

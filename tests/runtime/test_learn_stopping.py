@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import torch
 from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, learn, living_processes, ppo
 
 ENVIRONMENT = ("--env=sim:Basic", "--env-args", "--agents", "8")
-LONG = behaviors_settings(Basic=ppo(1_000_000, checkpoint_interval=1000))
+OFTEN = {"checkpoint_interval": 1000, "summary_freq": 250}
+LONG = behaviors_settings(Basic=ppo(1_000_000, **OFTEN))
 
 
 def step_of(folder: Path) -> int:
@@ -27,7 +29,7 @@ def started(tmp_path: Path) -> LearnProcess:
 
 
 def resumed_to(tmp_path: Path, step: int) -> FinishedRun:
-    settings = behaviors_settings(Basic=ppo(step + 1500, checkpoint_interval=1000))
+    settings = behaviors_settings(Basic=ppo(step + 1500, **OFTEN))
     return learn(tmp_path, settings, "--resume", *ENVIRONMENT)
 
 
@@ -49,15 +51,35 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     assert f"Resuming training from step {final['steps']}" in again.output
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows moves no folder with open files in it")
+def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    run.folder.rename(tmp_path / "gone")
+    run.send(signal.SIGTERM)
+    finished = run.finish(30)
+    assert finished.exit_code == 143, finished.output
+    assert finished.status()["Basic"]["final_checkpoint"]["steps"] == step_of(run.folder)
+    assert step_of(run.folder) > step_of(tmp_path / "gone")
+    assert (run.folder / "Basic.onnx").is_file()
+    assert (run.folder / "configuration.yaml").is_file()
+
+
 def test_a_killed_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -> None:
     run = started(tmp_path)
+    run.wait_for(lambda: FinishedRun(0, "", run.folder).rewards_by_step("Basic")[-1][0] > step_of(run.folder) + 250)
     run.send(signal.SIGKILL)
-    run.finish(30)
+    killed = run.finish(30)
     step = step_of(run.folder)
+    before = [label for label, _ in killed.rewards_by_step("Basic")]
     again = resumed_to(tmp_path, step)
     assert again.exit_code == 0, again.output
     assert f"Resuming training from step {step}" in again.output
     assert step_of(run.folder) > step + 1500
+    # Each summary once. That of the checkpoint's step was written ahead of it, and stays.
+    labels = [label for label, _ in again.rewards_by_step("Basic")]
+    assert labels == list(range(labels[0], labels[-1] + 1, 250))
+    assert labels[0] == before[0]
+    assert labels[-1] > step + 1000
     steps = [record["steps"] for record in again.status()["Basic"]["checkpoints"]]
     assert steps == sorted(steps)
     assert len(steps) == len(list((run.folder / "Basic").glob("Basic-*.pt"))) <= 5

@@ -356,7 +356,8 @@ def test_a_full_disk_is_a_clear_error_at_once(tmp_path: Path, monkeypatch: pytes
 
 def test_a_failed_configuration_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = folder(tmp_path)
-    run.write_configuration("a: 1")  # the folder was never made
+    (tmp_path / "ppo").write_text("in the way")
+    run.write_configuration("a: 1")
     assert "could not be written" in caplog.text
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from trajtrainer.errors import RunFolderError
 from trajtrainer.runtime import writers
 from trajtrainer.runtime.event_file import EventFile
 from trajtrainer.runtime.writers import (
@@ -245,3 +246,32 @@ def test_plugins_are_made_with_the_settings(caplog: pytest.LogCaptureFixture, mo
     for writer in made:
         writer.add_hyperparameters("Ball", "text")
         writer.close()
+
+
+def test_an_event_file_that_cannot_be_made_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    refusals = [RunFolderError("the folder cannot be made"), RunFolderError("the folder cannot be made")]
+
+    def folder_of(category: str) -> Path:
+        if refusals:
+            raise refusals.pop()
+        return tmp_path / category
+
+    writer = TensorboardWriter(folder_of)
+    for step in (1, 2, 3):
+        writer.write_stats("Ball", {"a": one(step)}, step)
+    writer.close()
+    assert [event.step for event in accumulated(tmp_path / "Ball").Scalars("a")] == [3]
+    assert caplog.text.count("the folder cannot be made") == 1
+
+
+def test_a_resumed_run_hides_what_was_lost(tmp_path: Path) -> None:
+    for resumed, steps in ((None, (10, 20, 30)), (20, (30, 40))):
+        writer = tensorboard_writer(tmp_path)
+        reporter = StatsReporter("Ball", [GuardedWriter("a plugin", writer)])
+        if resumed is not None:
+            reporter.resume(resumed)
+        for step in steps:
+            reporter.set("a", step)
+            reporter.write(step)
+        writer.close()
+    assert [event.step for event in accumulated(tmp_path / "Ball").Scalars("a")] == [10, 20, 30, 40]

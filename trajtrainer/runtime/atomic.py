@@ -2,6 +2,7 @@
 
 A temporary file in the same folder is written and brought to the disk (fsync), then renamed over the target, and
 the folder is brought to the disk, too. A reader and a killed process therefore see the old content or the new one.
+The folder is made where it is missing: somebody may have deleted it while a run is at work.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
     """The first half of ``write_with``: returns the temporary file, to be given to ``publish``.
 
     Raises:
+        OSError: the folder cannot be made.
         Exception: whatever ``writer`` raises. Nothing is left then.
     """
     temporary = _temporary(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         writer(temporary)
     except BaseException:

@@ -140,6 +140,8 @@ class Behaviors:
         manager = CheckpointManager(files, self.status, settings.keep_checkpoints, writes=self.folder.writes)
         self.known[name] = Behavior(trainer, policy, manager)
         self._restore(self.known[name], misread_elsewhere=misread_elsewhere)
+        if self.folder.resume:
+            reporter.resume(trainer.summarized_step)
         self.trainers[name] = trainer
         reporter.add_hyperparameters(hyperparameters_text(trainer_mapping(settings)))
         reporter.add_source(Throughput({"Perf/Agent Steps per Second": lambda: trainer.step}))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -27,17 +28,29 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 
 # What is kept in memory while the disk is full; about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
+_PREFIX = "events.out.tfevents."
 
 
 class EventFile:
     """One event file, appended to. A summary is one record, so that a kill never leaves half of one to be shown."""
 
-    def __init__(self, folder: Path) -> None:
-        """Only remembers the folder; the file is made by the first ``flush``."""
+    def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
+        """Only remembers the folder; the first ``flush`` makes the file.
+
+        Args:
+            folder: made where it is missing.
+            resumed_at: the step from which a run goes on. What earlier files have of later steps is lost history,
+                which TensorBoard hides from then on.
+        """
         self._folder = folder
         self._file: Any = None
         self._end = 0  # of the last complete record
-        self._pending = bytearray(_record(Event(wall_time=time.time(), file_version="brain.Event:2")))
+        self._head = _record(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if resumed_at is not None:
+            start = Event(wall_time=time.time(), step=resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
+            # TensorBoard takes the first one that it ever sees for the beginning of the run, without effect.
+            self._head += 2 * _record(start)
+        self._pending = bytearray()
 
     def add(self, values: Iterable[Any], step: int) -> None:
         """Appends one summary of ``Summary.Value`` messages. It is in the file after ``flush``."""
@@ -51,10 +64,10 @@ class EventFile:
         Raises:
             OSError: it could not be written (full disk). It stays pending and the file ends with a whole record.
         """
-        if self._file is None:
-            self._file = _new_file(self._folder)
         if not self._pending:
             return
+        if self._file is None or not _is_there(self._file):
+            self._begin()
         data = bytes(self._pending)
         try:
             self._file.seek(self._end)
@@ -66,6 +79,15 @@ class EventFile:
             raise
         self._end += len(data)
         self._pending.clear()
+
+    def _begin(self) -> None:
+        """Makes the file, again where somebody has deleted it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = _new_file(self._folder)
+        if self._file is not None:
+            self._file.close()
+        self._file, self._end = file, file.seek(0, os.SEEK_END)
+        self._pending[:0] = self._head
 
     def close(self) -> None:
         """Flushes and closes.
@@ -134,13 +156,34 @@ _BORDERS = _borders()
 
 def _new_file(folder: Path) -> Any:
     """Named as TensorBoard expects; unbuffered, so that a failed write cannot be repeated behind our back."""
-    start = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+    observed = _observed_file(folder)
+    if observed is not None:
+        return observed.open("r+b", buffering=0)
+    start = f"{_PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
     number = 0
     while True:
         try:
             return (folder / f"{start}.{number}").open("xb", buffering=0)
         except FileExistsError:
             number += 1
+
+
+def _observed_file(folder: Path) -> Path | None:
+    """A file made by TensorBoard's own writer, if that was replaced by one that tells somebody of its files, as
+    ``wandb.init(sync_tensorboard=True)`` does; otherwise None."""
+    module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
+    if module is None or module.EventFileWriter.__module__ == module.__name__:
+        return None
+    before = set(folder.glob(f"{_PREFIX}*"))
+    module.EventFileWriter(str(folder)).close()
+    return next(iter(set(folder.glob(f"{_PREFIX}*")) - before), None)
+
+
+def _is_there(file: Any) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except OSError:
+        return False
 
 
 def _record(event: Any) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from trajtrainer.errors import RunFolderError
 from trajtrainer.plugins import STATS_WRITER_GROUP, load_entry_points
 from trajtrainer.runtime import event_file
 from trajtrainer.runtime.event_file import EventFile
@@ -34,12 +35,12 @@ HIDDEN_TAGS = frozenset({IS_TRAINING, STEP})
 
 
 class TensorboardWriter(StatsWriter):
-    """Writes one event file per behaviour (tags of reference 7), complete on disk after every summary."""
+    """Writes one event file per behaviour (with ML-Agents' tags), complete on disk after every summary."""
 
     def __init__(self, folder_of: Callable[[str], Path]) -> None:
         """
         Args:
-            folder_of: behaviour name -> its folder, which exists.
+            folder_of: behaviour name -> its folder.
         """
         self._folder_of = folder_of
         self._files: dict[str, EventFile] = {}
@@ -62,6 +63,13 @@ class TensorboardWriter(StatsWriter):
     def add_hyperparameters(self, category: str, text: str) -> None:
         self._write(category, [event_file.text("Hyperparameters", text)], 0)
 
+    def resume(self, category: str, step: int) -> None:
+        def open_file() -> None:
+            self._file(category, step)
+
+        with self._lock:
+            self._guarded(open_file)
+
     def close(self) -> None:
         with self._lock:
             for file in self._files.values():
@@ -69,19 +77,26 @@ class TensorboardWriter(StatsWriter):
             self._files.clear()
 
     def _write(self, category: str, messages: list[Any], step: int) -> None:
-        with self._lock:
-            file = self._files.get(category)
-            if file is None:
-                file = self._files[category] = EventFile(self._folder_of(category))
+        def write() -> None:
+            file = self._file(category)
             file.add(messages, step)
-            self._guarded(file.flush)
+            file.flush()
+
+        with self._lock:
+            self._guarded(write)
+
+    def _file(self, category: str, resumed_at: int | None = None) -> EventFile:
+        file = self._files.get(category)
+        if file is None:
+            file = self._files[category] = EventFile(self._folder_of(category), resumed_at)
+        return file
 
     def _guarded(self, write: Callable[[], None]) -> None:
         """A full disk costs no training run: what is pending is written once there is room again."""
         try:
             write()
             self._failing = False
-        except OSError as error:
+        except (OSError, RunFolderError) as error:
             if not self._failing:
                 logger.error("TensorBoard data could not be written and is kept until there is room: %s.", error)
             self._failing = True
@@ -171,6 +186,9 @@ class GuardedWriter(StatsWriter):
 
     def add_hyperparameters(self, category: str, text: str) -> None:
         self._call(lambda writer: writer.add_hyperparameters(category, text))
+
+    def resume(self, category: str, step: int) -> None:
+        self._call(lambda writer: writer.resume(category, step))
 
     def close(self) -> None:
         self._call(lambda writer: writer.close())

@@ -112,6 +112,7 @@ class RLTrainer(ABC):
         self._is_stopping = is_stopping
         self._first_step = 0
         self._version = 0
+        self._summarized = 0
         self._episodes = EpisodeRecord(reporter)
         self._group_rewards_seen = False
         self._build(derived_seeds(seed, behavior))
@@ -185,6 +186,12 @@ class RLTrainer(ABC):
     def progress(self) -> float:
         """Share of ``max_steps`` that is done, at most 1."""
         return min(1.0, self.step / self.settings.max_steps)
+
+    @property
+    def summarized_step(self) -> int:
+        """The last step that the summaries written so far tell of: a summary is written ahead of the steps that reach
+        its label."""
+        return max(self.step, self._summarized)
 
     @property
     def reward_buffer(self) -> deque[float]:
@@ -299,7 +306,8 @@ class RLTrainer(ABC):
             if boundary.trajectory > start:
                 changed |= self._count(packed.trajectories(start, boundary.trajectory))
             start = boundary.trajectory
-            if boundary.summary is not None:
+            # The run may have been killed between its summary and the steps that reach its label.
+            if boundary.summary is not None and boundary.summary > self._summarized:
                 self._write_summary(boundary.summary)
             # Once finished the weights stay as they are, and copies would push older checkpoints out.
             if boundary.checkpoint and self.should_still_train:
@@ -343,6 +351,7 @@ class RLTrainer(ABC):
             )
 
     def _write_summary(self, step: int) -> None:
+        self._summarized = step
         self._episodes.note_best()
         self._reporter.set("Is Training", float(self.should_still_train))
         self._reporter.write(step)
@@ -353,9 +362,9 @@ class RLTrainer(ABC):
     def checkpoint_state(self) -> dict[str, Any]:
         """All that an identical continuation needs besides the environment, as ``export.checkpoint_interop`` says.
 
-        ``extra`` holds what ML-Agents forgets. When the next summary and checkpoint are due follows from the step. The
-        update buffer and unfinished episodes are left out, since the environment starts anew. Tensors are not copied:
-        save them before the next ``advance``.
+        ``extra`` holds what ML-Agents forgets. When the next summary and checkpoint are due follows from the step, and
+        from the summary that was written ahead of it. The update buffer and unfinished episodes are left out, since the
+        environment starts anew. Tensors are not copied: save them before the next ``advance``.
         """
         return {
             "step": self.step,
@@ -364,6 +373,7 @@ class RLTrainer(ABC):
             "rewards": {name: module.state_dict() for name, module in self._reward_modules().items()},
             "extra": {
                 "version": self._version,
+                "summarized": self._summarized,
                 "rng": self._rng_states(),
                 "reward_optimizers": {
                     signal.name: state for signal in self.signals if (state := signal.optimizer_state()) is not None
@@ -404,6 +414,7 @@ class RLTrainer(ABC):
         if not reset_step:
             self.step = self._first_step = int(state["step"])
             self._version = int(extra.get("version", 0))
+            self._summarized = int(extra.get("summarized", 0))
             self._load_rng(extra.get("rng", {}))
             self._episodes.restore(extra.get("episodes", {}))
         self.policies.put(self.policy_update())
