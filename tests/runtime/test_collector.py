@@ -98,7 +98,6 @@ def collected(*events: EnvironmentEvent) -> dict[str, dict[str, list[float]]]:
             trajectories=TrajectoryQueue(),
             policies=PolicyQueue(),
             reporter=StatsReporter(behavior_id.name, [kept]),
-            break_off=lambda worker: None,
         )
 
     collector = Collector(Events(events), make, Timers())

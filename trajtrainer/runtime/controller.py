@@ -66,8 +66,7 @@ class Controller:
         self._threads: dict[str, TrainerThread] = {}
 
     def run(self) -> None:
-        """Returns when every trainer is past its max_steps or episodes, or a stop was requested, and none is at work any
-        more.
+        """Return when every trainer is past its max_steps or episodes, or a stop was requested, and none is at work.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed. The trainers' state is intact.
