@@ -53,7 +53,7 @@ class Measured:
     def close(self) -> None:
         processes = [process.pid for process in multiprocessing.active_children()]
         if processes and not self._worker_mb:
-            self._worker_mb = sum(map(_resident_mb, processes)) / len(processes)
+            self._worker_mb = sum(map(resident_mb, processes)) / len(processes)
         self._environment.close()
 
     def kill(self) -> None:
@@ -83,7 +83,7 @@ class Measured:
         return self._worker_mb
 
 
-def _resident_mb(pid: int | None) -> float:
+def resident_mb(pid: int | None) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
