@@ -93,6 +93,19 @@ def test_players_that_linger_hold_no_stopped_run_back_and_an_early_second_signal
     wait_for_end(everything, ENDS_WITHIN_S)  # guards of players that were killed wait for a while
 
 
+def test_a_stopped_start_waits_for_no_player_that_never_connected(tmp_path: Path) -> None:
+    run = LearnProcess(tmp_path, LONG, *environment("--fault", "never-connect"))
+    run.wait_for(lambda: len(process_tree.players(run.process.pid)) == 1)
+    everything = process_tree.descendants(run.process.pid)
+    time.sleep(0.5)
+    run.send(signal.SIGINT)
+    finished = run.finish(30)
+    assert finished.exit_code == 0, finished.output
+    assert "Stopped before the environment was connected" in finished.output
+    assert "within 10 s" not in finished.output
+    wait_for_end(everything, ENDS_WITHIN_S)
+
+
 def test_players_and_workers_that_die_are_replaced_and_training_goes_on(tmp_path: Path) -> None:
     run = two_workers(tmp_path, *UNLIMITED)
     pid = run.process.pid

@@ -98,6 +98,7 @@ class PlayerSession:
         self.owes_answer = False
         self._is_reset = False
         self._is_closed = False
+        self._has_connected = False
         self._waited_s = 0.0
         self._specs: dict[str, BehaviorSpec] = {}
         self._encoders: dict[str, encode.ActionEncoder] = {}
@@ -217,8 +218,9 @@ class PlayerSession:
         atexit.unregister(self.close)
         self._communicator.say_goodbye()
         if self._process is not None:
-            is_stuck = isinstance(self._fault, PlayerTimeoutError)
-            self._process.stop(0.0 if is_stuck else min(self._timeout_wait, _CLOSE_GRACE_S))
+            # Who never connected hears no goodbye.
+            is_deaf = isinstance(self._fault, PlayerTimeoutError) or not self._has_connected
+            self._process.stop(0.0 if is_deaf else min(self._timeout_wait, _CLOSE_GRACE_S))
         self._communicator.close()
 
     def kill(self) -> None:
@@ -234,6 +236,7 @@ class PlayerSession:
 
     def _shake_hands(self, seed: int, num_areas: int) -> UnityRLInitializationOutputProto:
         first = self._take(None, "never connected", _ADVICE_CONNECT)
+        self._has_connected = True
         announced = UnityMessageProto.FromString(first or b"").unity_output.rl_initialization_output
         self.owes_answer = True
         check_api_version(announced.communication_version, announced.package_version)
