@@ -167,8 +167,7 @@ class AgentProcessor:
     def drop(self, worker: int | None = None) -> None:
         """Forgets the unfinished trajectories of one worker, or of all: it was reset or restarted."""
         for key in [key for key in self._rosters if worker is None or key[0] == worker]:
-            for slot in self._rosters.pop(key).slots:
-                self._abandon(slot)
+            self._abandon(np.array(self._rosters.pop(key).slots, np.int64))
 
     def _give_up_silent(self, roster: Roster) -> int:
         """Takes the rows of the longest silent agents back if there are too many; returns of how many."""
@@ -177,16 +176,18 @@ class AgentProcessor:
             return 0
         slots = np.array(roster.slots)
         silent = np.argsort(self._histories.seen[slots], kind="stable")[: len(slots) - most * 3 // 4]
-        gone = slots[silent].tolist()
-        roster.remove_slots(gone)
-        for slot in gone:
-            self._abandon(slot)
-        return len(gone)
+        roster.remove_slots(slots[silent].tolist())
+        self._abandon(slots[silent])
+        return len(silent)
 
-    def _abandon(self, slot: int) -> None:
-        self._discard(self._histories.rows_of(slot))
-        self._histories.clear(slot)
-        self._histories.give_slot(slot)
+    def _abandon(self, slots: LongArray) -> None:
+        """Drops the unfinished trajectories of agents that are no longer in a roster."""
+        histories = self._histories
+        if len(slots):
+            self._discard(np.concatenate([histories.rows_of(slot) for slot in slots.tolist()]))
+        histories.clear(slots)
+        for slot in slots.tolist():
+            histories.give_slot(slot)
 
     def _slots_of(self, roster: Roster, ids: LongArray) -> LongArray:
         """The slots of the agents that decide; who is not in the roster gets a new one."""

@@ -71,8 +71,8 @@ class Histories:
         self.earlier[slots] += self.count[slots]
         self.count[slots] = 0
 
-    def clear(self, slot: int) -> None:
-        """Forgets everything of a slot, as its episode is over."""
+    def clear(self, slot: int | LongArray) -> None:
+        """Forgets everything of one or several slots, as their episodes are over."""
         self.count[slot] = 0
         self.earlier[slot] = 0
         self.memory[slot] = 0
