@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import subprocess
 import sys
 import types
@@ -13,16 +14,17 @@ import pytest
 import trajtrainer.runtime
 from trajtrainer.cli.main import main
 from trajtrainer.errors import RunFolderError
-from trajtrainer.settings.run import RunSettings
+from trajtrainer.runtime.logs import ConsoleHandler
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunSettings, int]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunSettings, int, str]]:
     """Stands in for the run: notes the settings and the level of the log, and fails if the run-id says so."""
-    runs: list[tuple[RunSettings, int]] = []
+    runs: list[tuple[RunSettings, int, str]] = []
 
-    def run(settings: RunSettings, _handler: object, _timers: object) -> int:
-        runs.append((settings, logging.getLogger("trajtrainer").getEffectiveLevel()))
+    def run(settings: RunSettings, handler: ConsoleHandler, _timers: object, resume_command: str) -> int:
+        runs.append((settings, handler.threshold, resume_command))
         if settings.checkpoint_settings.run_id == "taken":
             raise RunFolderError("taken already")
         return 143
@@ -35,14 +37,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunSettings, int]]:
 
 
 def test_the_run_gets_the_settings_and_gives_the_exit_code(
-    tmp_path: Path, started: list[tuple[RunSettings, int]]
+    tmp_path: Path, started: list[tuple[RunSettings, int, str]]
 ) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("behaviors: {A: {max_steps: 7}}\n", encoding="utf-8")
 
     assert main(["learn", str(path), "--run-id", "x"]) == 143
 
-    ((settings, level),) = started
+    ((settings, level, _),) = started
     assert settings.for_behavior("A").max_steps == 7
     assert settings.checkpoint_settings.run_id == "x"
     assert level == logging.INFO
@@ -57,7 +59,7 @@ def test_the_run_gets_the_settings_and_gives_the_exit_code(
     ],
 )
 def test_an_environment_that_cannot_be_is_refused_before_anything_starts(
-    env: str, message: str, started: list[tuple[RunSettings, int]], capsys: pytest.CaptureFixture[str]
+    env: str, message: str, started: list[tuple[RunSettings, int, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["learn", f"--env={env}"]) == 1
 
@@ -65,16 +67,16 @@ def test_an_environment_that_cannot_be_is_refused_before_anything_starts(
     assert started == []
 
 
-def test_debug_may_stand_in_the_file(tmp_path: Path, started: list[tuple[RunSettings, int]]) -> None:
+def test_debug_may_stand_in_the_file(tmp_path: Path, started: list[tuple[RunSettings, int, str]]) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("debug: true\n", encoding="utf-8")
 
     main(["learn", str(path)])
 
-    assert [level for _, level in started] == [logging.DEBUG]
+    assert [level for _, level, _ in started] == [logging.DEBUG]
 
 
-def test_an_error_of_the_run(started: list[tuple[RunSettings, int]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_run(started: list[tuple[RunSettings, int, str]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", "--run-id", "taken"]) == 1
     assert capsys.readouterr().err == "error: taken already\n"
     assert len(started) == 1
@@ -89,3 +91,58 @@ def test_wrong_settings_are_reported_before_anything_slow_is_imported() -> None:
 
     assert done.stdout == "1 False\n"
     assert "--num-areas: found 0" in done.stderr
+
+
+def test_the_banner_is_there_before_torch() -> None:
+    program = """
+import sys
+from importlib.abc import MetaPathFinder
+from trajtrainer.cli.main import main
+
+class Watch(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            print("TORCH IS IMPORTED")
+            sys.exit(3)
+
+sys.meta_path.insert(0, Watch())
+main(["learn", "--run-id", "x"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("trajtrainer 0.")
+    assert lines[-1] == "TORCH IS IMPORTED"
+
+
+@pytest.mark.parametrize(("arguments", "level"), [(["--quiet"], logging.WARNING), ([], logging.INFO)])
+def test_quiet_is_quiet(
+    arguments: list[str],
+    level: int,
+    started: list[tuple[RunSettings, int, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["learn", "--run-id", "x", *arguments])
+
+    assert [level for _, level, _ in started] == [level]
+    assert (capsys.readouterr().out == "") == (level == logging.WARNING)
+
+
+def test_the_command_to_resume_is_the_same_command(
+    tmp_path: Path, started: list[tuple[RunSettings, int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/trajtrainer"])
+    path = tmp_path / "my settings.yaml"
+    path.write_text("behaviors: {A: {}}\n", encoding="utf-8")
+    options = ["--env=builds/My Game", "--run-id=x", "--seed=-1", "--num-envs=2", "--no-graphics"]
+    main(["learn", str(path), *options, "--force", "--initialize-from=old", "--env-args", "--level", "two words"])
+    ((first, _, command),) = started
+
+    words = shlex.split(command)
+    main(words[1:])
+
+    again = started[1][0]
+    assert command.startswith(f"trajtrainer learn '{path}' '--env=builds/My Game' --run-id=x ")
+    assert again.checkpoint_settings == CheckpointSettings(run_id="x", resume=True)
+    assert again.env_settings == first.env_settings
+    assert again.engine_settings == first.engine_settings

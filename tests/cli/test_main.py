@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -132,3 +133,32 @@ def test_as_a_module() -> None:
 
     assert done.returncode == 1
     assert done.stderr.startswith("error: Config file could not be found at ")
+
+
+def test_a_closed_pipe_does_not_change_the_exit_code() -> None:
+    program = """
+import logging, sys, time, types
+from trajtrainer.cli.console import console
+from trajtrainer.cli.main import main
+
+def run(arguments):
+    time.sleep(1)  # until nobody reads
+    with console(debug=False):
+        logging.getLogger("trajtrainer").info("to nobody")
+    return 7
+
+module = types.ModuleType("trajtrainer.cli.inspect")
+module.add_arguments, module.run = lambda parser: None, run
+sys.modules[module.__name__] = module
+sys.exit(main(["inspect"]))
+"""
+    command = [sys.executable, "-c", program]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 7

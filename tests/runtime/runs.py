@@ -32,6 +32,11 @@ class FinishedRun:
     output: str
     folder: Path
 
+    @property
+    def log(self) -> str:
+        """What the run wrote to its log file."""
+        return (self.folder / "run_logs" / "trainer.log").read_text(encoding="utf-8")
+
     def status(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / "run_logs" / "training_status.json").read_text())
         return content

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, learn, living_processes, ppo
+from trajtrainer.settings.flags import parse_command_line
+from trajtrainer.settings.run import CheckpointSettings
 
 ENVIRONMENT = ("--env=sim:Basic", "--env-args", "--agents", "8")
 OFTEN = {"checkpoint_interval": 1000, "summary_freq": 250}
@@ -45,10 +49,21 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     assert final["steps"] == step_of(run.folder)
     assert (run.folder / "Basic.onnx").is_file()
     assert (run.folder / "run_logs" / "timers.json").is_file()
+    assert "Hyperparameters" not in finished.output
+    for line in ("Connected new brain: Basic?team=0", "Hyperparameters for behavior name Basic"):
+        assert finished.log.count(line) == 1
+    assert finished.log.splitlines()[-1].endswith(finished.output.splitlines()[-1].removeprefix("[INFO] "))
+    command = shlex.split(finished.output.splitlines()[-1].removeprefix("[INFO] To go on: "))
+    assert command[:4] == [sys.executable, "-m", "trajtrainer", "learn"]
+    resumed = parse_command_line(command[4:]).checkpoint_settings
+    assert resumed == CheckpointSettings(run_id="run", results_dir=str(tmp_path / "results"), resume=True)
     assert living_processes(["trajtrainer.sim", str(run.folder / "run_logs" / "Player-0.log")]) == []
     again = resumed_to(tmp_path, final["steps"])
     assert again.exit_code == 0, again.output
     assert f"Resuming training from step {final['steps']}" in again.output
+    assert "To go on" not in again.output
+    assert again.log.startswith(finished.log)
+    assert again.log.count("Connected new brain") == 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows moves no folder with open files in it")
@@ -121,7 +136,10 @@ def test_inference_writes_nothing_and_runs_until_stopped(tmp_path: Path) -> None
     run = LearnProcess(tmp_path, settings, "--resume", "--inference", *ENVIRONMENT)
     run.wait_for(lambda: run.output.count("Not Training") >= 3)
     run.send(signal.SIGINT)
-    assert run.finish(30).exit_code == 0
+    finished = run.finish(30)
+    assert finished.exit_code == 0
+    assert "graph is generated" not in finished.output
+    assert "To go on" not in finished.output
     assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == files
 
 
@@ -130,4 +148,6 @@ def test_a_crashing_player_ends_the_run_with_its_reason_and_everything_saved(tmp
     assert run.exit_code == 1
     assert "return code 3" in run.output
     assert "Traceback" not in run.output
+    assert "To go on: " in run.output
+    assert "return code 3" in run.log
     assert run.status()["Basic"]["final_checkpoint"]["steps"] == step_of(run.folder) > 0

@@ -60,9 +60,7 @@ def test_a_behavior_that_appears_in_the_midst_of_a_run(tmp_path: Path) -> None:
     for behavior, most in (("Basic", 2000), ("Hybrid", 2500)):
         check_files(run, behavior)
         assert final_step(run, behavior) > most
-    assert re.search(
-        r"(?s)Hyperparameters for behavior name Basic.*Hyperparameters for behavior name Hybrid", run.output
-    )
+    assert re.search(r"(?s)Hyperparameters for behavior name Basic.*Hyperparameters for behavior name Hybrid", run.log)
 
 
 def test_teams_share_a_trainer(tmp_path: Path) -> None:
@@ -72,7 +70,7 @@ def test_teams_share_a_trainer(tmp_path: Path) -> None:
     assert {"Connected new brain: Basic?team=0", "Connected new brain: Basic?team=1"} <= {
         line.removeprefix("[INFO] ") for line in run.output.splitlines()
     }
-    assert run.output.count("Hyperparameters for behavior name") == 1
+    assert run.log.count("Hyperparameters for behavior name") == 1
     # Eight agents per message instead of four: half as many messages for as many steps.
     ends = [step for step, _ in run.scalars("Basic")["Environment/Cumulative Reward"]]
     assert 2000 in ends

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
-from trajtrainer.runtime.logs import banner, console_logging, printable
+from trajtrainer.runtime.logs import LogFile, banner, console_logging, log_file, printable, shell_line
 
 LOGGER = logging.getLogger("trajtrainer.runtime.something")
 
@@ -80,7 +83,134 @@ def test_a_closed_pipe_ends_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_the_banner_names_the_versions() -> None:
-    text = banner("1.5.0")
+    text = banner()
     for word in ("trajtrainer 0.", "ml-agents: 1.1.0", "ml-agents-envs: ", "Communicator API: 1.5.0", "PyTorch: 2"):
         assert word in text
     assert "unknown" not in text
+
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+def test_a_quiet_console_shows_what_is_wrong_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with console_logging(debug=True, quiet=True) as handler:
+        handler.say("banner")
+        LOGGER.info("all is well")
+        LOGGER.warning("careful")
+    assert capsys.readouterr().out.splitlines()[0].endswith("careful")
+
+
+def test_the_file_has_everything_with_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run_logs" / "trainer.log"
+    with console_logging(debug=False, quiet=True) as handler:
+        LOGGER.info("before the folder is known")
+        with log_file(path, handler):
+            LOGGER.debug("many hyperparameters")
+            LOGGER.info("Connected new brain: %s", "\x1b[31mBall")
+        LOGGER.info("after the run")
+        with log_file(path, handler):
+            LOGGER.info("resumed")
+    assert capsys.readouterr().out == ""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(" ")]
+    patterns = [
+        r"INFO \[logs.py:0\] trajtrainer 0\..*",
+        r"INFO \[test_logs.py:\d+\] before the folder is known",
+        r"DEBUG \[test_logs.py:\d+\] many hyperparameters",
+        r"INFO \[test_logs.py:\d+\] Connected new brain: .\[31mBall",
+        r"INFO \[logs.py:0\] trajtrainer 0\..*",
+        r"INFO \[test_logs.py:\d+\] resumed",
+    ]
+    assert len(lines) == len(patterns)
+    for line, pattern in zip(lines, patterns, strict=True):
+        assert re.fullmatch(f"{TIME} {pattern}", line), line
+
+
+def test_the_file_tells_what_ended_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.log"
+    with pytest.raises(ZeroDivisionError), log_file(path, None):
+        print(1 / 0)
+    text = path.read_text(encoding="utf-8")
+    assert "The run ends: division by zero\nTraceback (most recent call last):" in text
+    assert logging.getLogger("trajtrainer").handlers == []
+
+
+def test_a_run_that_writes_nothing_has_no_file(tmp_path: Path) -> None:
+    with console_logging(debug=False) as handler, log_file(None, handler):
+        LOGGER.info("watching")
+        assert handler.early is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.runtime.logs._FILE_BYTES", 3000)
+    with console_logging(debug=False, quiet=True) as handler, log_file(tmp_path / "trainer.log", handler):
+        for number in range(500):
+            LOGGER.info("line %d", number)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert set(sizes) == {"trainer.log", "trainer.log.1", "trainer.log.2", "trainer.log.3"}
+    assert max(sizes.values()) <= 3000
+    assert "line 499" in (tmp_path / "trainer.log").read_text()
+
+
+def test_a_file_that_cannot_be_rotated_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.runtime.logs._FILE_BYTES", 3000)
+
+    def refuse(source: str, target: str) -> None:  # as Windows does while another program has it open
+        raise PermissionError(13, "in use", source)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with console_logging(debug=False, quiet=True) as handler, log_file(tmp_path / "trainer.log", handler):
+        for number in range(100):
+            LOGGER.info("line %d", number)
+    text = (tmp_path / "trainer.log").read_text()
+    assert [f"line {number}" in text for number in range(100)] == [True] * 100
+
+
+def test_losing_the_file_is_told_once_and_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "logs" / "trainer.log"
+    with console_logging(debug=False) as handler, log_file(path, handler):
+        shutil.rmtree(path.parent)
+        LOGGER.info("one")  # makes it again
+        assert "one" in path.read_text()
+        shutil.rmtree(path.parent)
+        path.parent.write_text("a file where the folder was")
+        LOGGER.info("two")
+        LOGGER.info("three")
+        path.parent.unlink()
+        LOGGER.info("four")
+        assert "four" in path.read_text()
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[:4] == [
+        "[INFO] one",
+        "[INFO] two",
+        f"[WARNING] The log {path} cannot be written.",
+        "[INFO] three",
+    ]
+    assert shown.err == ""
+
+
+def test_a_closed_pipe_is_told_once_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    path = tmp_path / "trainer.log"
+    with console_logging(debug=False) as handler, log_file(path, handler):
+        monkeypatch.setattr(sys, "stdout", Closed())
+        for number in range(3):
+            LOGGER.info("line %d", number)
+    text = path.read_text()
+    assert text.count("Nobody reads stdout any more") == 1
+    assert text.index("line 0") < text.index("Nobody") < text.index("line 1")
+
+
+def test_handling_a_failing_record_is_left_to_logging(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = LogFile(tmp_path / "trainer.log")
+    file.handle(logging.LogRecord("trajtrainer", logging.INFO, __file__, 1, "%d", ("no number",), None))
+    assert "--- Logging error ---" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("system", "line"), [("posix", "a 'b c' --d"), ("nt", 'a "b c" --d')])
+def test_a_line_for_the_shell(system: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.runtime.logs.os.name", system)
+    assert shell_line(["a", "b c", "--d"]) == line

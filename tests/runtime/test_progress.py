@@ -9,9 +9,10 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -60,7 +61,7 @@ def test_a_line_per_behavior_tells_all() -> None:
     assert lines[6].split() == ["12m", "34s", "elapsed", "lessons", "mass:", "Heavy,", "scale:", "Small"]
 
 
-@pytest.mark.parametrize("width", [48, 60, 70, 78, 80, 100, 200])
+@pytest.mark.parametrize("width", [56, 60, 70, 78, 80, 100, 200])
 def test_every_width_shows_every_number(width: int) -> None:
     text = drawn(RUN, width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
@@ -68,6 +69,26 @@ def test_every_width_shows_every_number(width: int) -> None:
         assert number in text
     assert ("━" in text) == (width >= 64)
     assert ("▂" in text) == (width >= 78)
+
+
+@pytest.mark.parametrize("width", [20, 32, 40, 47])
+def test_no_width_takes_the_name(width: int) -> None:
+    lines = drawn(RUN, width).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert [line.split()[0][:5] for line in lines[2:6]] == ["3DBal", "Fresh", "Basic", "Oppon"]
+    if width >= 40:
+        assert [line.split()[-1] for line in lines[2:6]] == ["99.200", "-", "0.930", "-1.500"]
+
+
+def test_an_ended_run_leaves_no_time() -> None:
+    lines = drawn(replace(RUN, ended=True)).splitlines()
+    assert [("stopped" in line, "done" in line) for line in lines[2:6]] == [
+        (True, False),
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+    assert "1m 34s" not in lines[2]
 
 
 def test_ascii_terminals_get_ascii() -> None:
@@ -130,6 +151,7 @@ def test_the_view_stays_below_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a stray print" in text
     assert text.rindex("3DBall  ") > text.index("[INFO] 3DBall."), "drawn again below"
     assert text.endswith("[INFO] after the view\n")
+    assert "stopped" in text[text.rindex("3DBall  ") :]
     assert terminal.getvalue().count("\x1b[?25h") == 1, "the cursor is back"
     assert sys.stdout is terminal
 
@@ -166,6 +188,24 @@ def test_no_view_where_a_machine_reads(monkeypatch: pytest.MonkeyPatch, debug: b
     assert terminal.getvalue() == ""
 
 
+def test_no_view_on_a_quiet_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    Terminal(monkeypatch)
+    assert isinstance(make_view(ConsoleHandler(quiet=True), debug=False, environ={}), NoView)
+
+
+def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(monkeypatch)
+    view = make_view(ConsoleHandler(), debug=False)
+    view.update(RUN)
+
+    def fail(text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(terminal, "write", fail)
+    view.update(RUN)
+    view.close()
+
+
 def test_no_view_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
@@ -188,7 +228,8 @@ def test_redraws_are_limited_and_give_the_rate(monkeypatch: pytest.MonkeyPatch) 
     view.update(RunSnapshot([BehaviorSnapshot("Ball", 2000, 100_000)]))
     view.close()
     last = plain(terminal.getvalue()).strip().splitlines()[-2].split()
-    assert last[2:] == ["2%", "2k/100k", "49s", "-", "2,000"]
+    assert last[2:] == ["2%", "2k/100k", "stopped", "-", "2,000"]
+    assert "49s" in plain(terminal.getvalue())
 
 
 def test_reward_history_remembers_each_summary() -> None:
@@ -219,6 +260,8 @@ def test_sparklines(values: Sequence[float], expected: str) -> None:
 
 
 @settings(deadline=None)
+@example([4.6e303, -1.7976470484019193e308], 2)
+@example([1.7e308, 1.7e308, 0.0, 0.0], 2)
 @given(st.lists(st.floats(), max_size=50), st.integers(0, 20))
 def test_sparklines_of_anything(values: list[float], width: int) -> None:
     assert len(sparkline(values, width)) <= width

@@ -188,7 +188,7 @@ def test_hyperparameters_are_shown_as_the_peer_does(
     for name, settings in behaviors.items():
         text = hyperparameters_text(settings)
         assert text == shown[name]["tensors"]["Hyperparameters/text_summary"][0][1][0]
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.DEBUG):
             ConsoleWriter().add_hyperparameters(name, text)
         assert f"[INFO] {caplog.messages[-1]}\n" in (golden / "console.txt").read_text()
 

@@ -34,6 +34,7 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--num-areas": ("env_settings.num_areas", 1, "WHOLE"),
     "--listen-address": ("env_settings.listen_address", "127.0.0.1", "TEXT"),
     "--debug": ("debug", False, "SWITCH"),
+    "--quiet": ("", None, "SWITCH"),
     "--env-args": ("env_settings.env_args", None, "REST"),
     "--max-lifetime-restarts": ("env_settings.max_lifetime_restarts", 10, "WHOLE"),
     "--restarts-rate-limit-n": ("env_settings.restarts_rate_limit_n", 1, "WHOLE"),

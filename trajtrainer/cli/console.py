@@ -17,16 +17,17 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def console(*, debug: bool, to_stderr: bool = False) -> Iterator[ConsoleHandler]:
+def console(*, debug: bool, quiet: bool = False, to_stderr: bool = False) -> Iterator[ConsoleHandler]:
     """Log lines go to the console for as long as this lasts.
 
     Args:
         debug: debug lines too, and the traceback of an error that ends the command.
+        quiet: warnings and errors only.
         to_stderr: leave stdout to the command's result.
     """
     from trajtrainer.runtime.logs import console_logging
 
-    with console_logging(debug=debug) as handler:
+    with console_logging(debug=debug, quiet=quiet) as handler:
         if to_stderr:
             handler.sink = _print_to_stderr
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import sys
+from pathlib import Path
 
 from trajtrainer.cli.console import console
 from trajtrainer.settings import flags
@@ -23,14 +25,24 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: whatever ends a run early for a reason that the user can do something about.
     """
     timers = Timers()
-    with timers("run_training.settings"), console(debug=hasattr(arguments, "debug")):
-        settings = flags.resolve(arguments)
-        from trajtrainer.envs.select import check  # late: it imports numpy, which help does not need
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")) as handler:
+        with timers("run_training.settings"):
+            settings = flags.resolve(arguments)
+            from trajtrainer.envs.select import check  # late: it imports numpy, which help does not need
 
-        check(settings.env_settings.env_path)
-    with console(debug=settings.debug) as handler:
+            check(settings.env_settings.env_path)
+            handler.show(debug=settings.debug)
+            from trajtrainer.runtime.logs import banner, shell_line
+
+            handler.say(banner())  # before the import, which may take many seconds
         with timers("run_training.import"):  # late: torch comes with it, and neither help nor a wrong option needs it
             from trajtrainer.runtime import learn
         # The interpreter's last collection would otherwise go through all of torch's objects (measured: 0.2 s).
         atexit.register(gc.freeze)
-        return learn.run(settings, handler, timers)
+        return learn.run(settings, handler, timers, shell_line([*_program(), *flags.to_resume(arguments)]))
+
+
+def _program() -> list[str]:
+    """How this command was started: by its name or as a module."""
+    by_name = Path(sys.argv[0]).stem == "trajtrainer"
+    return ["trajtrainer", "learn"] if by_name else [sys.executable, "-m", "trajtrainer", "learn"]

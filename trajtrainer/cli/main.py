@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -89,6 +90,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
+        return _run(arguments)
+    finally:
+        _give_up_closed_pipe()
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
         return _choose(arguments[:1]).parse(arguments[1:])()
     except SystemExit as exit_:  # argparse: help, version or wrong usage
         return exit_.code if isinstance(exit_.code, int) else 1
@@ -98,6 +106,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
+
+
+def _give_up_closed_pipe() -> None:
+    """Keep the interpreter from failing at its end because what is left for stdout cannot be written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _choose(first: Sequence[str]) -> Command:

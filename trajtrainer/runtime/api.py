@@ -23,7 +23,7 @@ from trajtrainer.envs.select import from_factory, make_environment, to_env_args
 from trajtrainer.errors import SettingsError
 from trajtrainer.runtime.behaviors import Behavior
 from trajtrainer.runtime.learn import FinishedRun, train
-from trajtrainer.runtime.logs import ConsoleHandler, console_logging
+from trajtrainer.runtime.logs import ConsoleHandler, banner, console_logging
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.signals import StopRequest
 from trajtrainer.settings.builtin import config_path
@@ -129,7 +129,7 @@ def learn(
         episodes: with ``inference`` alone: end when each behavior has ended this many episodes, at least.
         torch_device: such as "cpu" or "cuda:1".
         verbose: print the log, and progress on a terminal, to stdout. Otherwise the log goes where the program's
-            ``logging`` sends it.
+            ``logging`` sends it, and ``run_logs/trainer.log`` has what passes the level of that.
 
     Raises:
         TrajtrainerError: whatever ended the run early, as a subclass that tells what (``SettingsError``,
@@ -151,13 +151,16 @@ def learn(
     given = {key: value for key, value in options.items() if value is not None}
     stop = _StopInPython()
     timers = Timers()
-    with _console(verbose=verbose, debug=False), timers("run_training.settings"):
-        settled = _settle(settings, given)
-        if isinstance(env_args, Mapping):
-            settled = _with_env_args(settled, env_args)
-        if episodes is not None:
-            settled = _with_episodes(settled, episodes)
-    with _undisturbed(), _console(verbose=verbose, debug=settled.debug) as handler:
+    with _undisturbed(), _console(verbose=verbose) as handler:
+        with timers("run_training.settings"):
+            settled = _settle(settings, given)
+            if isinstance(env_args, Mapping):
+                settled = _with_env_args(settled, env_args)
+            if episodes is not None:
+                settled = _with_episodes(settled, episodes)
+        if handler is not None:
+            handler.show(debug=settled.debug)
+            handler.say(banner())
         run = train(settled, handler, _maker(environment), stop, timers)
     if not (settled.checkpoint_settings.inference and stop.signal is signal.SIGINT):
         _raise_for(stop)
@@ -216,8 +219,8 @@ def _with_episodes(settings: RunSettings, episodes: int) -> RunSettings:
         raise SettingsError(f"learn(): episodes: {error}.") from error
 
 
-def _console(*, verbose: bool, debug: bool) -> AbstractContextManager[ConsoleHandler | None]:
-    return console_logging(debug=debug) if verbose else contextlib.nullcontext()
+def _console(*, verbose: bool) -> AbstractContextManager[ConsoleHandler | None]:
+    return console_logging(debug=False) if verbose else contextlib.nullcontext()
 
 
 def _result(run: FinishedRun) -> LearnResult:

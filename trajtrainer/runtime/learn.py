@@ -20,7 +20,7 @@ from trajtrainer.runtime.collector import ActingBehavior, Collector
 from trajtrainer.runtime.controller import Controller
 from trajtrainer.runtime.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.runtime.lessons import LessonKeeper
-from trajtrainer.runtime.logs import ConsoleHandler, banner
+from trajtrainer.runtime.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.runtime.progress import BehaviorSnapshot, NoView, ProgressView, RewardHistory, RunSnapshot, make_view
 from trajtrainer.runtime.rundir import RunFolder
 from trajtrainer.runtime.signals import StopInterrupt, StopRequest, stop_on_signals
@@ -63,9 +63,9 @@ class FinishedRun:
     behaviors: Mapping[str, Behavior]
 
 
-def run(settings: RunSettings, handler: ConsoleHandler, timers: Timers) -> int:
+def run(settings: RunSettings, handler: ConsoleHandler, timers: Timers, resume_command: str) -> int:
     """``train`` for the command line. Returns the exit code, raises what ``train`` raises."""
-    return train(settings, handler, timers=timers).exit_code
+    return train(settings, handler, timers=timers, resume_command=resume_command).exit_code
 
 
 def train(
@@ -74,23 +74,23 @@ def train(
     make_environment: EnvironmentFactory = environment_of_settings,
     stop: StopRequest | None = None,
     timers: Timers | None = None,
+    resume_command: str = "",
 ) -> FinishedRun:
     """Trains, or with ``--inference`` acts, until done or stopped.
 
     Args:
         settings: of the run.
-        handler: of the console's log, above which the live view is drawn; None for neither banner nor view.
+        handler: of the console's log, above which the live view is drawn; None for no view.
         make_environment: starts what the collector steps.
         stop: connected with the signals for as long as this lasts.
         timers: of what came before, to go on with.
+        resume_command: said at the end if there is something left to train.
 
     Raises:
         TrajtrainerError: whatever ended the run early. Everything was saved before.
     """
     timers = Timers() if timers is None else timers
     with timers("run_training.setup"):
-        if handler is not None:
-            sys.stdout.write(banner(API_VERSION))
         settings = settings.with_seed(_seed(settings))
         check_supported(_all_behaviors(settings))
         device = choose_device(settings.torch_settings.device)
@@ -98,10 +98,12 @@ def train(
         keep_freed_memory()
         folder = RunFolder(settings.checkpoint_settings)
         folder.check({name: each.init_path for name, each in settings.behaviors.items()})
-    with folder.exclusive():
+    with folder.exclusive(), log_file(folder.trainer_log, handler):
         with timers("run_training.setup"):
             folder.create()
-            run = _Run(settings, folder, handler, make_environment, device, timers, stop or StopRequest())
+            run = _Run(
+                settings, folder, handler, make_environment, device, timers, stop or StopRequest(), resume_command
+            )
         return run.run()
 
 
@@ -117,6 +119,7 @@ class _Run:
         device: torch.device,
         timers: Timers,
         stop: StopRequest,
+        resume_command: str,
     ) -> None:
         self._settings = settings
         self._folder = folder
@@ -126,6 +129,7 @@ class _Run:
         self._training = not settings.checkpoint_settings.inference
         self._timers = timers
         self._stop = stop
+        self._resume_command = resume_command
         self._gauges = GaugeWriter()
         self._rewards = RewardHistory()
         self._writers = self._make_writers()
@@ -164,6 +168,7 @@ class _Run:
             stack.enter_context(stop_on_signals(stop, saves=self._folder.writes))
             stack.callback(self._write_timers)  # once more when all is closed, which takes its time, too
             stack.callback(self._close_writers)
+            stack.callback(self._say_how_to_go_on)
             with self._timers("run_training.setup"):
                 view = NoView() if self._handler is None else make_view(self._handler, debug=self._settings.debug)
                 stack.callback(view.close)
@@ -197,7 +202,7 @@ class _Run:
         except Exception:
             self._save()
             raise
-        if self._stop.requested:
+        if self._stop.requested and self._folder.writes:
             logger.info("Learning was interrupted. Please wait while the graph is generated.")
         self._save()
 
@@ -252,9 +257,18 @@ class _Run:
             logger.info("%s: %d steps, %s.", name, trainer.step, reward)
             if self._folder.writes:
                 files = behavior.checkpoints.folder
-                logger.info("  policy for Unity %s, checkpoints in %s", files.exported, files.path)
+                policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
+                logger.info("  policy for Unity %s, checkpoints in %s", policy, checkpoints)
         if self._folder.writes and self._behaviors.known:
-            logger.info("Curves: tensorboard --logdir %s", self._folder.path)
+            logger.info("Curves: %s", shell_line(["tensorboard", "--logdir", self._folder.path]))
+
+    def _say_how_to_go_on(self) -> None:
+        unfinished = any(
+            behavior.trainer.should_still_train and behavior.checkpoints.folder.checkpoint.is_file()
+            for behavior in self._behaviors.known.values()
+        )
+        if self._resume_command and unfinished:
+            logger.info("To go on: %s", self._resume_command)
 
     def _write_files(self) -> None:
         self._folder.write_configuration(dump(self._settings))

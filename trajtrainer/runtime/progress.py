@@ -6,12 +6,14 @@ nothing is drawn and the summary lines of the log tell how the run gets on.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,8 +42,10 @@ _SHOW_CURSOR = b"\x1b[?25h"
 _FULL = 96
 _WIDE = 78
 _MEDIUM = 64
+_NARROW = 56
+_NARROWEST = 36
 _TITLES = ("", "", "", "step", "left", "reward", "", "steps/s")
-_NAME, _BAR, _COURSE = 0, 1, 6
+_NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _RATE = 0, 1, 3, 4, 5, 6, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,11 @@ class BehaviorSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """What the view shows. ``lessons`` is parameter -> current lesson's name."""
+    """What the view shows. ``lessons`` is parameter -> current lesson's name; ``ended``: nobody goes on any more."""
 
     behaviors: Sequence[BehaviorSnapshot]
     lessons: Mapping[str, str] = field(default_factory=dict)
+    ended: bool = False
 
 
 class ProgressView(Protocol):
@@ -88,7 +93,7 @@ class ProgressView(Protocol):
 
 
 class NoView:
-    """For pipes, files, CI and ``--debug``: the log lines are all there is."""
+    """For pipes, files, CI, ``--debug`` and ``--quiet``: the log lines are all there is."""
 
     def due(self) -> bool:
         return False
@@ -115,6 +120,7 @@ class LiveView:
         self._console = console
         self._handler = handler
         self._live = Live(console=console, auto_refresh=False)
+        self._snapshot: RunSnapshot | None = None
         self._started = time.monotonic()
         self._next = 0.0
         self._rates: dict[str, _Rate] = {}
@@ -127,18 +133,23 @@ class LiveView:
 
     def update(self, snapshot: RunSnapshot) -> None:
         now = time.monotonic()
+        self._snapshot = snapshot
         rates = {}
         for behavior in snapshot.behaviors:
             rate = self._rates.setdefault(behavior.name, _Rate())
             rates[behavior.name] = rate.update(now, behavior.step)
         view = render(snapshot, rates, now - self._started, self._console.options)
-        self._live.update(view, refresh=True)
+        with contextlib.suppress(OSError):  # a terminal that is gone
+            self._live.update(view, refresh=True)
         self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
 
     def close(self) -> None:
+        if self._snapshot is not None and self._live.is_started:
+            self.update(replace(self._snapshot, ended=True))
         if self._handler is not None:
             self._handler.sink = None
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
     def abandon(self) -> None:
         os.write(self._console.file.fileno(), _SHOW_CURSOR)
@@ -149,7 +160,7 @@ class LiveView:
 
 def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
     """A live view if stdout is a terminal that can show it, and nothing says that a machine reads along."""
-    if debug or environ.get("CI") or environ.get("TERM", "") in ("dumb", "unknown"):
+    if handler.quiet or debug or environ.get("CI") or environ.get("TERM", "") in ("dumb", "unknown"):
         return NoView()
     console = Console(highlight=False)
     return LiveView(console, handler) if console.is_terminal and not console.is_dumb_terminal else NoView()
@@ -206,9 +217,13 @@ def render(
     left_out = {_COURSE} if width < _WIDE else set()
     if width < _MEDIUM:
         left_out.add(_BAR)  # the percentage stays
+    if width < _NARROW:
+        left_out |= {_STEP, _RATE}
+    if width < _NARROWEST:
+        left_out |= {_LEFT, _REWARD}
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     course = 0 if options.ascii_only else _SPARK_WIDTHS[width >= _FULL]
-    rows = [_cells(behavior, rates.get(behavior.name), course) for behavior in snapshot.behaviors]
+    rows = [_cells(behavior, rates.get(behavior.name), course, snapshot.ended) for behavior in snapshot.behaviors]
     for number in range(len(_TITLES)):
         if number in left_out:
             continue
@@ -224,11 +239,13 @@ def render(
     return Group(Text(), table, _footer(snapshot, elapsed_s))
 
 
-def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int) -> list[RenderableType]:
+def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: bool) -> list[RenderableType]:
     total = max(behavior.max_steps, 1)
     share = min(behavior.step / total, 1.0)
     done = behavior.step >= behavior.max_steps
-    if not behavior.training:
+    if ended:
+        left = "done" if done else "stopped"
+    elif not behavior.training:
         left = "acting"
     elif done:
         left = "done"
@@ -259,7 +276,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return ""
     width = min(width, len(finite))
     borders = [i * len(finite) // width for i in range(width + 1)]
-    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(borders)]
+    means = [sum(value / (b - a) for value in finite[a:b]) for a, b in pairwise(borders)]  # no sum overflows
+    if max(means) - min(means) == math.inf:
+        means = [mean / 2 for mean in means]
     low, high = min(means), max(means)
     if high == low:
         return _SPARK[3] * width

@@ -6,7 +6,7 @@
       configuration.yaml
       <Behavior>.onnx
       <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  events.out.tfevents.*
-      run_logs/timers.json  training_status.json  Player-<worker>.log
+      run_logs/timers.json  training_status.json  trainer.log  Player-<worker>.log
     results/.<run-id>.lock    while a run is at work there
     results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
     results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on where that name is taken
@@ -123,6 +123,11 @@ class RunFolder:
         """Where a player writes its log; None when nothing may be written."""
         return self.open_logs / f"Player-{worker}.log" if self.writes else None
 
+    @property
+    def trainer_log(self) -> Path | None:
+        """Where everything is written that the run says; None when nothing may be written."""
+        return self.open_logs / "trainer.log" if self.writes else None
+
     def check(self, init_paths: Mapping[str, str | None]) -> None:
         """Looks whether the run may start.
 
@@ -193,6 +198,7 @@ class RunFolder:
             raise self._unwritable(error) from error
         try:
             self._overwrites = self._force and _has_training_data(self.path)
+            self._gather_logs()  # of a run that was killed
             yield
         finally:
             self._gather_logs()
@@ -213,7 +219,6 @@ class RunFolder:
             self.open_logs.mkdir(parents=True, exist_ok=True)
             atomic.try_writing(self.open_logs, _PROBE_BYTES)
             if not self._overwrites:
-                self._gather_logs()  # of a run that was killed
                 leftovers = atomic.remove_leftovers([self.path, *(p for p in self.path.iterdir() if p.is_dir())])
         except OSError as error:
             raise self._unwritable(error) from error
@@ -321,6 +326,7 @@ class RunFolder:
         if self._overwrites or not self._start_logs.is_dir():
             return
         try:
+            self.logs.mkdir(parents=True, exist_ok=True)
             for log in self._start_logs.iterdir():
                 (self.logs / log.name).unlink(missing_ok=True)  # the same file under another name
                 log.replace(self.logs / log.name)

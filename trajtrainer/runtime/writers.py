@@ -103,7 +103,7 @@ class TensorboardWriter(StatsWriter):
 
 
 class ConsoleWriter(StatsWriter):
-    """Logs one line per summary, in the peer's words (reference 1.13)."""
+    """Logs one line per summary, in the words of ML-Agents. Hyperparameters are long: they are for the log file."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -112,7 +112,7 @@ class ConsoleWriter(StatsWriter):
         logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
-        logger.info("Hyperparameters for behavior name %s: \n%s", category, text)
+        logger.debug("Hyperparameters for behavior name %s: \n%s", category, text)
 
 
 def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, elapsed_s: float) -> str:

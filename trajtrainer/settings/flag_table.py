@@ -98,6 +98,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--listen-address", "env_settings.listen_address", Kind.TEXT,
         "Address to wait for players on; 0.0.0.0 lets other machines and containers in", "ADDRESS"),
     Flag("--debug", "debug", Kind.SWITCH, "Log in detail, show the players' own output, and tracebacks of errors"),
+    Flag("--quiet", "", Kind.SWITCH,
+        "Print warnings and errors only; the log in the run's folder has everything"),
     Flag("--env-args", "env_settings.env_args", Kind.REST,
         "Everything after this goes to the player's command line, or as key=value to the constructor of a "
         "Python environment"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMAND_LINE = "command line"
+_FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +77,21 @@ def parse_command_line(argv: Sequence[str]) -> RunSettings:
     parser = argparse.ArgumentParser("trajtrainer learn")
     add_arguments(parser)
     return resolve(parser.parse_args(argv))
+
+
+def to_resume(arguments: argparse.Namespace) -> list[str]:
+    """Return the command line that goes on with the run of these arguments."""
+    words = [] if arguments.trainer_config_path is None else [arguments.trainer_config_path]
+    rest = []
+    for flag in FLAGS:
+        if not hasattr(arguments, flag.name) or flag.option in _FOR_THE_START or flag.kind is Kind.REMOVED:
+            continue
+        value = getattr(arguments, flag.name)
+        if flag.kind is Kind.REST:
+            rest = [flag.option, *value]
+        else:
+            words.append(flag.option if flag.kind is Kind.SWITCH else f"{flag.option}={value}")
+    return [*words, "--resume", *rest]
 
 
 def resolve(arguments: argparse.Namespace) -> RunSettings:
