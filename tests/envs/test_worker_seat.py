@@ -227,14 +227,14 @@ def test_three_hundred_faults_and_not_a_step_lost_or_doubled(tmp_path: Path, mon
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path, name: str) -> None:
     recorder = Recorder()
     with workers(2, ClockworkMaker(tmp_path, step_s=0.001)) as (environment, seats):
         environment.reset({})
         drive(environment, recorder, lambda: len(recorder.seen) == 2)
         first, second = pids(seats)
-        os.kill(first, number)
+        os.kill(first, signal.Signals[name])
         drive(environment, recorder, lambda: 1 in recorder.seen and recorder.seen[1000] > 20)
         assert pids(seats)[1] == second
         assert pids(seats)[0] != first
