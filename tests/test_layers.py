@@ -20,7 +20,7 @@ LAYERS: list[list[set[str]]] = [
     [{"algos"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}, {"queues"}],
     [{"settings"}],
-    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores"}],
+    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable"}],
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
@@ -33,6 +33,7 @@ TORCH_FREE = {
     "plugins",
     "version",
     "cores",
+    "printable",
     "settings",
     "unity",
     "sim",

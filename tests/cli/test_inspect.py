@@ -58,3 +58,14 @@ def test_a_missing_file_gives_1(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_at_least_one_file_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 2
     assert "FILE.onnx" in capsys.readouterr().err
+
+
+def test_names_in_a_file_forge_no_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx.parser.parse_model(POLICY)
+    model.producer_name = "x\n  Unity loads it: yes\x1b[2J"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    run(path)
+    text = capsys.readouterr().out
+    assert text.count("\n  Unity loads it: yes\n") == 1
+    assert r"made by x\n  Unity loads it: yes\x1b[2J" in text

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.runtime.logs import LogFile, banner, console_logging, log_file, printable, shell_line
+from trajtrainer.cli.main import main
+from trajtrainer.runtime.logs import LogFile, banner, console_logging, log_file, shell_line
 
 LOGGER = logging.getLogger("trajtrainer.runtime.something")
 
@@ -53,11 +54,37 @@ def test_a_sink_takes_over_while_it_is_set(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "[INFO] plain\n"
 
 
-def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printable("a\x1b[2Jb\r\0\x9b\tc\nd ボ") == "a�[2Jb���\tc\nd ボ"
+def test_names_neither_steer_the_terminal_nor_forge_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with console_logging(debug=False):
-        LOGGER.info("Connected new brain: %s", "\x1b[31mred")
-    assert "\x1b" not in capsys.readouterr().out
+        LOGGER.info("Connected new brain: %s", "\x1b[31mBall\r\n[INFO] Saved.\u2028\u202e ボ")
+        LOGGER.warning("%s", ValueError("Ball\n[INFO] Saved."))
+        LOGGER.info("of %s:\n\ttab: %d", Path("a\nb"), 3)
+    assert capsys.readouterr().out.splitlines() == [
+        r"[INFO] Connected new brain: \x1b[31mBall\r\n[INFO] Saved.\u2028\u202e ボ",
+        "[WARNING] Ball",
+        "  [INFO] Saved.",
+        r"[INFO] of a\nb:",
+        "\ttab: 3",
+    ]
+
+
+def test_other_handlers_get_the_record_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    with console_logging(debug=False):
+        LOGGER.addHandler(caplog.handler)
+        LOGGER.info("%s", "a\nb")
+        LOGGER.removeHandler(caplog.handler)
+    assert caplog.records[-1].args == ("a\nb",)
+
+
+def test_an_error_shows_names_safely(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text('"x\\n[INFO] Saved.\\e[2J": 1\nbehaviors: {A: {"\\e[31m\\nerror: ": 2}}\n')
+    assert main(["config", str(path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if not line.startswith(("error: 2 problems", "  "))] == []
+    assert len(lines) == 3
+    assert r"x\n[INFO] Saved.\x1b[2J" in lines[1]
+    assert r"behaviors.A.\x1b[31m\nerror: " in lines[2]
 
 
 def test_a_console_that_cannot_show_a_character(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from trajtrainer.printable import one_line
+
 if TYPE_CHECKING:
     from trajtrainer.export.report import PackageSupport, Report, TensorInfo
 
@@ -31,7 +33,7 @@ def format_report(report: Report) -> str:
     lines += [f"  warning: {text}" for text in report.warnings]
     if report.operators:
         lines += _details(report)
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 def _details(report: Report) -> Iterable[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from trajtrainer.errors import TrajtrainerError
+from trajtrainer.printable import printable
 from trajtrainer.settings.checks import closest
 from trajtrainer.version import __version__
 
@@ -101,7 +102,7 @@ def _run(arguments: Sequence[str]) -> int:
     except SystemExit as exit_:  # argparse: help, version or wrong usage
         return exit_.code if isinstance(exit_.code, int) else 1
     except TrajtrainerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)

@@ -18,6 +18,7 @@ from trajtrainer.envs import worker_messages as messages
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.shared_block import BlockAddress, SharedBlock
 from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
+from trajtrainer.printable import with_safe_arguments
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import EnvironmentEvent
 
@@ -208,6 +209,7 @@ class _LogForwarder(logging.Handler):
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
+        record = with_safe_arguments(record)
         text = self.format(record)
         fields = {**record.__dict__, "msg": text, "message": text, "args": None, "exc_info": None, "exc_text": None}
         with contextlib.suppress(Exception):

@@ -14,6 +14,7 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from trajtrainer.printable import printable, with_safe_arguments
 from trajtrainer.runtime.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
 from trajtrainer.unity.versions import API_VERSION
 from trajtrainer.version import __version__
@@ -24,23 +25,17 @@ _DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _FILE_BYTES = 5_000_000
 _OLD_FILES = 3
-# Names come from the wire: their control characters must not steer the terminal.
-_CONTROL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters other than line end and tab made harmless."""
-    return text.translate(_CONTROL)
 
 
 class _Formatter(logging.Formatter):
-    """Every line that leaves the log, to the console or to a file."""
+    """Every line that leaves the log, to the console or to a file. Names come from the wire: they neither steer the
+    terminal nor forge lines of the log."""
 
     def __init__(self, *, debug: bool) -> None:
         super().__init__(_DEBUG_FORMAT if debug else _FORMAT, _TIME_FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return printable(super().format(with_safe_arguments(record)))
 
 
 class ConsoleHandler(logging.Handler):

@@ -23,7 +23,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trajtrainer.runtime.logs import ConsoleHandler, printable
+from trajtrainer.printable import one_line
+from trajtrainer.runtime.logs import ConsoleHandler
 from trajtrainer.runtime.writers import CUMULATIVE_REWARD
 from trajtrainer.stats import StatsSummary, StatsWriter
 
@@ -252,7 +253,7 @@ def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: b
     else:
         left = duration((behavior.max_steps - behavior.step) / rate) if rate else "-"
     return [
-        Text(printable(behavior.name), style="bold", overflow="ellipsis"),
+        Text(one_line(behavior.name), style="bold", overflow="ellipsis"),
         ProgressBar(total=total, completed=min(behavior.step, total)),
         Text(f"{int(100 * share)}%"),
         Text(f"{count(behavior.step)}/{count(behavior.max_steps)}"),
@@ -266,7 +267,7 @@ def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: b
 def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
     lessons = ", ".join(f"{name}: {lesson}" for name, lesson in snapshot.lessons.items())
     line = f"{duration(elapsed_s)} elapsed" + (f"   lessons  {lessons}" if lessons else "")
-    return Text(printable(line), style="dim", no_wrap=True, overflow="ellipsis")
+    return Text(one_line(line), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

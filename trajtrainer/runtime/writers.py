@@ -112,7 +112,8 @@ class ConsoleWriter(StatsWriter):
         logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
-        logger.debug("Hyperparameters for behavior name %s: \n%s", category, text)
+        lines = text.splitlines()
+        logger.debug("Hyperparameters for behavior name %s: " + "\n%s" * len(lines), category, *lines)
 
 
 def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, elapsed_s: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 
 from trajtrainer.errors import SettingsError
+from trajtrainer.printable import one_line
 
 
 @frozen
@@ -29,7 +30,7 @@ class Place:
 
     def __str__(self) -> str:
         where = self.source if self.line is None else f"{self.source}:{self.line}"
-        return f"{where}: {'.'.join(self.path)}" if self.path else where
+        return one_line(f"{where}: {'.'.join(self.path)}" if self.path else where)
 
 
 @frozen
