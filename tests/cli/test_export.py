@@ -313,7 +313,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_wrong_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
     assert "is no checkpoint" in refused(capsys, shared_data / "models" / "Pong.onnx")
-    assert "is no trainer's checkpoint" in refused(capsys, saved(tmp_path / "a.pt", {"weights": torch.zeros(3)}))
+    assert "is no checkpoint to use" in refused(capsys, saved(tmp_path / "a.pt", {"weights": torch.zeros(3)}))
 
 
 def damaged(record: dict[str, Any], *path: Any, value: Any) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_any_damage_is_a_clear_error_or_harmless(
     ],
 )
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: object, words: str) -> None:
-    with pytest.raises(CheckpointError, match="is no trainer's checkpoint: .*" + words):
+    with pytest.raises(CheckpointError, match="is no checkpoint to use: .*" + words):
         read_checkpoint(saved(tmp_path / "a.pt", content))
 
 
@@ -131,6 +131,47 @@ def circle() -> list[object]:
 )
 def test_traps_are_refused(tmp_path: Path, value: Callable[[], object]) -> None:
     refused(saved(tmp_path / "checkpoint.pt", {"Policy": {"weight": value()}}))
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = saved(tmp_path / "plain.pt", {"Policy": {"weight": torch.zeros(20_000_000)}})
+    bomb = tmp_path / "bomb.pt"
+    repack(plain, bomb)
+    assert bomb.stat().st_size < 200_000
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was unpacked"))
+    assert "unpack to 80," in refused(bomb)
+
+
+def test_a_checkpoint_that_somebody_packed_is_read(tmp_path: Path) -> None:
+    packed = tmp_path / "packed.pt"
+    repack(saved(tmp_path / "plain.pt", CONTENT), packed)
+    assert torch.equal(read_checkpoint(packed)["Policy"]["weight"], CONTENT["Policy"]["weight"])
+
+
+def repack(path: Path, target: Path) -> None:
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in archive.namelist():
+            packed.writestr(name, archive.read(name))
+
+
+def test_a_structure_with_more_paths_than_time(tmp_path: Path) -> None:
+    nested: list[object] = []
+    for _ in range(60):
+        nested = [nested, nested]
+    assert "extra" in read_checkpoint(saved(tmp_path / "a.pt", CONTENT | {"extra": nested}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_with_which_no_training_goes_on(tmp_path: Path, value: float) -> None:
+    wrong = torch.tensor([1.0, value])
+    for content in ({"Policy": {"weight": wrong}}, CONTENT | {"Optimizer:critic": {"weight": wrong}}):
+        assert "NaN or infinite" in refused(saved(tmp_path / "a.pt", content))
+    read_checkpoint(saved(tmp_path / "a.pt", CONTENT | {"trajtrainer": {"note": wrong}}))
+
+
+def test_a_negative_step(tmp_path: Path) -> None:
+    step = {"_GlobalSteps__global_step": torch.tensor([-5])}
+    assert "its step is -5" in refused(saved(tmp_path / "a.pt", CONTENT | {"global_step": step}))
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous/3DBall", "ppo_discrete_two_behaviors/Recall"])

@@ -280,7 +280,7 @@ def test_resume_takes_the_newest_and_the_list(tmp_path: Path, caplog: pytest.Log
     assert second.files() == ["B-3.onnx", "B-3.pt", "B-4.onnx", "B-4.pt", "checkpoint.pt"]
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"PK\x03\x04rubbish", "half"])
+@pytest.mark.parametrize("damage", [None, b"", b"PK\x03\x04rubbish", "half", "NaN"])
 def test_a_damaged_newest_falls_back_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes | str | None
 ) -> None:
@@ -291,6 +291,8 @@ def test_a_damaged_newest_falls_back_with_a_warning(
         content = path.read_bytes()
         if damage is None:
             path.unlink()
+        elif damage == "NaN":
+            torch.save({"Policy": {"weight": torch.tensor([float("nan")])}}, path)
         else:
             path.write_bytes(damage if isinstance(damage, bytes) else content[: len(content) // 2])
     loaded = Run(tmp_path, resume=True).manager.resume()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
+import zipfile
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,9 +13,13 @@ import torch
 from torch import Tensor
 
 from trajtrainer.errors import CheckpointError
-from trajtrainer.export.peer_layout import POLICY
+from trajtrainer.export.peer_layout import EXTRA, POLICY, STEP, STEP_ENTRY
 
 Checkpoint = dict[str, Any]
+
+# torch does not compress. A file that somebody packed anew is read too, unless it is made to fill the memory.
+_MAX_EXPANSION = 8
+_ALWAYS_ALLOWED_BYTES = 64 * 2**20
 
 
 class NoCheckpointError(ValueError):
@@ -38,7 +44,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             warnings.simplefilter("ignore")  # torch wonders at pickles of other programs; they are refused below
             return load_checkpoint(file)
     except NoCheckpointError as error:
-        raise CheckpointError(f"The file {path} is no trainer's checkpoint: {error}.") from error
+        raise CheckpointError(f"The file {path} is no checkpoint to use: {error}.") from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"The checkpoint {path} was refused: it is no checkpoint, or holds objects other than tensors and plain "
@@ -58,36 +64,74 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
         NoCheckpointError: it loads, but is no checkpoint.
         Exception: it does not load; the type depends on what is wrong.
     """
+    _check_size(source)
     content = torch.load(source, map_location="cpu", weights_only=True)
     if not isinstance(content, dict):
         raise NoCheckpointError(f"it holds a {type(content).__name__}")
     if not all(isinstance(key, str) for key in content) or not isinstance(content.get(POLICY), dict):
         held = ", ".join(ascii(key)[:40] for key in list(content)[:8]) or "nothing"
         raise NoCheckpointError(f"expected an entry {POLICY!r} with weights, found {held}")
-    _check_tensors(content)
+    _check_step(content)
+    for name, entry in content.items():
+        _check_tensors(entry, set(), finite=name != EXTRA)
     return content
 
 
-def _check_tensors(value: object) -> None:
+def _check_size(source: IO[bytes]) -> None:
+    start = source.tell()
+    try:
+        with zipfile.ZipFile(source) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, OSError):  # an older format, or damage that torch will name
+        return
+    finally:
+        size = source.seek(0, os.SEEK_END)
+        source.seek(start)
+    if unpacked > max(_MAX_EXPANSION * size, _ALWAYS_ALLOWED_BYTES):
+        raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, which is made to fill the memory")
+
+
+def _check_step(content: Checkpoint) -> None:
+    try:
+        step = int(content[STEP][STEP_ENTRY])
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
+        return  # whoever needs it says that it is missing
+    if step < 0:
+        raise NoCheckpointError(f"its step is {step}")
+
+
+def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
     """Refuse tensors that are not what they seem: a few bytes of file can describe one that fills the memory as soon
     as it is copied, or one without any numbers.
+
+    Args:
+        value: whatever a file holds.
+        seen: the structures looked at already. One that holds another twice, which holds another twice, and so on,
+            has more paths than there is time for.
+        finite: refuse NaN and infinity, too.
 
     Raises:
         NoCheckpointError: there is such a tensor.
         RecursionError: a structure that holds itself.
     """
+    if id(value) in seen:
+        return
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
             raise NoCheckpointError(f"it holds a {value.layout} tensor of type {value.dtype} on {value.device}")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise NoCheckpointError(f"it holds a tensor of shape {tuple(value.shape)} that shows one number many times")
+        if finite and not bool(torch.isfinite(value).all()):
+            raise NoCheckpointError("it holds NaN or infinite numbers, with which no training can go on")
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check_tensors(key)
-            _check_tensors(item)
+            _check_tensors(key, seen, finite=finite)
+            _check_tensors(item, seen, finite=finite)
+        seen.add(id(value))
     elif isinstance(value, (list, tuple, set)):
         for item in value:
-            _check_tensors(item)
+            _check_tensors(item, seen, finite=finite)
+        seen.add(id(value))
 
 
 def _refusal(error: BaseException) -> str:
