@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,8 +12,11 @@ import onnx.parser
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
+from trajtrainer.export.evaluate import Evaluator
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.report import Report, Support
 
@@ -387,3 +392,61 @@ def test_every_golden_policy_loads(shared_data: Path) -> None:
 def test_checkpoints_are_not_taken_for_models(shared_data: Path) -> None:
     for file in (shared_data / "models").glob("*.pt"):
         assert not inspect_model(file).loads
+
+
+def doubling(times: int) -> str:
+    """A policy with a value that ``times`` operators double, one after the other."""
+    lines = "".join(f"    d{i + 1} = Concat <axis = 1> (d{i}, d{i})\n" for i in range(times))
+    return changed("    noise =", f"    d0 = Identity (obs_0)\n{lines}    noise =")
+
+
+@pytest.mark.parametrize("times", [23, 45])
+def test_a_model_that_would_fill_the_memory_is_not_run(tmp_path: Path, times: int) -> None:
+    tracemalloc.start()
+    report = inspect_text(tmp_path, doubling(times))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "at most 50,000,000" in " ".join(report.errors)
+    assert "Concat" in " ".join(report.errors)
+    assert peak < 700e6
+
+
+def test_doubling_a_few_times_is_fine(tmp_path: Path) -> None:
+    assert inspect_text(tmp_path, doubling(10)).errors == []
+
+
+def pooled(attributes: str, operator: str = "MaxPool") -> str:
+    return changed(
+        "picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (obs_1)",
+        f"pooled = {operator} <{attributes}> (obs_1)\n"
+        "    picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (pooled)",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pooled("kernel_shape = [2, 2], pads = [20000, 20000, 20000, 20000]"),
+        pooled("kernel_shape = [2, 2], pads = [900000, 900000, 0, 0], strides = [900000, 900000]"),
+        pooled("kernel_shape = [2, 2], pads = [300, 300, 300, 300], storage_order = 1"),
+        pooled("kernel_shape = [2, 2], pads = [300, 300, 300, 300]", "AveragePool"),
+    ],
+    ids=["wide", "in passing", "by a loop", "averages"],
+)
+def test_a_pooling_that_would_take_for_ever_is_not_run(tmp_path: Path, text: str) -> None:
+    report = inspect_text(tmp_path, text)
+    assert "are tried" in " ".join(report.errors)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8])
+def test_a_padded_pooling_is_the_evaluators(kind: Any) -> None:
+    generator = np.random.default_rng(5)
+    x: NDArray[Any] = (generator.standard_normal((2, 3, 7, 9)) * 50).astype(kind)
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 2], pads=[1, 0, 2, 1], strides=[2, 1])
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    x_info, y_info = (helper.make_tensor_value_info(name, element, None) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x_info], [y_info]), opset_imports=[helper.make_opsetid("", 12)]
+    )
+    expected = list(ReferenceEvaluator(model).run(None, {"x": x}))
+    np.testing.assert_array_equal(Evaluator(model).run({"x": x})["y"], expected[0])

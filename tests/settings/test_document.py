@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trajtrainer.settings import document
 from trajtrainer.settings.document import Entry, Written, read
 from trajtrainer.settings.problems import ConfigurationError, Place
 
@@ -65,7 +66,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
 
-    with pytest.raises(ConfigurationError, match="has more than 100000 values"):
+    with pytest.raises(ConfigurationError, match="has more than 20000 keys and values"):
         read("\n".join(levels), "a.yaml")
 
 
@@ -87,3 +88,9 @@ def test_any_text_is_read_or_refused_with_a_message(text: str) -> None:
         message = str(error)
 
     assert message.startswith("a.yaml") if message is not None else root is None or isinstance(root, Entry)
+
+
+def test_more_values_than_a_configuration_has_are_not_even_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document._Loader, "entry", lambda *_: pytest.fail("all of it was read"))
+    with pytest.raises(ConfigurationError, match="has more than 20000 keys and values"):
+        read("- a\n" * 60_000, "a.yaml")

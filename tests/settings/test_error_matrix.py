@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -487,3 +488,17 @@ def test_a_file_with_a_byte_order_mark(tmp_path_factory: pytest.TempPathFactory)
     path.write_text("behaviors: {Ä: {}}\n", encoding="utf-8-sig")
 
     assert list(settle(*read_file(path)).behaviors) == ["Ä"]
+
+
+def test_a_file_too_large_for_a_configuration_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("# a comment\n" * 200_000)
+    monkeypatch.setattr("trajtrainer.settings.convert.read_document", lambda *_: pytest.fail("it was parsed"))
+    with pytest.raises(SettingsError, match=r"a\.yaml: has more than 1,000,000 bytes; is it the right file"):
+        read_file(path)
+
+
+def test_more_behaviors_than_any_game_has() -> None:
+    text = "behaviors:\n" + "".join(f"  b{number}: {{}}\n" for number in range(1001))
+    with pytest.raises(SettingsError, match=r"a\.yaml:1: behaviors: there are 1001 behaviors, expected at most 1000"):
+        load(text, "a.yaml")

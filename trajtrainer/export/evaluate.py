@@ -16,6 +16,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
+from trajtrainer.export.budget import Budget, Metered
+
 # Refuse to allocate inputs beyond this many numbers: a damaged or hostile file can claim any size.
 _MAX_INPUT_SIZE = 50_000_000
 
@@ -37,13 +39,19 @@ class Multinomial(OpRun):
 
 
 class MaxPool(op_max_pool.MaxPool):
-    """The evaluator's own loops over every pixel in Python; plain pooling, all that our networks need, is fast here."""
+    """The evaluator's own loops over every pixel in Python; plain pooling, all that networks of agents need, is fast
+    here."""
 
-    def _run(self, x: NDArray[np.float32], *args: Any, **attributes: Any) -> Any:  # type: ignore[override]
+    def _run(self, x: NDArray[Any], *args: Any, **attributes: Any) -> Any:  # type: ignore[override]
         kernel = attributes.get("kernel_shape")
         if args or kernel is None or not _is_plain(attributes) or len(self.output) != 1:
             return super()._run(x, *args, **attributes)  # type: ignore[no-untyped-call]
         axes = tuple(range(2, x.ndim))
+        pads = list(attributes.get("pads") or [0] * 2 * len(axes))
+        if any(pads):
+            lowest = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+            around = [(0, 0), (0, 0), *zip(pads[: len(axes)], pads[len(axes) :], strict=True)]
+            x = np.pad(x, around, constant_values=lowest)
         windows = np.lib.stride_tricks.sliding_window_view(x, tuple(kernel), axis=axes)
         for axis, stride in zip(axes, attributes.get("strides") or [1] * len(axes), strict=True):
             windows = windows[(slice(None),) * axis + (slice(None, None, stride),)]
@@ -51,14 +59,18 @@ class MaxPool(op_max_pool.MaxPool):
 
 
 def _is_plain(pooling: Mapping[str, Any]) -> bool:
-    """No padding, no dilation, no rounding up."""
+    """No dilation, no rounding up, padding as given."""
     return (
-        pooling.get("auto_pad") in (None, "NOTSET")
-        and not any(pooling.get("pads") or ())
+        pooling.get("auto_pad") in (None, "NOTSET", b"NOTSET")
         and all(dilation == 1 for dilation in pooling.get("dilations") or ())
         and not pooling.get("ceil_mode")
         and not pooling.get("storage_order")
     )
+
+
+def _is_quick(node: onnx.NodeProto) -> bool:
+    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    return node.op_type == "MaxPool" and _is_plain(attributes) and len(node.output) == 1
 
 
 def zero_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
@@ -93,14 +105,20 @@ class Evaluator:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
+        self._budget = Budget(max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")))
         self._evaluator = ReferenceEvaluator(model, new_ops=[MaxPool, Multinomial])
+        self._evaluator.rt_nodes_ = [
+            Metered(node, self._budget, quick=_is_quick(node.onnx_node)) for node in self._evaluator.rt_nodes_
+        ]
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Every output.
 
         Raises:
+            OverBudgetError: it would take more memory or time than any policy needs.
             Exception: whatever the evaluator stumbles over; its type depends on the operator.
         """
+        self._budget.reset()
         with np.errstate(all="ignore"):
             values = self._evaluator.run(None, dict(inputs))
         return {output.name: np.asarray(value) for output, value in zip(self.model.graph.output, values, strict=True)}

@@ -23,6 +23,7 @@ from trajtrainer.export.evaluate import Evaluator, graph_inputs
 from trajtrainer.export.names import check_inputs, check_outputs, input_meaning, output_meaning
 from trajtrainer.export.report import PackageSupport, Report, Support, TensorInfo
 
+_MAX_BYTES = 2**30
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
@@ -49,6 +50,9 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
 def _read(report: Report) -> onnx.ModelProto | None:
     path = report.path
     try:
+        if path.stat().st_size > _MAX_BYTES:
+            report.errors.append(f"the file has more than {_MAX_BYTES:,} bytes, which no policy needs")
+            return None
         content = path.read_bytes()
     except FileNotFoundError:
         report.errors.append("there is no such file")

@@ -23,6 +23,10 @@ from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters,
 
 logger = logging.getLogger(__name__)
 
+# Far above any configuration, and read in a few seconds.
+_MAX_BYTES = 1_000_000
+_MAX_BEHAVIORS = 1000
+
 
 def load(text: str, filename: str) -> RunSettings:
     """The settings that a YAML text describes; ``filename`` is for the messages.
@@ -42,11 +46,15 @@ def read_file(path: Path) -> tuple[Entry, list[Problem]]:
         ConfigurationError: it is no UTF-8 text, no YAML, empty, or no mapping.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise SettingsError(f"Config file could not be found at {path.absolute()}.") from None
     except OSError as error:
         raise SettingsError(f"The config file {path.absolute()} cannot be read: {error.strerror}.") from error
+    if len(data) > _MAX_BYTES:
+        message = f"has more than {_MAX_BYTES:,} bytes; is it the right file? Expected a configuration in YAML"
+        raise ConfigurationError([Problem(Place(str(path)), message)])
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,6 +86,10 @@ def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required:
     Raises:
         ConfigurationError: there are problems, new or known.
     """
+    behaviors = root.mapping.get("behaviors")
+    if behaviors is not None and len(behaviors.mapping) > _MAX_BEHAVIORS:
+        message = f"there are {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"
+        raise ConfigurationError([*problems, Problem(behaviors.place, message)])
     prepare(root)
     settings: RunSettings = _structure(root, RunSettings, problems)
     _advise(settings)

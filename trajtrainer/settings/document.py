@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from attrs import define, frozen
@@ -14,7 +14,7 @@ _MAPPING_TAG = "tag:yaml.org,2002:map"
 _SEQUENCE_TAG = "tag:yaml.org,2002:seq"
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
-_MAX_NODES = 100_000  # aliases of aliases can describe a tree that fits no memory
+_MAX_NODES = 20_000  # aliases of aliases can describe a tree that fits no memory
 
 
 @frozen
@@ -106,7 +106,14 @@ class _Loader(yaml.SafeLoader):
         self.root = Place(filename)
         self.problems: list[Problem] = []
         self._open: set[int] = set()
+        self._composed = 0
         self._visited = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._composed += 1
+        if self._composed > _MAX_NODES:  # keys and values, before the rest of them is read
+            self._refuse_size()
+        return super().compose_node(parent, index)
 
     def entry(self, node: yaml.Node, place: Place) -> Entry:
         if id(node) in self._open:
@@ -114,9 +121,7 @@ class _Loader(yaml.SafeLoader):
             return Entry(None, place)
         self._visited += 1
         if self._visited > _MAX_NODES:
-            raise ConfigurationError(
-                [Problem(self.root, f"has more than {_MAX_NODES} values, aliases counted in full")]
-            )
+            self._refuse_size()
         self._open.add(id(node))
         try:
             return Entry(self._content(node, place), place)
@@ -181,6 +186,11 @@ class _Loader(yaml.SafeLoader):
                     yield self.entry(source, place).mapping
                 else:
                     self._complain(Place(place.source, _line(key), place.path), "<< takes a mapping or a list of them")
+
+    def _refuse_size(self) -> NoReturn:
+        raise ConfigurationError(
+            [Problem(self.root, f"has more than {_MAX_NODES} keys and values, aliases counted in full")]
+        )
 
     def _complain(self, place: Place, message: str) -> None:
         self.problems.append(Problem(place, message))
