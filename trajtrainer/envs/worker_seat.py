@@ -61,7 +61,7 @@ class WorkerSeat:
         other things' turn: a log record, say, and its answer behind it."""
         if self._due_s >= time.monotonic():
             return False
-        return self._process is None or not wait([self._process.pipe], 0)
+        return self._process is None or not self._process.pipe.poll()
 
     def start(self) -> None:
         """See ``Seat``."""

@@ -90,7 +90,7 @@ def move(folder: Path, target: Path) -> None:
     Raises:
         OSError: it could not be done; the folder is where it was.
     """
-    os.rename(folder, target)
+    _patiently(lambda: os.rename(folder, target))
     _sync_folder(target.parent)
 
 
