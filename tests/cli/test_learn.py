@@ -134,6 +134,10 @@ def test_the_command_to_resume_is_the_same_command(
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/trajtrainer"])
     path = tmp_path / "my settings.yaml"
     path.write_text("behaviors: {A: {}}\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for ending in (".x86_64", ".exe", ".app"):  # a build for whatever system this is
+        (tmp_path / "builds").mkdir(exist_ok=True)
+        (tmp_path / "builds" / f"My Game{ending}").touch(mode=0o755)
     options = ["--env=builds/My Game", "--run-id=x", "--seed=-1", "--num-envs=2", "--no-graphics"]
     main(["learn", str(path), *options, "--force", "--initialize-from=old", "--env-args", "--level", "two words"])
     ((first, _, command),) = started

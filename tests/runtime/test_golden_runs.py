@@ -72,7 +72,7 @@ def test_files(both: tuple[Path, FinishedRun]) -> None:
     found = sorted(re.sub(r"-\d+\.|tfevents\..*", "-N.", name) for name in files)
     text = _renamed(json.dumps(json.loads((golden / "run.json").read_text())["files_written_by_the_peer"]))
     expected = sorted(re.sub(r"-\d+\.|tfevents\..*", "-N.", name) for name in text)
-    assert found == sorted([*expected, "run_logs/Player-N.log"])
+    assert found == sorted([*expected, "run_logs/Player-N.log", "run_logs/trainer.log"])
 
 
 def test_configuration(both: tuple[Path, FinishedRun]) -> None:

@@ -143,7 +143,7 @@ def test_the_file_has_everything_with_times(tmp_path: Path, capsys: pytest.Captu
         r"INFO \[logs.py:0\] trajtrainer 0\..*",
         r"INFO \[test_logs.py:\d+\] before the folder is known",
         r"DEBUG \[test_logs.py:\d+\] many hyperparameters",
-        r"INFO \[test_logs.py:\d+\] Connected new brain: .\[31mBall",
+        r"INFO \[test_logs.py:\d+\] Connected new brain: \\x1b\[31mBall",
         r"INFO \[logs.py:0\] trajtrainer 0\..*",
         r"INFO \[test_logs.py:\d+\] resumed",
     ]
@@ -157,7 +157,7 @@ def test_the_file_tells_what_ended_the_run(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), log_file(path, None):
         print(1 / 0)
     text = path.read_text(encoding="utf-8")
-    assert "The run ends: division by zero\nTraceback (most recent call last):" in text
+    assert "The run ends: division by zero\n  Traceback (most recent call last):" in text
     assert logging.getLogger("trajtrainer").handlers == []
 
 

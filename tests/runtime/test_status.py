@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pyte
     path = tmp_path / "file" / "status.json"
     path.parent.write_text("where a folder should be")
     TrainingStatus(path).save()
-    assert f"{path} could not be written: Not a directory." in caplog.messages
+    assert f"{path} could not be written: File exists." in caplog.messages
 
 
 def test_inference_writes_nothing(tmp_path: Path) -> None:

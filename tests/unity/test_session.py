@@ -262,8 +262,8 @@ def test_the_editors_port_is_5004(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "Communicator", communicator)
     for keywords in (
         {},
-        {"file_name": "sim:X", "worker_id": 2},
-        {"file_name": "sim:X", "base_port": 6000, "worker_id": 1},
+        {"file_name": "sim:Basic", "worker_id": 2},
+        {"file_name": "sim:Basic", "base_port": 6000, "worker_id": 1},
     ):
         with pytest.raises(LaunchError, match="far enough"):
             PlayerSession(**keywords)  # type: ignore[arg-type]
