@@ -20,7 +20,7 @@ LAYERS: list[list[set[str]]] = [
     [{"algos"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}, {"queues"}],
     [{"settings"}],
-    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable"}],
+    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns"}],
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
@@ -34,6 +34,7 @@ TORCH_FREE = {
     "version",
     "cores",
     "printable",
+    "columns",
     "settings",
     "unity",
     "sim",

@@ -15,6 +15,7 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 
 from scripts.benchmarks.ppo import Case, train
 from scripts.benchmarks.report import RUNS, Row, interleaved
+from tests.data.packing import packed_steps
 from trajtrainer.algos.sac import SAC, make_networks
 from trajtrainer.algos.transitions import Transitions
 from trajtrainer.data import replay_file
@@ -130,7 +131,7 @@ def _replay() -> list[Row]:
 def _trajectories(count: int) -> PackedSteps:
     steps, random = count * HORIZON, np.random.default_rng(0)
     nothing, nobody = np.zeros(steps, np.float32), np.zeros(steps, np.bool_)
-    return PackedSteps(
+    return packed_steps(
         obs=(random.standard_normal((steps, OBSERVATIONS), np.float32),),
         mask=np.zeros((steps, 0), np.bool_),
         continuous=np.zeros((steps, ACTIONS), np.float32),

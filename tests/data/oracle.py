@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.data.packing import packed_steps
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.steps import ActionBatch, StepBatch
 
@@ -198,7 +199,7 @@ def pack(trajectories: list[Trajectory]) -> PackedSteps:
         lists["terminated"].append(trajectory.terminated)
         lists["ended"].append(trajectory.ended)
         lists["agent"].append(trajectory.agent)
-    return PackedSteps(
+    return packed_steps(
         obs=tuple(np.array(values) for values in obs.values()),
         mask=np.array(lists["mask"], np.bool_),
         continuous=np.array(lists["continuous"], np.float32),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
+from tests.data.packing import packed_steps
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.steps import FloatArray, LongArray
@@ -58,7 +59,7 @@ class Stream:
         terminated[last] = [ending.terminated for ending in endings]
         interrupted[last] = [ending.interrupted for ending in endings]
         done = terminated | interrupted
-        return PackedSteps(
+        return packed_steps(
             obs=_observations(steps),
             mask=(steps[:, None] >> np.arange(5) & 1).astype(np.bool_),
             continuous=np.stack((steps, -steps), 1).astype(np.float32),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.data.packing import everything
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.steps import ActionBatch, LongArray, StepBatch, agent_ids
@@ -144,7 +145,7 @@ def random_stream(num_rounds: int, seed: int) -> list[list[Message]]:
 
 def assert_same(actual: PackedSteps, expected: PackedSteps) -> None:
     """Every column equal, value for value and type for type."""
-    for field in fields(PackedSteps):
-        a, e = getattr(actual, field.name), getattr(expected, field.name)
-        for left, right in zip(a, e, strict=True) if isinstance(a, tuple) else [(a, e)]:
-            np.testing.assert_array_equal(left, right, err_msg=field.name, strict=True)
+    left, right = everything(actual), everything(expected)
+    assert left.keys() == right.keys()
+    for name, column in left.items():
+        np.testing.assert_array_equal(column, right[name], err_msg=name, strict=True)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.oracle import PerAgentProcessor, Trajectory, pack
+from tests.data.packing import concatenate
 from tests.data.streams import (
     OBS_DTYPES,
     STREAMS,
@@ -26,7 +27,7 @@ from tests.data.streams import (
 from trajtrainer.data import agent_processor
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, concatenate, gather, release
+from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.queues import TrajectoryQueue
 from trajtrainer.steps import StepBatch
@@ -221,12 +222,12 @@ def test_step_has_the_reward_that_comes_with_the_next_record() -> None:
     packed = game.send(ended={5: 3.0}, reward=-1.0)
     assert packed is not None
     assert packed.obs[0][:, 0].tolist() == [1.0, 2.0]
-    assert packed.continuous[:, 0].tolist() == [10.0, 20.0]
-    assert packed.reward.tolist() == [0.5, -1.0]
-    assert packed.done.tolist() == [False, True]
-    assert packed.bootstrap_obs[0].tolist() == [[3.0]]
+    assert packed["continuous"][:, 0].tolist() == [10.0, 20.0]
+    assert packed["reward"].tolist() == [0.5, -1.0]
+    assert packed["done"].tolist() == [False, True]
+    assert packed.bootstrap.obs[0].tolist() == [[3.0]]
     assert packed.terminated.tolist() == packed.ended.tolist() == [True]
-    assert packed.version.tolist() == [1, 2]
+    assert packed["version"].tolist() == [1, 2]
     assert game.lengths == [1]
 
 
@@ -235,7 +236,7 @@ def test_interrupted_episode_ends_without_terminating() -> None:
     game.send({5: 1.0})
     packed = game.send(ended={5: 3.0}, interrupted=True)
     assert packed is not None
-    assert packed.done.tolist() == packed.interrupted.tolist() == packed.ended.tolist() == [True]
+    assert packed["done"].tolist() == packed["interrupted"].tolist() == packed.ended.tolist() == [True]
     assert packed.terminated.tolist() == [False]
     assert game.lengths == [0]
 
@@ -248,10 +249,10 @@ def test_same_id_ends_and_begins_in_one_message() -> None:
     assert first is not None
     assert second is not None
     assert first.obs[0].tolist() == [[1.0]]
-    assert first.bootstrap_obs[0].tolist() == [[3.0]]
-    assert first.bootstrap_memory.tolist() == [[100.0]]
+    assert first.bootstrap.obs[0].tolist() == [[3.0]]
+    assert first.bootstrap["memory"].tolist() == [[100.0]]
     assert second.obs[0].tolist() == [[4.0]]
-    assert second.memory.tolist() == [[0.0]]
+    assert second["memory"].tolist() == [[0.0]]
     assert game.lengths == [0, 0]
 
 
@@ -264,9 +265,9 @@ def test_horizon_cut_shares_its_bootstrap_and_carries_memory_and_length_on() -> 
     assert first is not None
     assert second is not None
     assert first.obs[0][:, 0].tolist() == [1.0, 2.0]
-    assert first.memory[:, 0].tolist() == [0.0, 100.0]
-    assert first.bootstrap_obs[0].tolist() == second.obs[0].tolist() == [[3.0]]
-    assert first.bootstrap_memory.tolist() == second.memory.tolist() == [[200.0]]
+    assert first["memory"][:, 0].tolist() == [0.0, 100.0]
+    assert first.bootstrap.obs[0].tolist() == second.obs[0].tolist() == [[3.0]]
+    assert first.bootstrap["memory"].tolist() == second["memory"].tolist() == [[200.0]]
     assert first.ended.tolist() == [False]
     assert game.lengths == [2]
 
@@ -289,7 +290,7 @@ def test_agent_that_skips_messages_goes_on_where_it_was() -> None:
     packed = game.send(ended={5: 2.0}, reward=0.25)
     assert packed is not None
     assert packed.obs[0].tolist() == [[1.0]]
-    assert packed.reward.tolist() == [0.25]
+    assert packed["reward"].tolist() == [0.25]
 
 
 def test_ended_trajectories_come_before_cuts_in_message_order() -> None:

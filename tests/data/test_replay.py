@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.data.packing import everything, packed_steps
 from tests.data.replay_streams import MEMORY, OBS_TYPES, Ending, Stream, empty_replay, memory_of
 from tests.data.streams import vector_spec
 from trajtrainer.data.replay import Replay, rows_for
@@ -61,8 +60,10 @@ def _check(replay: Replay, expected: list[LongArray]) -> None:
         assert sample.real is not None
         np.testing.assert_array_equal(sample.real, real)
     first = steps[::length]
-    np.testing.assert_array_equal(sample.memory, memory_of(first, sample.memory.shape[1]))
-    np.testing.assert_array_equal(sample.critic_memory, -memory_of(first, sample.memory.shape[1]))
+    np.testing.assert_array_equal(sample.sequences["memory"], memory_of(first, sample.sequences["memory"].shape[1]))
+    np.testing.assert_array_equal(
+        sample.sequences["critic_memory"], -memory_of(first, sample.sequences["memory"].shape[1])
+    )
 
 
 def _check_rows(sample: Sample, steps: LongArray) -> None:
@@ -70,11 +71,11 @@ def _check_rows(sample: Sample, steps: LongArray) -> None:
     np.testing.assert_array_equal(sample.next_obs[0], np.stack((steps + 1, (steps + 1) / 2), 1))
     np.testing.assert_array_equal(sample.obs[1][:, 0, 1, 1], steps % 251)
     np.testing.assert_array_equal(sample.next_obs[1][:, 0, 0, 0], (steps + 1) % 251)
-    np.testing.assert_array_equal(sample.continuous, np.stack((steps, -steps), 1))
-    np.testing.assert_array_equal(sample.discrete, np.stack((steps % 3, steps % 2), 1))
-    np.testing.assert_array_equal(sample.mask, (steps[:, None] >> np.arange(5) & 1).astype(np.bool_))
-    np.testing.assert_array_equal(sample.reward, steps / 2)
-    np.testing.assert_array_equal(sample.group_reward, steps / 4)
+    np.testing.assert_array_equal(sample.rows["continuous"], np.stack((steps, -steps), 1))
+    np.testing.assert_array_equal(sample.rows["discrete"], np.stack((steps % 3, steps % 2), 1))
+    np.testing.assert_array_equal(sample.rows["mask"], (steps[:, None] >> np.arange(5) & 1).astype(np.bool_))
+    np.testing.assert_array_equal(sample.rows["reward"], steps / 2)
+    np.testing.assert_array_equal(sample.rows["group_reward"], steps / 4)
     assert [column.dtype for column in sample.obs] == list(OBS_TYPES)
 
 
@@ -99,7 +100,7 @@ def test_rows_of_no_sequence_are_painted_and_never_seen(length: int) -> None:
         sample = replay.sample(np.arange(replay.num_sequences))
         assert np.isfinite(sample.obs[0]).all()
         assert np.isfinite(sample.next_obs[0]).all()
-        assert np.isfinite(sample.continuous).all()
+        assert np.isfinite(sample.rows["continuous"]).all()
     assert painted
 
 
@@ -124,16 +125,16 @@ def test_terminated_and_interrupted_are_kept_apart() -> None:
     replay, stream = empty_replay(40), Stream()
     _add(replay, stream, [3, 2, 4], [Ending(terminated=True), Ending(interrupted=True)])
     sample = replay.sample(np.arange(9))
-    assert sample.terminated.tolist() == [False, False, True] + [False] * 6
-    assert sample.interrupted.tolist() == [False] * 4 + [True] + [False] * 4
+    assert sample.rows["terminated"].tolist() == [False, False, True] + [False] * 6
+    assert sample.rows["interrupted"].tolist() == [False] * 4 + [True] + [False] * 4
 
 
 def test_rewards_of_groups_are_kept() -> None:
     replay, stream = empty_replay(40), Stream()
     _add(replay, stream, [4])
     sample = replay.sample(np.arange(4))
-    assert sample.group_reward.tolist() == [0.25, 0.5, 0.75, 1.0]
-    assert sample.packed().group_reward.tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert sample.rows["group_reward"].tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert sample.packed()["group_reward"].tolist() == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_of_a_trajectory_longer_than_the_ring_the_end_remains() -> None:
@@ -179,12 +180,12 @@ def test_what_reward_signals_see_of_single_steps() -> None:
     sample = replay.sample(np.array([2, 4, 0]))
     packed = sample.packed()
     assert packed.obs[0][:, 0].tolist() == [3, 6, 1]
-    assert packed.bootstrap_obs[0][:, 0].tolist() == [4, 7, 2]
+    assert packed.bootstrap.obs[0][:, 0].tolist() == [4, 7, 2]
     assert packed.offset.tolist() == [0, 1, 2, 3]
-    assert packed.done.tolist() == [True, True, False]
+    assert packed["done"].tolist() == [True, True, False]
     assert packed.terminated.tolist() == [True, False, False]
     assert packed.ended.tolist() == [True, True, False]
-    assert packed.interrupted.tolist() == [False, True, False]
+    assert packed["interrupted"].tolist() == [False, True, False]
 
 
 def test_what_reward_signals_see_of_sequences() -> None:
@@ -192,18 +193,16 @@ def test_what_reward_signals_see_of_sequences() -> None:
     _add(replay, stream, [6, 3], [Ending(), Ending(terminated=True)])
     packed = replay.sample(np.array([1, 2, 0])).packed()
     assert packed.obs[0][:, 0].tolist() == [5, 6, 8, 9, 10, 1, 2, 3, 4]
-    assert packed.bootstrap_obs[0][:, 0].tolist() == [7, 11, 5]
+    assert packed.bootstrap.obs[0][:, 0].tolist() == [7, 11, 5]
     assert packed.offset.tolist() == [0, 2, 5, 9]
     assert packed.terminated.tolist() == [False, True, False]
-    for field in fields(PackedSteps):
-        column = getattr(packed, field.name)
-        for part in column if isinstance(column, tuple) else (column,):
-            assert _length(field.name, part) == len(packed), field.name
+    for name, column in everything(packed).items():
+        assert _length(name, column) == len(packed), name
 
 
 def _length(name: str, column: NDArray[np.generic]) -> int:
     """Rows of a column; those of which there is one per trajectory count as 9 rows when there are three."""
-    per_trajectory = ("bootstrap_obs", "bootstrap_memory", "terminated", "ended", "agent")
+    per_trajectory = ("bootstrap_obs.0", "bootstrap_obs.1", "terminated", "ended", "agent")
     if name == "offset":
         return 9 if len(column) == 4 else 0
     return 9 if name in per_trajectory and len(column) == 3 else len(column)
@@ -223,8 +222,16 @@ def _plain(length: int, count: int) -> PackedSteps:
     """Trajectories of the behaviour with 8 floats and one continuous action."""
     packed = Stream().packed([length] * count)
     steps = len(packed)
-    return replace(
-        packed,
+    return packed_steps(
+        offset=packed.offset,
+        terminated=packed.terminated,
+        ended=packed.ended,
+        agent=packed.agent,
+        reward=packed["reward"],
+        group_reward=packed["group_reward"],
+        done=packed["done"],
+        interrupted=packed["interrupted"],
+        memory=packed["memory"],
         obs=(np.ones((steps, 8), np.float32),),
         bootstrap_obs=(np.ones((count, 8), np.float32),),
         mask=np.zeros((steps, 0), np.bool_),

@@ -29,12 +29,12 @@ def test_columns_have_the_shapes_of_the_spec() -> None:
         ((5, 3), "float32"),
         ((5, 1, 2, 2), "uint8"),
     ]
-    assert pool.mask.shape == (5, 5)
-    assert pool.continuous.shape == (5, 2)
-    assert pool.discrete.shape == (5, 2)
-    assert pool.log_prob.shape == (5, 4)
-    assert pool.memory.shape == (5, 6)
-    assert pool.reward.shape == pool.group.shape == pool.done.shape == pool.version.shape == (5,)
+    assert pool["mask"].shape == (5, 5)
+    assert pool["continuous"].shape == (5, 2)
+    assert pool["discrete"].shape == (5, 2)
+    assert pool["log_prob"].shape == (5, 4)
+    assert pool["memory"].shape == (5, 6)
+    assert pool["reward"].shape == pool["group"].shape == pool["done"].shape == pool["version"].shape == (5,)
     assert pool.capacity == pool.num_free == 5
 
 
@@ -64,13 +64,13 @@ def test_allocation_goes_round_in_runs_and_over_rows_in_use() -> None:
 def test_growth_keeps_what_is_in_the_rows() -> None:
     pool = small(capacity=4)
     rows = pool.allocate(4)
-    pool.reward[rows] = [1, 2, 3, 4]
+    pool["reward"][rows] = [1, 2, 3, 4]
     pool.obs[0][rows, 0] = [10, 20, 30, 40]
-    old_reward = pool.reward
+    old_reward = pool["reward"]
     more = pool.allocate(1)
     assert pool.capacity == 8
     assert more.tolist() == [4]
-    assert pool.reward[rows].tolist() == old_reward[rows].tolist() == [1, 2, 3, 4]
+    assert pool["reward"][rows].tolist() == old_reward[rows].tolist() == [1, 2, 3, 4]
     assert pool.obs[0][rows, 0].tolist() == [10, 20, 30, 40]
     assert pool.allocate(100).tolist() == sorted({*range(5, 105)})
 
@@ -81,15 +81,25 @@ def test_new_and_freed_rows_are_poisoned() -> None:
     def assert_poisoned(row: int) -> None:
         assert np.isnan(pool.obs[0][row]).all()
         assert (pool.obs[1][row] == 255).all()
-        assert np.isnan([pool.reward[row], pool.group_reward[row], pool.memory[row, 0], pool.log_prob[row, 0]]).all()
-        assert pool.version[row] == pool.group[row] == pool.discrete[row, 0] == -1
-        assert pool.mask[row].all()
+        assert np.isnan(
+            [pool["reward"][row], pool["group_reward"][row], pool["memory"][row, 0], pool["log_prob"][row, 0]]
+        ).all()
+        assert pool["version"][row] == pool["group"][row] == pool["discrete"][row, 0] == -1
+        assert pool["mask"][row].all()
 
     row = int(pool.allocate(1)[0])
     assert_poisoned(row)
-    for column in (*pool.obs, pool.reward, pool.group_reward, pool.memory, pool.log_prob, pool.version, pool.mask):
+    for column in (
+        *pool.obs,
+        pool["reward"],
+        pool["group_reward"],
+        pool["memory"],
+        pool["log_prob"],
+        pool["version"],
+        pool["mask"],
+    ):
         column[row] = 0
-    pool.group[row] = pool.discrete[row] = 0
+    pool["group"][row] = pool["discrete"][row] = 0
     pool.release(np.array([row]))
     assert_poisoned(row)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
+from tests.data.packing import concatenate, everything
 from tests.data.streams import OBS_DTYPES, Numbers, assert_same, mixed_spec, random_stream
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, concatenate, gather, join, release
+from trajtrainer.data.trajectory import TrajectoryBatch, gather, join, release
 
 
 @pytest.fixture
@@ -41,11 +40,11 @@ def test_gather_takes_rows_and_bootstraps_in_order(pool: RowPool, batches: list[
     assert packed.num_trajectories == len(joined) == sum(map(len, batches))
     assert packed.lengths.tolist() == [length for batch in batches for length in batch.lengths.tolist()]
     np.testing.assert_array_equal(packed.obs[1], pool.obs[1][joined.rows])
-    np.testing.assert_array_equal(packed.reward, pool.reward[joined.rows])
-    np.testing.assert_array_equal(packed.bootstrap_obs[0], pool.obs[0][joined.bootstrap])
-    np.testing.assert_array_equal(packed.bootstrap_memory, pool.memory[joined.bootstrap])
-    assert packed.done[packed.offset[1:] - 1].tolist() == packed.ended.tolist()
-    assert packed.done.sum() == packed.ended.sum()
+    np.testing.assert_array_equal(packed["reward"], pool["reward"][joined.rows])
+    np.testing.assert_array_equal(packed.bootstrap.obs[0], pool.obs[0][joined.bootstrap])
+    np.testing.assert_array_equal(packed.bootstrap["memory"], pool["memory"][joined.bootstrap])
+    assert packed["done"][packed.offset[1:] - 1].tolist() == packed.ended.tolist()
+    assert packed["done"].sum() == packed.ended.sum()
 
 
 def test_gathering_at_once_and_one_by_one_is_the_same(pool: RowPool, batches: list[TrajectoryBatch]) -> None:
@@ -56,7 +55,7 @@ def test_packed_steps_do_not_depend_on_the_pool(pool: RowPool, batches: list[Tra
     packed = gather(pool, batches)
     release(pool, batches)
     assert pool.num_free == pool.capacity
-    assert np.isfinite(packed.reward).all()
+    assert np.isfinite(packed["reward"]).all()
     assert not any(np.shares_memory(a, b) for a, b in zip(packed.obs, pool.obs, strict=True))
     release(pool, [])
 
@@ -69,20 +68,8 @@ def test_ranges_of_trajectories_are_views(pool: RowPool, batches: list[Trajector
     assert len(part) == stop - start
     assert part.offset[0] == 0
     assert part.lengths.tolist() == packed.lengths[2:6].tolist()
-    np.testing.assert_array_equal(part.reward, packed.reward[start:stop])
+    np.testing.assert_array_equal(part["reward"], packed["reward"][start:stop])
     np.testing.assert_array_equal(part.agent, packed.agent[2:6])
-    for field in fields(PackedSteps):
-        if field.name == "offset":
-            continue
-        whole, view = getattr(packed, field.name), getattr(part, field.name)
-        pairs = zip(whole, view, strict=True) if isinstance(whole, tuple) else [(whole, view)]
-        assert all(np.shares_memory(a, b) for a, b in pairs), field.name
+    whole, views = everything(packed), everything(part)
+    assert all(np.shares_memory(whole[name], view) for name, view in views.items() if name != "offset")
     assert packed.trajectories(3, 3).num_trajectories == 0
-
-
-@pytest.mark.parametrize("size", [1, 4, 1000])
-def test_split_and_concatenate_is_the_identity(pool: RowPool, batches: list[TrajectoryBatch], size: int) -> None:
-    packed = gather(pool, batches)
-    parts = list(packed.split(size))
-    assert all(part.num_trajectories <= size for part in parts)
-    assert_same(concatenate(parts), packed)

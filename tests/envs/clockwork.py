@@ -155,9 +155,9 @@ class Recorder:
             first = observations[0].astype(int).tolist()
             expected = np.array([[*first[:3], first[3] + step] for step in range(len(rows))])
             assert np.array_equal(observations, expected), "a trajectory is one piece of one episode"
-            assert np.array_equal(pool.continuous[rows], actions_for(observations).continuous)
+            assert np.array_equal(pool["continuous"][rows], actions_for(observations).continuous)
             times = first[2] * (BASE_LENGTH + first[1]) + observations[:, 3]
-            assert np.array_equal(pool.reward[rows], times + 1), "each step has its own reward"
+            assert np.array_equal(pool["reward"][rows], times + 1), "each step has its own reward"
             following = pool.obs[0][trajectories.bootstrap[index]]
             assert following.tolist() == [*first[:3], first[3] + len(rows)]
             assert trajectories.terminated[index] == (following[3] == BASE_LENGTH + first[1])

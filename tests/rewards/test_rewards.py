@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.algos import peer
+from tests.data.packing import packed_steps, with_columns
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.errors import UnsupportedError
@@ -44,7 +44,7 @@ def _packed(obs: list[NDArray[np.float32]], **columns: Any) -> PackedSteps:
     nothing |= {name: np.zeros(1, np.bool_) for name in ("terminated", "ended")}
     nothing |= {"agent": np.zeros(1, np.int64), "offset": np.array([0, n], np.int32)}
     bootstrap = {"bootstrap_obs": tuple(o[:1] for o in obs), "bootstrap_memory": np.zeros((1, 0), np.float32)}
-    return PackedSteps(obs=tuple(obs), **(nothing | bootstrap | columns))
+    return packed_steps(obs=tuple(obs), **(nothing | bootstrap | columns))
 
 
 def _minibatch(obs: list[NDArray[np.float32]], loss_mask: Tensor | None = None) -> Minibatch:
@@ -113,7 +113,7 @@ def test_golden_extrinsic(shared_data: Path) -> None:
     packed = _packed([np.zeros((len(own), 1), np.float32)], reward=own, group_reward=arrays["batch_group_reward"])
     signal = ExtrinsicReward(RewardSignalSettings(strength=0.7))
     np.testing.assert_array_equal(signal.evaluate(packed), arrays["rewards_ppo_sac"])
-    alone = replace(packed, group_reward=np.zeros_like(own))
+    alone = with_columns(packed, group_reward=np.zeros_like(own))
     np.testing.assert_array_equal(signal.evaluate(alone), own)
 
 

@@ -151,7 +151,7 @@ def test_20480_steps_of_a_camera_take_less_than_450_mb() -> None:
     spec = BehaviorSpec([camera(3, 64, 84)], ActionSpec(0, (5,)))
     buffer = UpdateBuffer(
         spec,
-        [torch.uint8],
+        [np.uint8],
         num_signals=1,
         sequence_length=1,
         memory_size=0,

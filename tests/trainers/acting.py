@@ -71,7 +71,7 @@ class Acting:
             self.policy.load(update)
         rows, first = recorded.rows[batch.num_terminal :], batch.num_terminal
         actions = self.policy.act(
-            tuple(column[first:] for column in batch.obs), batch.mask[first:], self.pool.memory[rows]
+            tuple(column[first:] for column in batch.obs), batch.mask[first:], self.pool["memory"][rows]
         )
         self._processor.acted(rows, actions)
         self.num_steps += len(rows)

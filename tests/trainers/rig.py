@@ -103,18 +103,18 @@ class TrainerRig:
         rows = pool.allocate(length + 1)
         for column in pool.obs:
             column[rows] = self.rng.standard_normal((length + 1, *column.shape[1:]))
-        pool.mask[rows] = False
-        pool.continuous[rows] = self.rng.standard_normal((length + 1, pool.continuous.shape[1]))
-        pool.discrete[rows] = 0
-        pool.log_prob[rows] = -1.0
-        pool.memory[rows] = 0.1 * self.rng.standard_normal((length + 1, pool.memory.shape[1]))
-        pool.reward[rows] = self.rng.standard_normal(length + 1)
-        pool.group_reward[rows] = 0.0
-        pool.group[rows], pool.version[rows] = 0, 0
-        pool.done[rows], pool.interrupted[rows] = False, False
-        pool.done[rows[-2]], pool.interrupted[rows[-2]] = one.ended, one.interrupted
+        pool["mask"][rows] = False
+        pool["continuous"][rows] = self.rng.standard_normal((length + 1, pool["continuous"].shape[1]))
+        pool["discrete"][rows] = 0
+        pool["log_prob"][rows] = -1.0
+        pool["memory"][rows] = 0.1 * self.rng.standard_normal((length + 1, pool["memory"].shape[1]))
+        pool["reward"][rows] = self.rng.standard_normal(length + 1)
+        pool["group_reward"][rows] = 0.0
+        pool["group"][rows], pool["version"][rows] = 0, 0
+        pool["done"][rows], pool["interrupted"][rows] = False, False
+        pool["done"][rows[-2]], pool["interrupted"][rows[-2]] = one.ended, one.interrupted
         for name, values in one.columns.items():
-            column = pool.obs[int(name[4:])] if name.startswith("obs.") else getattr(pool, name)
+            column = pool[name]
             column[rows[: len(values)]] = values
         return TrajectoryBatch(
             rows=rows[:-1].astype(np.int32),

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tests.algos.peer import Case
+from tests.data.packing import packed_steps
 from tests.trainers.rig import Rig
 from trajtrainer.algos.losses import normalized
-from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.export.checkpoint_interop import from_peer
 from trajtrainer.trainers import on_policy
 from trajtrainer.trainers.update_buffer import Targets
@@ -37,7 +37,7 @@ def _fill(rig: Rig, case: Case) -> None:
     data = {n.removeprefix("buffer_"): case.arrays[n] for n in case.arrays if n.startswith("buffer_")}
     buffer, n = rig.trainer._buffer, case.json["buffer_rows"]
     length = buffer.sequence_length
-    packed = PackedSteps(
+    packed = packed_steps(
         obs=(data["obs__0"],),
         mask=data["action_mask"] == 0,
         continuous=data["continuous_action"],
@@ -59,8 +59,7 @@ def _fill(rig: Rig, case: Case) -> None:
     )
     returns = np.stack([data[f"returns__{s.name}"] for s in rig.trainer.signals]).astype(np.float32)
     memory = torch.from_numpy(data["critic_memory"][::length]) if "critic_memory" in data else None
-    obs = [torch.from_numpy(data["obs__0"])]
-    buffer.append(packed, obs, Targets(returns, returns, data["advantages"], memory))
+    buffer.append(packed, Targets(returns, returns, data["advantages"], memory))
     if buffer.loss_mask is not None:
         buffer.loss_mask.copy_(torch.from_numpy(data["masks"]))
 

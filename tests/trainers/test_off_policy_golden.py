@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.algos.peer import Case, with_hyperparameters
+from tests.data.packing import packed_steps
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.export.checkpoint_interop import from_peer
@@ -60,11 +61,11 @@ def test_golden_trajectories(trajectories: Case) -> None:
         rig.trainer._process(rig.trajectories.drain())
         sample = replay.sample(np.arange(before, replay.num_steps))
         expected = {n.removeprefix(f"t{number}_out_"): a for n, a in case.arrays.items() if f"t{number}_out_" in n}
-        np.testing.assert_array_equal(sample.obs[0], expected["obs__0"])
-        np.testing.assert_array_equal(sample.continuous, expected["continuous_action"])
-        np.testing.assert_array_equal(sample.reward, expected["environment_rewards"])
-        np.testing.assert_array_equal(sample.group_reward, expected["group_reward"])
-        np.testing.assert_array_equal(sample.terminated, expected["done"])
+        np.testing.assert_array_equal(sample.rows.obs[0], expected["obs__0"])
+        np.testing.assert_array_equal(sample.rows["continuous"], expected["continuous_action"])
+        np.testing.assert_array_equal(sample.rows["reward"], expected["environment_rewards"])
+        np.testing.assert_array_equal(sample.rows["group_reward"], expected["group_reward"])
+        np.testing.assert_array_equal(sample.rows["terminated"], expected["done"])
         following = expected["next_obs__0"]
         if entry["interrupted"]:
             # Documented difference: what follows the last step of an episode that was broken off is what the agent saw
@@ -103,7 +104,7 @@ def _rows(case: Case) -> PackedSteps:
     """The peer's rows, each as a trajectory of one step, whatever trajectory they come from."""
     data = {n.removeprefix("buffer_"): a for n, a in case.arrays.items() if n.startswith("buffer_")}
     count = case.json["buffer_rows"]
-    return PackedSteps(
+    return packed_steps(
         obs=(data["obs__0"],),
         mask=np.zeros((count, 0), np.bool_),
         continuous=data["continuous_action"],

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.packing import packed_steps
 from tests.data.streams import mixed_spec
-from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.data.trajectory import offsets
 from trajtrainer.trainers import update_buffer
 from trajtrainer.trainers.update_buffer import Targets, UpdateBuffer
 from trajtrainer.trainers.values import sequence_offsets
@@ -22,7 +23,7 @@ MEMORY = 4
 def _buffer(length: int = 1, capacity: int = 10) -> UpdateBuffer:
     return UpdateBuffer(
         mixed_spec(),
-        [torch.float32, torch.uint8],
+        [np.float32, np.uint8],
         num_signals=2,
         sequence_length=length,
         memory_size=MEMORY if length > 1 else 0,
@@ -39,7 +40,7 @@ def _append(buffer: UpdateBuffer, lengths: list[int], first: int = 1) -> None:
     pair = np.stack([number, -number], 1)
     offset = offsets(np.array(lengths, np.int32))
     trajectories = len(lengths)
-    packed = PackedSteps(
+    packed = packed_steps(
         obs=(np.repeat(number[:, None], 3, 1), number.astype(np.uint8).reshape(-1, 1, 1, 1).repeat(2, 2).repeat(2, 3)),
         mask=(number.astype(int)[:, None] >> np.arange(5) & 1).astype(np.bool_),
         continuous=pair,
@@ -61,8 +62,7 @@ def _append(buffer: UpdateBuffer, lengths: list[int], first: int = 1) -> None:
     )
     begins = [o + i for o, n in zip(offset, lengths, strict=False) for i in range(0, n, length)]
     memory = torch.from_numpy(np.repeat(number[begins, None], MEMORY, 1)) if length > 1 else None
-    obs = [torch.from_numpy(column) for column in packed.obs]
-    buffer.append(packed, obs, Targets(np.stack([number, 2 * number]), np.stack([-number, number]), number, memory))
+    buffer.append(packed, Targets(np.stack([number, 2 * number]), np.stack([-number, number]), number, memory))
 
 
 @settings(deadline=None)

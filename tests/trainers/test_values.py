@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.data.packing import concatenate, packed_steps
 from tests.trainers.rig import vector_spec
-from trajtrainer.data.trajectory import PackedSteps, concatenate
+from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.init import seeded
@@ -38,7 +39,7 @@ def _packed(length: int, agent: int, ended: bool, seed: int) -> PackedSteps:
     def floats(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         return rng.standard_normal(shape, dtype=np.float32)
 
-    return PackedSteps(
+    return packed_steps(
         obs=(floats(length, 4),),
         mask=np.zeros((length, 0), np.bool_),
         continuous=floats(length, 2),
@@ -62,7 +63,7 @@ def _packed(length: int, agent: int, ended: bool, seed: int) -> PackedSteps:
 
 def _estimate(estimator: ValueEstimator, packed: PackedSteps) -> values.Estimates:
     obs = [torch.from_numpy(column) for column in packed.obs]
-    return estimator.estimate(packed, obs, [torch.from_numpy(column) for column in packed.bootstrap_obs])
+    return estimator.estimate(packed, obs, [torch.from_numpy(column) for column in packed.bootstrap.obs])
 
 
 class StepByStep:
@@ -82,7 +83,7 @@ class StepByStep:
                 before.append(memory)
             value, memory = self._critic([torch.from_numpy(packed.obs[0][i : i + 1])], memory)
             found.append(value)
-        bootstrap, _ = self._critic([torch.from_numpy(packed.bootstrap_obs[0])], memory)
+        bootstrap, _ = self._critic([torch.from_numpy(packed.bootstrap.obs[0])], memory)
         self._memories[agent] = torch.zeros(1, MEMORY) if packed.ended[0] else memory
         return torch.cat(found, 1), bootstrap, torch.cat(before)
 
@@ -113,7 +114,7 @@ def test_plain_estimates_are_one_pass_in_parts_of_bounded_size(monkeypatch: pyte
     found = _estimate(ValueEstimator(critic, 1), packed)
     with torch.no_grad():
         expected, _ = critic([torch.from_numpy(packed.obs[0])])
-        after, _ = critic([torch.from_numpy(packed.bootstrap_obs[0])])
+        after, _ = critic([torch.from_numpy(packed.bootstrap.obs[0])])
     assert found.memory is None
     np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.bootstrap, after, rtol=1e-5, atol=1e-6)
@@ -124,8 +125,8 @@ def test_a_shared_critic_takes_the_stored_memories() -> None:
     packed = concatenate([_packed(5, 0, True, 0), _packed(2, 1, False, 1)])
     found = _estimate(ValueEstimator(critic, LENGTH), packed)
     with torch.no_grad():
-        expected, _ = critic([torch.from_numpy(packed.obs[0])], torch.from_numpy(packed.memory))
-        after, _ = critic([torch.from_numpy(packed.bootstrap_obs[0])], torch.from_numpy(packed.bootstrap_memory))
+        expected, _ = critic([torch.from_numpy(packed.obs[0])], torch.from_numpy(packed["memory"]))
+        after, _ = critic([torch.from_numpy(packed.bootstrap.obs[0])], torch.from_numpy(packed.bootstrap["memory"]))
     assert found.memory is None
     np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.bootstrap, after, rtol=1e-5, atol=1e-6)

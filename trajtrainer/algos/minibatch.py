@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -28,6 +30,11 @@ class Rows(Protocol):
 
     @property
     def sequence_length(self) -> int: ...
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the type in which a column of ``dtype`` is learnt from: torch looks up by int64 only."""
+    return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 @dataclass(frozen=True, slots=True)

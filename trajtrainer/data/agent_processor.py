@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
+from trajtrainer.columns import Moment, Store, names_of
 from trajtrainer.data.histories import Histories
 from trajtrainer.data.roster import NO_SLOT, Roster
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import InvalidDataError
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, FloatArray, IntArray, LongArray, StepBatch
+from trajtrainer.steps import WORKER_SHIFT, ActionBatch, IntArray, LongArray, StepBatch
 
 # Of how many agents per worker and team rows are kept, whether they are named in messages or silent: as many as have
 # trajectories of so many bytes, within bounds, or so many times those of one message, whichever is more.
@@ -99,7 +101,11 @@ class AgentProcessor:
         if time_horizon < 1:
             raise ValueError(f"time_horizon is {time_horizon}, expected at least 1")
         self._pool = pool
-        self._memory_size = pool.memory.shape[1]
+        self._memory_size = pool["memory"].shape[1]
+        self._observed, self._decided, self._followed = (
+            [name for name in names_of(Store.POOL, moment) if name != "memory" and pool[name][:1].size]
+            for moment in (Moment.OBSERVED, Moment.DECIDED, Moment.FOLLOWED)
+        )
         self._histories = Histories(time_horizon, self._memory_size)
         self._rosters: defaultdict[tuple[int, int], Roster] = defaultdict(Roster)
         agent_bytes = time_horizon * pool.row_bytes
@@ -126,7 +132,7 @@ class AgentProcessor:
         slots = self._slots_of(roster, deciding) if same is None else same
         rows = self._write(batch)
         # Decisions first: what they write into the last step of an agent whose episode ends too is written over.
-        self._complete(slots, batch.reward[num:], batch.group_reward[num:], all_known=same is not None)
+        self._complete(slots, batch, all_known=same is not None)
         finished = self._end_episodes(roster, batch, rows[:num]) if num else None
         full = self._histories.full(slots)
         if full is not None:
@@ -154,13 +160,8 @@ class AgentProcessor:
             rows: i64 [N], decision rows, each exactly once.
             actions: of these agents, in the same order.
         """
-        pool = self._pool
-        if actions.continuous.shape[1]:
-            pool.continuous[rows] = actions.continuous
-        if actions.discrete.shape[1]:
-            pool.discrete[rows] = actions.discrete
-        pool.log_prob[rows] = actions.log_prob
-        pool.version[rows] = actions.version
+        for name in self._decided:
+            self._pool[name][rows] = getattr(actions, name)
         if self._memory_size:
             self._histories.memory[self._slot_of_row[rows]] = actions.memory
 
@@ -209,21 +210,21 @@ class AgentProcessor:
         index = _run_or_rows(rows)
         for column, values in zip(pool.obs, batch.obs, strict=True):
             column[index] = values
-        if batch.mask.shape[1]:
-            pool.mask[index] = batch.mask
-        pool.group[index] = batch.group
-        pool.done[index] = False
-        pool.interrupted[index] = False
+        for name in self._observed:
+            pool[name][index] = getattr(batch, name)
+        pool["done"][index] = False
+        pool["interrupted"][index] = False
         return rows
 
-    def _complete(self, slots: LongArray, reward: FloatArray, group_reward: FloatArray, *, all_known: bool) -> None:
+    def _complete(self, slots: LongArray, batch: StepBatch, *, all_known: bool) -> None:
         """The steps before these decisions; agents that are new have none."""
+        records: Any = slice(batch.num_terminal, None)
         if not all_known:
             known = self._histories.count[slots] > 0
-            slots, reward, group_reward = slots[known], reward[known], group_reward[known]
+            slots, records = slots[known], batch.num_terminal + np.flatnonzero(known)
         last = self._histories.last[slots]
-        self._pool.reward[last] = reward
-        self._pool.group_reward[last] = group_reward
+        for name in self._followed:
+            self._pool[name][last] = getattr(batch, name)[records]
 
     def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray) -> _Finished:
         """Takes the terminal records; releases their rows that end no trajectory.
@@ -237,12 +238,12 @@ class AgentProcessor:
             if slot == NO_SLOT or histories.count[slot] == 0:
                 continue
             row, last, interrupted = int(rows[record]), histories.last[slot], bool(batch.interrupted[record])
-            pool.reward[last] = batch.reward[record]
-            pool.group_reward[last] = batch.group_reward[record]
-            pool.done[last] = True
-            pool.interrupted[last] = interrupted
+            for name in self._followed:
+                pool[name][last] = getattr(batch, name)[record]
+            pool["done"][last] = True
+            pool["interrupted"][last] = interrupted
             if self._memory_size:
-                pool.memory[row] = histories.memory[slot]
+                pool["memory"][row] = histories.memory[slot]
             finished.rows.append(histories.rows_of(slot))
             finished.bootstrap.append(row)
             finished.terminated.append(not interrupted)
@@ -275,7 +276,7 @@ class AgentProcessor:
         """The steps that begin with these decisions."""
         self._histories.append(slots, rows)
         if self._memory_size:
-            self._pool.memory[rows] = self._histories.memory[slots]
+            self._pool["memory"][rows] = self._histories.memory[slots]
             self._remember_slots(rows, slots)
 
     def _remember_slots(self, rows: LongArray, slots: LongArray) -> None:

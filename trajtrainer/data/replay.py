@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from trajtrainer.columns import Columns, Store, entries_of, num_bytes, sensor_name, spoil, zeros
 from trajtrainer.data.fifo import Fifo
-from trajtrainer.data.replay_sample import Sample
+from trajtrainer.data.replay_sample import NEXT_OBSERVATIONS, Sample
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, IntArray, LongArray
 
-_STEP_COLUMNS = ("mask", "continuous", "discrete", "reward", "group_reward", "interrupted")
-_SEQUENCE_COLUMNS = ("length", "memory", "critic_memory")
+_MEMORIES = ("memory", "critic_memory")
+_SEQUENCE_COLUMNS = ("length", *_MEMORIES)
 
 
 def rows_for(buffer_size: int, time_horizon: int) -> int:
@@ -64,26 +65,10 @@ class Replay:
         """
         if num_rows < 2:
             raise ValueError(f"num_rows is {num_rows}, expected at least 2: a step and the observation after it")
-        action = spec.action_spec
         self.num_rows = num_rows
         self.sequence_length = sequence_length
-        self._num_sensors = len(spec.observation_specs)
-        shapes: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
-            f"obs.{i}": (tuple(sensor.shape), dtype)
-            for i, (sensor, dtype) in enumerate(zip(spec.observation_specs, obs_dtypes, strict=True))
-        } | {
-            "mask": ((sum(action.discrete_branches),), np.bool_),
-            "continuous": ((action.continuous_size,), np.float32),
-            "discrete": ((action.discrete_size,), np.int32),
-            "reward": ((), np.float32),
-            "group_reward": ((), np.float32),
-            "terminated": ((), np.bool_),
-            "interrupted": ((), np.bool_),
-        }
-        # Zeros, not empty: pages are still only taken when written, and a saved file holds nothing but experience.
-        self._rows: dict[str, NDArray[Any]] = {
-            name: np.zeros((num_rows, *shape), dtype) for name, (shape, dtype) in shapes.items()
-        }
+        # Zeros, so that a saved file holds nothing but experience.
+        self._rows = zeros(entries_of(Store.REPLAY, spec, obs_dtypes), num_rows)
         # Rows are counted from the first one ever written; row r stands at r % R.
         self._sequences = Fifo(
             {
@@ -115,12 +100,12 @@ class Replay:
     @property
     def row_bytes(self) -> int:
         """Size of one row."""
-        return sum(column[0].nbytes for column in self._rows.values())
+        return num_bytes(self._rows.slice(0, 1))
 
     @property
     def num_bytes(self) -> int:
         """Size of all columns when full."""
-        return sum(column.nbytes for column in self._rows.values()) + self._sequences.num_bytes
+        return num_bytes(self._rows) + self._sequences.num_bytes
 
     def add(self, packed: PackedSteps, critic_memory: FloatArray | None = None) -> None:
         """Writes trajectories over the oldest rows. Of more than fit, the newest steps stay.
@@ -161,22 +146,18 @@ class Replay:
             real = (steps < lengths).reshape(-1)
             real = None if real.all() else real
         rows = rows % self.num_rows
-        columns, size = self._rows, len(rows)
+        size = len(rows)
         # Both observations by one index operation, around the ring's end.
         pairs = np.concatenate((rows, rows + 1))
-        seen = [columns[f"obs.{i}"].take(pairs, axis=0, mode="wrap") for i in range(self._num_sensors)]
+        sensors = range(len(self._rows.obs))
+        seen = [column.take(pairs, axis=0, mode="wrap") for column in self._rows.obs]
+        observed = {sensor_name(i): seen[i][:size] for i in sensors} | {
+            sensor_name(i, NEXT_OBSERVATIONS): seen[i][size:] for i in sensors
+        }
+        others = Columns({name: column for name, column in self._rows.items() if name not in observed})
         return Sample(
-            obs=tuple(column[:size] for column in seen),
-            next_obs=tuple(column[size:] for column in seen),
-            mask=_taken(columns["mask"], rows),
-            continuous=_taken(columns["continuous"], rows),
-            discrete=_taken(columns["discrete"], rows),
-            reward=columns["reward"].take(rows),
-            group_reward=columns["group_reward"].take(rows),
-            terminated=columns["terminated"].take(rows),
-            interrupted=columns["interrupted"].take(rows),
-            memory=_taken(self._sequences["memory"], numbers),
-            critic_memory=_taken(self._sequences["critic_memory"], numbers),
+            rows=others.take(rows).with_columns(observed),
+            sequences=Columns({name: self._sequences[name] for name in _MEMORIES}).take(numbers),
             real=real,
             sequence_length=length,
         )
@@ -193,7 +174,7 @@ class Replay:
             {
                 "start": step_rows[begins],
                 "length": sizes,
-                "memory": packed.memory[begins],
+                "memory": packed["memory"][begins],
                 "critic_memory": critic_memory,
             }
         )
@@ -208,7 +189,7 @@ class Replay:
         self._num_steps -= int(self._sequences["length"][:count].sum())
         if self._poison:
             end = int(starts[count]) if count < len(starts) else self._written
-            self._paint(np.arange(max(oldest, int(starts[0])), end))
+            spoil(self._rows, np.arange(max(oldest, int(starts[0])), end) % self.num_rows)
         self._sequences.drop(count)
 
     def _write(
@@ -217,20 +198,14 @@ class Replay:
         """Writes the steps and the observations after the trajectories that the indices choose."""
         rows, after = step_rows % self.num_rows, after_rows % self.num_rows
         if self._poison:
-            self._paint(after)  # of these only the observation means anything
-        for i in range(self._num_sensors):
-            column = self._rows[f"obs.{i}"]
-            column[rows] = packed.obs[i][steps]
-            column[after] = packed.bootstrap_obs[i][trajectories]
-        for name in _STEP_COLUMNS:
-            self._rows[name][rows] = getattr(packed, name)[steps]
-        self._rows["terminated"][rows] = (packed.done & ~packed.interrupted)[steps]
-
-    def _paint(self, rows: LongArray) -> None:
-        for column in self._rows.values():
-            kind = column.dtype.kind
-            paint = float("nan") if kind == "f" else 255 if kind == "u" else True if kind == "b" else -1
-            column[rows % self.num_rows] = paint
+            spoil(self._rows, after)  # of these only the observation means anything
+        for name, column in self._rows.items():
+            if name == "terminated":
+                column[rows] = (packed["done"] & ~packed["interrupted"])[steps]
+            else:
+                column[rows] = packed[name][steps]
+            if name in packed.bootstrap:
+                column[after] = packed.bootstrap[name][trajectories]
 
     def saved_columns(self) -> dict[str, list[NDArray[Any]]]:
         """What a file keeps: column -> its pieces, one after the other; views. Rows are those from the oldest
@@ -294,13 +269,6 @@ class Replay:
             or lengths.max() > self.sequence_length
         ):
             raise ValueError("sequences overlap, lie outside the rows or have another length")
-
-
-def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:
-    """``column[rows]``; columns without width are not looked up."""
-    if not column.shape[1]:
-        return np.zeros((len(rows), 0), column.dtype)
-    return column.take(rows, axis=0)
 
 
 def _check(column: NDArray[Any], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

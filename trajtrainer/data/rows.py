@@ -1,7 +1,6 @@
-"""The columns in which experience is written once, when it arrives (DESIGN.md section 2).
+"""The columns in which experience is written once, when it arrives.
 
-Letters: R rows of a pool, D sum of branch sizes, C continuous actions, K discrete branches, H memory size,
-O an observation's own shape.
+Letters: R rows of a pool, H memory size.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from trajtrainer.columns import Columns, Store, empty, entries_of, sensor_name, spoil
 from trajtrainer.errors import OutOfMemoryError
 from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
+from trajtrainer.steps import LongArray, ObservationArray
 
 RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
@@ -25,45 +25,19 @@ _MOST_SPARE_BYTES = 1 << 30
 # One of the waits for the learner: systems that do not interrupt a wait let signals through in between.
 _WAIT_S = 0.25
 
-_COLUMNS = (
-    "mask",
-    "continuous",
-    "discrete",
-    "log_prob",
-    "memory",
-    "reward",
-    "group_reward",
-    "group",
-    "done",
-    "interrupted",
-    "version",
-)
-
 
 class RowPool:
     """Rows of experience of one behaviour; a row is an agent's observation and what followed from it.
 
-    A row is filled in three moments: observation, mask, group and memory when it is allocated; action,
-    log-probabilities and policy version when the policy has decided; reward, group reward, done and interrupted
-    when the agent's next record arrives. A row that only bootstraps (the last observation of an episode) keeps
-    what its previous owner left in the other columns.
+    A row is filled in three moments (``columns.Moment``): when it is allocated, when the policy has decided, and when
+    the agent's next record arrives. A row that only bootstraps (the last observation of an episode) keeps what its
+    previous owner left in the columns of the later moments.
 
     Attributes:
-        obs: per sensor f32 or u8 [R, *O].
-        mask: bool [R, D], True = forbidden.
-        continuous: f32 [R, C], raw as sampled.
-        discrete: i32 [R, K].
-        log_prob: f32 [R, C + K].
-        memory: f32 [R, H], the recurrent memory before the step.
-        reward: f32 [R], received with the agent's next record.
-        group_reward: f32 [R], likewise.
-        group: i32 [R], of the agent when it observed; 0 for none.
-        done: bool [R], the episode ended with the next record.
-        interrupted: bool [R], it ended by its step limit.
-        version: i32 [R], of the policy that decided.
+        columns: the pool's subset of the table, R rows. Replaced when the pool grows: read it from the pool each time.
 
-    Columns are replaced when the pool grows: read them from the pool each time. One thread (the collector)
-    allocates and writes, another (the learner) may read handed-over rows and release them meanwhile.
+    One thread (the collector) allocates and writes, another (the learner) may read handed-over rows and release them
+    meanwhile.
 
     **Ownership.** ``allocate`` gives one reference to each row, ``retain`` adds one, ``release`` takes one; without
     references a row is free. The observation after a horizon cut is bootstrap of one trajectory and first row of the
@@ -77,18 +51,7 @@ class RowPool:
     own thread.
     """
 
-    obs: tuple[ObservationArray, ...]
-    mask: BoolArray
-    continuous: FloatArray
-    discrete: IntArray
-    log_prob: FloatArray
-    memory: FloatArray
-    reward: FloatArray
-    group_reward: FloatArray
-    group: IntArray
-    done: BoolArray
-    interrupted: BoolArray
-    version: IntArray
+    columns: Columns[NDArray[Any]]
 
     def __init__(
         self,
@@ -117,8 +80,6 @@ class RowPool:
             ValueError: ``obs_dtypes`` has another length than the spec has sensors, or a size is not positive.
             OutOfMemoryError: there is no memory for them.
         """
-        if len(obs_dtypes) != len(spec.observation_specs):
-            raise ValueError(f"{len(obs_dtypes)} dtypes for {len(spec.observation_specs)} sensors")
         if (capacity is not None and capacity < 1) or memory_size < 0 or (limit is not None and limit < 1):
             raise ValueError(f"capacity {capacity}, memory size {memory_size}, limit {limit}: expected positive sizes")
         self.limit = limit
@@ -127,7 +88,7 @@ class RowPool:
         self._changed = threading.Condition()
         self._closed = False
         self._held = 0
-        self._make_columns(spec, obs_dtypes, memory_size)
+        self.columns = empty(entries_of(Store.POOL, spec, obs_dtypes, memory_size=memory_size), 0)
         if capacity is None:
             capacity = max(1, min(_FIRST_ROWS, _FIRST_BYTES // self.row_bytes))
         self._references = np.zeros(0, np.int32)
@@ -135,21 +96,19 @@ class RowPool:
         self._next = 0
         self._grow(capacity if limit is None else min(capacity, limit))
 
-    def _make_columns(self, spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike], memory_size: int) -> None:
-        action = spec.action_spec
-        num_continuous, num_branches = action.continuous_size, action.discrete_size
-        self.obs = tuple(
-            np.empty((0, *sensor.shape), dtype)
-            for sensor, dtype in zip(spec.observation_specs, obs_dtypes, strict=True)
-        )
-        self.mask = np.empty((0, sum(action.discrete_branches)), np.bool_)
-        self.continuous = np.empty((0, num_continuous), np.float32)
-        self.discrete = np.empty((0, num_branches), np.int32)
-        self.log_prob = np.empty((0, num_continuous + num_branches), np.float32)
-        self.memory = np.empty((0, memory_size), np.float32)
-        self.reward, self.group_reward = np.empty(0, np.float32), np.empty(0, np.float32)
-        self.group, self.version = np.empty(0, np.int32), np.empty(0, np.int32)
-        self.done, self.interrupted = np.empty(0, np.bool_), np.empty(0, np.bool_)
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column as it is now, [R, ...]."""
+        return self.columns[name]
+
+    @property
+    def bootstrap_names(self) -> list[str]:
+        """Return the columns that tell what comes after a trajectory: those of its last observation."""
+        return [*(sensor_name(number) for number in range(len(self.obs))), "memory"]
+
+    @property
+    def obs(self) -> tuple[ObservationArray, ...]:
+        """Return the sensors' columns, f32 or u8 [R, *O]."""
+        return self.columns.obs
 
     @property
     def capacity(self) -> int:
@@ -173,11 +132,8 @@ class RowPool:
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row in all columns."""
-        return sum(column.itemsize * math.prod(column.shape[1:]) for column in self._columns())
-
-    def _columns(self) -> list[NDArray[Any]]:
-        return [*self.obs, *(getattr(self, name) for name in _COLUMNS)]
+        """Return the size of one row in all columns."""
+        return sum(column.itemsize * math.prod(column.shape[1:]) for column in self.columns.values())
 
     def allocate(self, n: int) -> LongArray:
         """Takes ``n`` free rows, each with one reference.
@@ -236,7 +192,7 @@ class RowPool:
             if not len(freed):
                 return
             if self._poison:
-                self._spoil(freed)
+                spoil(self.columns, freed)
             self._num_free += len(freed)
             self._changed.notify_all()
 
@@ -291,26 +247,19 @@ class RowPool:
         """Replaces every column by a longer one. Readers of the old ones are not disturbed."""
         old = self.capacity
         try:
-            longer = [_longer(column, capacity) for column in self._columns()]
+            self.columns = self.columns.map(lambda column: _longer(column, capacity))
         except MemoryError as error:
             raise OutOfMemoryError(
                 f"There is no memory for {capacity} rows of experience of {self.row_bytes} bytes each "
                 f"({capacity * self.row_bytes / 2**30:.1f} GiB). Make the observations smaller (pictures above all), "
                 "or buffer_size and time_horizon."
             ) from error
-        self.obs = tuple(longer[: len(self.obs)])
-        for name, column in zip(_COLUMNS, longer[len(self.obs) :], strict=True):
-            setattr(self, name, column)
         self._references = _longer(self._references, capacity)
         self._references[old:] = 0
         self._num_free += capacity - old
         self._next = old
         if self._poison:
-            self._spoil(np.arange(old, capacity))
-
-    def _spoil(self, rows: RowNumbers) -> None:
-        for column in self._columns():
-            column[rows] = _poison_of(column.dtype)
+            spoil(self.columns, np.arange(old, capacity))
 
     def _check(self, rows: RowNumbers) -> None:
         if len(np.unique(rows)) != len(rows):
@@ -323,11 +272,3 @@ def _longer(column: NDArray[Any], length: int) -> NDArray[Any]:
     longer = np.empty((length, *column.shape[1:]), column.dtype)
     longer[: len(column)] = column
     return longer
-
-
-def _poison_of(dtype: np.dtype[Any]) -> float | int | bool:
-    if dtype.kind == "f":
-        return float("nan")
-    if dtype.kind == "u":
-        return int(np.iinfo(dtype).max)
-    return True if dtype.kind == "b" else -1

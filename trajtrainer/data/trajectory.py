@@ -1,19 +1,20 @@
 """Trajectories as row numbers, and the packed steps gathered from them.
 
-Letters: S trajectories, B packed steps (of all of them), R rows of a pool, D sum of branch sizes, C continuous
-actions, K discrete branches, H memory size, O an observation's own shape.
+Letters: S trajectories, B packed steps (of all of them), O an observation's own shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from trajtrainer.columns import Columns
 from trajtrainer.data.rows import RowPool
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
+from trajtrainer.steps import BoolArray, IntArray, LongArray, ObservationArray
 
 
 @dataclass(slots=True)
@@ -59,88 +60,56 @@ class PackedSteps:
     """The experience of S trajectories, one after another without padding. Independent of the pool.
 
     Attributes:
-        obs: per sensor f32 or u8 [B, *O].
-        mask: bool [B, D], True = forbidden.
-        continuous: f32 [B, C], raw as sampled.
-        discrete: i32 [B, K].
-        log_prob: f32 [B, C + K], of the actions under the policy that decided.
-        memory: f32 [B, H], the recurrent memory before each step.
-        reward: f32 [B], for the step's action.
-        group_reward: f32 [B].
-        group: i32 [B], 0 for none.
-        done: bool [B], true at most in the last step of a trajectory.
-        interrupted: bool [B], done by the step limit.
-        version: i32 [B], of the policy that decided.
-        bootstrap_obs: per sensor [S, *O], the observation after the last step.
-        bootstrap_memory: f32 [S, H], the memory after the last step.
+        steps: the pool's columns, B rows.
+        bootstrap: ``obs`` and ``memory`` after the last step of each trajectory, S rows.
         offset: i32 [S + 1]; trajectory s is ``[offset[s]:offset[s + 1]]``.
         terminated: bool [S], as in ``TrajectoryBatch``.
         ended: bool [S].
         agent: i64 [S].
     """
 
-    obs: tuple[ObservationArray, ...]
-    mask: BoolArray
-    continuous: FloatArray
-    discrete: IntArray
-    log_prob: FloatArray
-    memory: FloatArray
-    reward: FloatArray
-    group_reward: FloatArray
-    group: IntArray
-    done: BoolArray
-    interrupted: BoolArray
-    version: IntArray
-    bootstrap_obs: tuple[ObservationArray, ...]
-    bootstrap_memory: FloatArray
+    steps: Columns[NDArray[Any]]
+    bootstrap: Columns[NDArray[Any]]
     offset: IntArray
     terminated: BoolArray
     ended: BoolArray
     agent: LongArray
 
     def __len__(self) -> int:
-        """B."""
-        return len(self.reward)
+        """Return B."""
+        return int(self.offset[-1])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column of the steps, [B, ...]."""
+        return self.steps[name]
+
+    @property
+    def obs(self) -> tuple[ObservationArray, ...]:
+        """Return the observations per sensor, f32 or u8 [B, *O]."""
+        return self.steps.obs
 
     @property
     def num_trajectories(self) -> int:
-        """S."""
+        """Return S."""
         return len(self.agent)
 
     @property
     def lengths(self) -> IntArray:
-        """i32 [S], steps of each trajectory."""
+        """Return the steps of each trajectory, i32 [S]."""
         return self.offset[1:] - self.offset[:-1]
 
     def trajectories(self, start: int, stop: int) -> PackedSteps:
-        """Trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Columns are views, ``offset`` begins at 0."""
+        """Return trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Columns are views."""
         first = int(self.offset[start])
-        steps, ends = slice(first, int(self.offset[stop])), slice(start, stop)
+        ends = slice(start, stop)
         return PackedSteps(
-            obs=tuple(column[steps] for column in self.obs),
-            mask=self.mask[steps],
-            continuous=self.continuous[steps],
-            discrete=self.discrete[steps],
-            log_prob=self.log_prob[steps],
-            memory=self.memory[steps],
-            reward=self.reward[steps],
-            group_reward=self.group_reward[steps],
-            group=self.group[steps],
-            done=self.done[steps],
-            interrupted=self.interrupted[steps],
-            version=self.version[steps],
-            bootstrap_obs=tuple(column[ends] for column in self.bootstrap_obs),
-            bootstrap_memory=self.bootstrap_memory[ends],
+            steps=self.steps.slice(first, int(self.offset[stop])),
+            bootstrap=self.bootstrap.slice(start, stop),
             offset=self.offset[start : stop + 1] - np.int32(first),
             terminated=self.terminated[ends],
             ended=self.ended[ends],
             agent=self.agent[ends],
         )
-
-    def split(self, max_trajectories: int) -> Iterator[PackedSteps]:
-        """Views of at most ``max_trajectories`` trajectories each, in order."""
-        for start in range(0, self.num_trajectories, max_trajectories):
-            yield self.trajectories(start, min(start + max_trajectories, self.num_trajectories))
 
 
 def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
@@ -165,35 +134,39 @@ def offsets(lengths: IntArray | LongArray) -> IntArray:
     return offset
 
 
-def gather(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> PackedSteps:
-    """Copies the trajectories of one or more batches out of the pool: one index operation per column.
+def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDArray[Any]] | None = None) -> PackedSteps:
+    """Copy the trajectories of one or more batches out of the pool: one index operation per column.
 
     The rows remain held; call ``release`` afterwards.
+
+    Args:
+        pool: where the rows stand.
+        batches: at least one.
+        into: columns of as many rows as there are steps; those of the pool's types are filled and become part of the
+            result instead of new ones.
     """
     batch = join(batches)
     # Once to the machine's index type, instead of once per column.
     rows = batch.rows.astype(np.intp)
     bootstrap = batch.bootstrap.astype(np.intp)
     return PackedSteps(
-        obs=tuple(column.take(rows, axis=0) for column in pool.obs),
-        mask=pool.mask.take(rows, axis=0),
-        continuous=pool.continuous.take(rows, axis=0),
-        discrete=pool.discrete.take(rows, axis=0),
-        log_prob=pool.log_prob.take(rows, axis=0),
-        memory=pool.memory.take(rows, axis=0),
-        reward=pool.reward.take(rows),
-        group_reward=pool.group_reward.take(rows),
-        group=pool.group.take(rows),
-        done=pool.done.take(rows),
-        interrupted=pool.interrupted.take(rows),
-        version=pool.version.take(rows),
-        bootstrap_obs=tuple(column.take(bootstrap, axis=0) for column in pool.obs),
-        bootstrap_memory=pool.memory.take(bootstrap, axis=0),
+        steps=Columns({name: _gathered(column, rows, into, name) for name, column in pool.columns.items()}),
+        bootstrap=Columns({name: pool[name].take(bootstrap, axis=0) for name in pool.bootstrap_names}),
         offset=batch.offset,
         terminated=batch.terminated,
         ended=batch.ended,
         agent=batch.agent,
     )
+
+
+def _gathered(
+    column: NDArray[Any], rows: NDArray[np.intp], into: Columns[NDArray[Any]] | None, name: str
+) -> NDArray[Any]:
+    place = None if into is None else into.get(name)
+    if place is None or place.dtype != column.dtype:
+        return column.take(rows, axis=0)
+    # With the default mode numpy would fill a buffer first.
+    return column.take(rows, axis=0, out=place, mode="clip")
 
 
 def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
@@ -203,19 +176,3 @@ def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
     # Two calls, because a row can be a step of one trajectory and the bootstrap of the one before.
     pool.release(np.concatenate([batch.rows for batch in batches]))
     pool.release(np.concatenate([batch.bootstrap for batch in batches]))
-
-
-def concatenate(parts: Sequence[PackedSteps]) -> PackedSteps:
-    """One PackedSteps of several, in order (copied unless there is only one). At least one."""
-    if len(parts) == 1:
-        return parts[0]
-    columns: dict[str, Any] = {}
-    for field in fields(PackedSteps):
-        values = [getattr(part, field.name) for part in parts]
-        if field.name == "offset":
-            columns[field.name] = offsets(np.concatenate([part.lengths for part in parts]))
-        elif isinstance(values[0], tuple):
-            columns[field.name] = tuple(np.concatenate(sensor) for sensor in zip(*values, strict=True))
-        else:
-            columns[field.name] = np.concatenate(values)
-    return PackedSteps(**columns)

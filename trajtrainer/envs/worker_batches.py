@@ -4,19 +4,21 @@ A block begins with int32 numbers: how many behaviours, then for each its place 
 rows it has. The columns follow, each at a multiple of 64 bytes. Both ends announce the same behaviours in the same
 order, so these numbers tell where everything is.
 
-Letters: N agents, T terminal rows, D sum of branch sizes, C continuous actions, K discrete branches.
+Letters: N agents, T terminal rows.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.columns import Columns, Entry, Store, entries_of
 from trajtrainer.envs.shared_block import SharedBlock
 from trajtrainer.spec import ActionSpec, BehaviorSpec
 from trajtrainer.steps import ActionBatch, StepBatch
@@ -26,22 +28,23 @@ _NUMBER = struct.Struct("<i")
 # Arrays over a block are kept for so many different row counts. Most messages have the counts of one before them.
 _MOST_KEPT = 64
 
+# The fields of a step batch that are columns, but for its observations.
+_FIELDS = tuple(field.name for field in fields(StepBatch) if field.name not in ("obs", "num_terminal"))
+
 Batch = TypeVar("Batch")
 
 
-class Column(NamedTuple):
-    """One column: its type and the shape of an entry; which of a batch's counts is its length."""
+# Name -> type and shape of an entry.
+_Entries = Mapping[str, Entry]
 
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    length: int = 0
+_INTERRUPTED = "interrupted"  # the one column with T rows
 
 
 class _Layout(NamedTuple):
     """What a behaviour's columns are."""
 
     behavior_id: str
-    columns: tuple[Column, ...]
+    entries: _Entries
 
 
 class _Block(Generic[Batch]):
@@ -77,9 +80,9 @@ class _Block(Generic[Batch]):
         self.forget()
         self.block.close()
 
-    def _add(self, behavior_id: str, columns: tuple[Column, ...]) -> None:
+    def _add(self, behavior_id: str, entries: _Entries) -> None:
         self._places[behavior_id] = len(self._layouts)
-        self._layouts.append(_Layout(behavior_id, columns))
+        self._layouts.append(_Layout(behavior_id, entries))
 
     def _header(self, counts: Mapping[str, tuple[int, ...]]) -> bytes:
         numbers = [len(counts)]
@@ -96,7 +99,9 @@ class _Block(Generic[Batch]):
 
     def _size(self, header: bytes) -> int:
         return _aligned(len(header)) + sum(
-            _size_of(column, counts) for layout, counts in self._parts(header) for column in layout.columns
+            _size_of(name, entry, counts)
+            for layout, counts in self._parts(header)
+            for name, entry in layout.entries.items()
         )
 
     def _batches(self, header: bytes) -> dict[str, Batch]:
@@ -112,12 +117,12 @@ class _Block(Generic[Batch]):
         position = _aligned(len(header))
         batches: dict[str, Batch] = {}
         for layout, counts in self._parts(header):
-            arrays: list[NDArray[Any]] = []
-            for column in layout.columns:
-                shape = (counts[column.length], *column.shape)
-                arrays.append(np.ndarray(shape, column.dtype, self.block.buffer, position))
-                position += _size_of(column, counts)
-            batches[layout.behavior_id] = self._batch(arrays, counts)
+            arrays: dict[str, NDArray[Any]] = {}
+            for name, entry in layout.entries.items():
+                shape = (_length(name, counts), *entry.shape)
+                arrays[name] = np.ndarray(shape, entry.dtype, self.block.buffer, position)
+                position += _size_of(name, entry, counts)
+            batches[layout.behavior_id] = self._batch(Columns(arrays), counts)
         return batches
 
     def _parts(self, header: bytes) -> list[tuple[_Layout, tuple[int, ...]]]:
@@ -127,7 +132,7 @@ class _Block(Generic[Batch]):
             (self._layouts[numbers[at]], numbers[at + 1 : at + step]) for at in range(1, 1 + numbers[0] * step, step)
         ]
 
-    def _batch(self, columns: list[NDArray[Any]], counts: tuple[int, ...]) -> Batch:
+    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> Batch:
         raise NotImplementedError
 
 
@@ -138,15 +143,8 @@ class EventBlock(_Block[StepBatch]):
 
     def announce(self, behavior_id: str, spec: BehaviorSpec, types: Sequence[str]) -> None:
         """A behaviour of which agents may come from now on; ``types`` are the numpy types of its observations."""
-        long, number, integer, boolean = (np.dtype(name) for name in ("<i8", "<f4", "<i4", "?"))
-        one = Column(number, ())
-        mask = Column(boolean, (sum(spec.action_spec.discrete_branches),))
-        observations = [
-            Column(np.dtype(name), tuple(sensor.shape))
-            for name, sensor in zip(types, spec.observation_specs, strict=True)
-        ]
-        fixed = (Column(long, ()), one, Column(integer, ()), one, mask, Column(boolean, (), 1))
-        self._add(behavior_id, (*fixed, *observations))
+        entries = entries_of(Store.EVENT, spec, types)
+        self._add(behavior_id, {**entries, _INTERRUPTED: Entry(np.dtype("?"), ())})
 
     def room_for(self, steps: Mapping[str, StepBatch]) -> int:
         """How many bytes ``write`` needs."""
@@ -156,12 +154,8 @@ class EventBlock(_Block[StepBatch]):
         """Puts batches of announced behaviours into the block, which must have room for them."""
         header = self._header(_counts(steps))
         for target, source in zip(self._batches(header).values(), steps.values(), strict=True):
-            target.agent[:] = source.agent
-            target.reward[:] = source.reward
-            target.group[:] = source.group
-            target.group_reward[:] = source.group_reward
-            target.mask[:] = source.mask
-            target.interrupted[:] = source.interrupted
+            for name in _FIELDS:
+                getattr(target, name)[:] = getattr(source, name)
             for column, values in zip(target.obs, source.obs, strict=True):
                 column[:] = values
         self._write_header(header)
@@ -170,18 +164,8 @@ class EventBlock(_Block[StepBatch]):
         """What was written last, as arrays over the block: they change with the next ``write``."""
         return dict(self._batches(self._read_header()))
 
-    def _batch(self, columns: list[NDArray[Any]], counts: tuple[int, ...]) -> StepBatch:
-        agent, reward, group, group_reward, mask, interrupted, *observations = columns
-        return StepBatch(
-            agent=agent,
-            obs=tuple(observations),
-            reward=reward,
-            group=group,
-            group_reward=group_reward,
-            mask=mask,
-            interrupted=interrupted,
-            num_terminal=counts[1],
-        )
+    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> StepBatch:
+        return StepBatch(obs=columns.obs, num_terminal=counts[1], **{name: columns[name] for name in _FIELDS})
 
 
 class ActionBlock(_Block[ActionBatch]):
@@ -191,8 +175,8 @@ class ActionBlock(_Block[ActionBatch]):
 
     def announce(self, behavior_id: str, spec: ActionSpec) -> None:
         """A behaviour for which actions may come from now on."""
-        continuous = Column(np.dtype("<f4"), (spec.continuous_size,))
-        self._add(behavior_id, (continuous, Column(np.dtype("<i4"), (spec.discrete_size,))))
+        continuous = Entry(np.dtype("<f4"), (spec.continuous_size,))
+        self._add(behavior_id, {"continuous": continuous, "discrete": Entry(np.dtype("<i4"), (spec.discrete_size,))})
 
     def room_for(self, actions: Mapping[str, ActionBatch]) -> int:
         """How many bytes ``write`` needs."""
@@ -210,8 +194,8 @@ class ActionBlock(_Block[ActionBatch]):
         """What was written last, only what an environment needs of it: ``env_continuous`` and ``discrete``."""
         return dict(self._batches(self._read_header()))
 
-    def _batch(self, columns: list[NDArray[Any]], counts: tuple[int, ...]) -> ActionBatch:
-        continuous, discrete = columns
+    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> ActionBatch:
+        continuous, discrete = columns["continuous"], columns["discrete"]
         nothing = np.zeros((counts[0], 0), np.float32)
         return ActionBatch(continuous, discrete, continuous, nothing, nothing[:, :0].sum(1), nothing, 0)
 
@@ -220,8 +204,12 @@ def _counts(steps: Mapping[str, StepBatch]) -> dict[str, tuple[int, int]]:
     return {name: (len(batch), batch.num_terminal) for name, batch in steps.items()}
 
 
-def _size_of(column: Column, counts: tuple[int, ...]) -> int:
-    return _aligned(counts[column.length] * prod(column.shape) * column.dtype.itemsize)
+def _length(name: str, counts: tuple[int, ...]) -> int:
+    return counts[name == _INTERRUPTED]
+
+
+def _size_of(name: str, entry: Entry, counts: tuple[int, ...]) -> int:
+    return _aligned(_length(name, counts) * prod(entry.shape) * entry.dtype.itemsize)
 
 
 def _aligned(size: int) -> int:

@@ -15,4 +15,5 @@ class ExtrinsicReward(RewardSignal):
         super().__init__("extrinsic", gamma=settings.gamma, strength=settings.strength)
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
-        return packed.reward + packed.group_reward
+        rewards: FloatArray = packed["reward"] + packed["group_reward"]
+        return rewards

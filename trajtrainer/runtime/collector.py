@@ -223,7 +223,7 @@ class Collector:
             if update is not None:
                 behavior.policy.load(update)
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
-            actions = behavior.policy.act(*_inputs(parts), behavior.pool.memory[rows])
+            actions = behavior.policy.act(*_inputs(parts), behavior.pool["memory"][rows])
             behavior.processor.acted(rows, actions)
             behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0

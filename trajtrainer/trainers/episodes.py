@@ -84,7 +84,7 @@ class EpisodeRecord:
             titles: of the reward signals, as in tags.
             rewards: f32 [len(titles), B], times strength.
         """
-        everything = np.concatenate([packed.reward[None], rewards])
+        everything = np.concatenate([packed["reward"][None], rewards])
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return

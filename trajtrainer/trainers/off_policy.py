@@ -101,7 +101,7 @@ class OffPolicyTrainer(RLTrainer):
 
     def _learn_from(self, packed: PackedSteps, rewards: FloatArray) -> bool:  # noqa: ARG002
         obs = [torch.from_numpy(column).to(self._device) for column in packed.obs]
-        bootstrap_obs = [torch.from_numpy(column).to(self._device) for column in packed.bootstrap_obs]
+        bootstrap_obs = [torch.from_numpy(column).to(self._device) for column in packed.bootstrap.obs]
         normalizes = self.settings.network_settings.normalize
         if normalizes:
             self.actor.update_normalization(obs)

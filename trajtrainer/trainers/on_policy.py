@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.algos.losses import explained_variance, normalized
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo import PPO, Coefficients
 from trajtrainer.algos.returns import gae
+from trajtrainer.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
@@ -66,7 +68,7 @@ class OnPolicyTrainer(RLTrainer):
         self._values = ValueEstimator(self._critic, length)
         self._buffer = UpdateBuffer(
             self.spec,
-            [torch.from_numpy(np.empty(0, column.dtype)).dtype for column in self.pool.obs],
+            [column.dtype for column in self.pool.obs],
             num_signals=len(self.signals),
             sequence_length=length,
             memory_size=self.actor.memory_size,
@@ -100,9 +102,12 @@ class OnPolicyTrainer(RLTrainer):
         batches = [item for item in self.trajectories.waiting() if isinstance(item, TrajectoryBatch)]
         return rows + length * sum(int(sequence_offsets(batch.lengths, length)[-1]) for batch in batches)
 
+    def _room(self, num_steps: int) -> Columns[NDArray[Any]] | None:
+        return self._buffer.room(num_steps) if self.should_still_train else None
+
     def _learn_from(self, packed: PackedSteps, rewards: FloatArray) -> bool:
         obs = [torch.from_numpy(column).to(self._device) for column in packed.obs]
-        bootstrap_obs = [torch.from_numpy(column).to(self._device) for column in packed.bootstrap_obs]
+        bootstrap_obs = [torch.from_numpy(column).to(self._device) for column in packed.bootstrap.obs]
         normalizes = self.settings.network_settings.normalize
         if normalizes:
             self._update_normalizers(obs)
@@ -121,7 +126,7 @@ class OnPolicyTrainer(RLTrainer):
             advantage=advantage.mean(0),
             critic_memory=estimates.memory,
         )
-        self._buffer.append(packed, obs, targets)
+        self._buffer.append(packed, targets)
         means = np.add.reduceat(estimates.values, packed.offset[:-1], axis=1) / packed.lengths
         for signal, values in zip(self.signals, means, strict=True):
             self._reporter.add_many(f"Policy/{signal.title} Value Estimate", values)

@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trajtrainer.algos.minibatch import torch_dtype
 from trajtrainer.algos.transitions import Transitions
+from trajtrainer.columns import sensor_name
 from trajtrainer.data.replay import Replay
-from trajtrainer.data.replay_sample import Sample
+from trajtrainer.data.replay_sample import NEXT_OBSERVATIONS, Sample
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.steps import FloatArray, LongArray
 
@@ -74,8 +76,8 @@ class ReplayBatches:
         sensors = range(len(sample.obs))
         return [
             Transitions(
-                obs=tuple(columns[f"obs.{i}"][k] for i in sensors),
-                next_obs=tuple(columns[f"next_obs.{i}"][k] for i in sensors),
+                obs=tuple(columns[sensor_name(i)][k] for i in sensors),
+                next_obs=tuple(columns[sensor_name(i, NEXT_OBSERVATIONS)][k] for i in sensors),
                 mask=columns["mask"][k],
                 continuous=columns["continuous"][k],
                 discrete=columns["discrete"][k],
@@ -91,24 +93,16 @@ class ReplayBatches:
         ]
 
     def _columns(self, sample: Sample) -> dict[str, Tensor]:
-        columns = {f"obs.{i}": self._tensor(one) for i, one in enumerate(sample.obs)}
-        columns |= {f"next_obs.{i}": self._tensor(one) for i, one in enumerate(sample.next_obs)}
-        columns |= {
-            "mask": self._tensor(sample.mask),
-            "continuous": self._tensor(sample.continuous),
-            "discrete": self._tensor(sample.discrete).to(torch.int64),
-            "noise": self._normal(len(sample)),
-        }
-        if sample.memory.shape[1]:
-            columns["memory"] = self._tensor(sample.memory)
-            columns["critic_memory"] = self._tensor(sample.critic_memory)
+        columns = {name: self._tensor(one) for name, one in sample.rows.items()}
+        columns["noise"] = self._normal(len(sample))
+        columns |= {name: self._tensor(one) for name, one in sample.sequences.items() if one.shape[1]}
         if sample.real is not None:
             columns["loss_mask"] = self._tensor(sample.real).float()
         return columns
 
     def _signal_columns(self, sample: Sample) -> dict[str, Tensor]:
         """``rewards`` and ``discount``, [V, rows]."""
-        goes_on = ~(sample.terminated & self._ends)
+        goes_on = ~(sample.rows["terminated"] & self._ends)
         return {"rewards": self._tensor(self._rewards(sample)), "discount": self._tensor(self._gamma * goes_on)}
 
     def _rewards(self, sample: Sample) -> FloatArray:
@@ -130,7 +124,7 @@ class ReplayBatches:
         return torch.randn(rows, self._action_size, generator=self._noise, device=self._device)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        return torch.from_numpy(array).to(self._device, torch_dtype(array.dtype))
 
     def rng_states(self) -> dict[str, Tensor]:
         """Name -> state of each random generator."""

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trajtrainer.columns import Columns
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
 from trajtrainer.errors import CheckpointError
@@ -134,6 +136,10 @@ class RLTrainer(ABC):
         Returns:
             Whether weights that the acting side uses (normalisers) have changed.
         """
+
+    def _room(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
+        """Where the algorithm would have the columns of the next steps; None for anywhere."""
+        return None
 
     @abstractmethod
     def _is_ready(self) -> bool:
@@ -287,10 +293,13 @@ class RLTrainer(ABC):
         """Copies trajectories out of the pool, those between two aborts together, and gives their rows back."""
         parts: list[PackedSteps | EpisodesAborted] = []
         batches: list[TrajectoryBatch] = []
+        room = self._room(sum(item.num_steps for item in items if isinstance(item, TrajectoryBatch)))
+        end = 0
         for is_batch, group in groupby(items, lambda item: isinstance(item, TrajectoryBatch)):
             if is_batch:
                 found = [item for item in group if isinstance(item, TrajectoryBatch)]
-                parts.append(gather(self.pool, found))
+                start, end = end, end + sum(batch.num_steps for batch in found)
+                parts.append(gather(self.pool, found, None if room is None else room.slice(start, end)))
                 batches += found
             else:
                 parts += [item for item in group if isinstance(item, EpisodesAborted)]
@@ -341,7 +350,7 @@ class RLTrainer(ABC):
         return self._learn_from(packed, rewards[:, : len(packed)])
 
     def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
-        if not self._group_rewards_seen and packed.group_reward.any():
+        if not self._group_rewards_seen and packed["group_reward"].any():
             self._group_rewards_seen = True
             logger.warning(
                 "Behavior %r receives group rewards, which %s counts as each agent's own. The trainer 'poca' is made "

@@ -1,19 +1,22 @@
 """What an on-policy trainer has gathered for its next update: columns on the networks' device.
 
-Letters: N rows so far (padding included), L sequence length, Q = N / L sequences, B packed steps, V reward signals, H
-memory size, C continuous actions, K discrete branches, D sum of branch sizes, O an observation's own shape.
+Letters: N rows so far (padding included), L sequence length, Q = N / L sequences, B packed steps, V reward signals,
+H memory size, O an observation's own shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.minibatch import Minibatch, torch_dtype
+from trajtrainer.columns import Columns, Entry, Store, entries_of, sensor_name
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, LongArray
@@ -52,7 +55,7 @@ class UpdateBuffer:
     def __init__(
         self,
         spec: BehaviorSpec,
-        obs_dtypes: Sequence[torch.dtype],
+        obs_dtypes: Sequence[DTypeLike],
         *,
         num_signals: int,
         sequence_length: int,
@@ -65,7 +68,7 @@ class UpdateBuffer:
 
         Args:
             spec: of the behaviour.
-            obs_dtypes: per sensor, float32 or uint8.
+            obs_dtypes: per sensor, f32 or u8.
             num_signals: V.
             sequence_length: L.
             memory_size: H of the actor; 0 without a memory.
@@ -73,26 +76,17 @@ class UpdateBuffer:
             capacity: rows.
             device: of the networks.
         """
-        action = spec.action_spec
-        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            f"obs.{i}": (tuple(sensor.shape), dtype)
-            for i, (sensor, dtype) in enumerate(zip(spec.observation_specs, obs_dtypes, strict=True))
-        }
-        shapes |= {
-            "mask": ((sum(action.discrete_branches),), torch.bool),
-            "continuous": ((action.continuous_size,), torch.float32),
-            "discrete": ((action.discrete_size,), torch.int64),
-            "log_prob": ((action.continuous_size + action.discrete_size,), torch.float32),
-            "returns": ((num_signals,), torch.float32),
-            "value": ((num_signals,), torch.float32),
-            "advantage": ((), torch.float32),
-        }
+        entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals)
         if memory_size:
-            shapes["loss_mask"] = ((), torch.float32)
+            entries["loss_mask"] = Entry(np.dtype(np.float32), ())
         capacity = -(-capacity // sequence_length) * sequence_length
         self._device = device
-        self._num_sensors = len(obs_dtypes)
-        self._rows = {name: torch.zeros(capacity, *s, dtype=t, device=device) for name, (s, t) in shapes.items()}
+        self._rows = Columns(
+            {
+                name: torch.zeros(capacity, *entry.shape, dtype=torch_dtype(entry.dtype), device=device)
+                for name, entry in entries.items()
+            }
+        )
         self._sequences = {
             name: torch.zeros(capacity // sequence_length, size, device=device)
             for name, size in (("memory", memory_size), ("critic_memory", critic_memory_size))
@@ -112,14 +106,13 @@ class UpdateBuffer:
         return len(self._rows["advantage"])
 
     def column(self, name: str) -> Tensor:
-        """The filled rows of ``obs.<i>``, ``mask``, ``continuous``, ``discrete``, ``log_prob``, ``returns`` [N, V],
-        ``value`` [N, V], ``advantage`` or ``loss_mask``: a view."""
+        """Return the filled rows of a column, or of ``loss_mask`` where there is a memory, [N, ...]: a view."""
         return self._rows[name][: self.num_rows]
 
     @property
     def observations(self) -> tuple[Tensor, ...]:
-        """The filled rows per sensor [N, *O]: views."""
-        return tuple(self.column(f"obs.{number}") for number in range(self._num_sensors))
+        """Return the filled rows per sensor [N, *O]: views."""
+        return tuple(column[: self.num_rows] for column in self._rows.obs)
 
     def sequences(self, name: str) -> Tensor:
         """The filled entries of ``memory`` or ``critic_memory``, f32 [Q, H]: a view."""
@@ -130,39 +123,44 @@ class UpdateBuffer:
         """f32 [N], 0 in padding; None where there is none."""
         return self.column("loss_mask") if "loss_mask" in self._rows else None
 
-    def append(self, packed: PackedSteps, obs: Sequence[Tensor], targets: Targets) -> None:
+    def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:
+        """Return where the next steps can be written directly, which saves ``append`` a copy of them.
+
+        Returns:
+            Views of the next ``num_steps`` rows; None where steps do not simply follow one another (padding), or stand
+            on another device.
+        """
+        if self.sequence_length > 1 or self._device.type != "cpu":
+            return None
+        self._reserve(self.num_rows + num_steps)
+        return self._rows.slice(self.num_rows, self.num_rows + num_steps).map(Tensor.numpy)
+
+    def append(self, packed: PackedSteps, targets: Targets) -> None:
         """Adds the rows of trajectories.
 
         Args:
-            packed: the steps.
-            obs: their observations, as tensors.
+            packed: the steps; columns that were gathered into ``room`` stay where they are.
             targets: of the same steps.
         """
         first = sequence_offsets(packed.lengths, self.sequence_length)
         start, stop = self.num_rows, self.num_rows + int(first[-1]) * self.sequence_length
         self._reserve(stop)
         where = self._places(packed, first, start, stop)
-        columns = {f"obs.{i}": one for i, one in enumerate(obs)} | {
-            "mask": torch.from_numpy(packed.mask),
-            "continuous": torch.from_numpy(packed.continuous),
-            "discrete": torch.from_numpy(packed.discrete),
-            "log_prob": torch.from_numpy(packed.log_prob),
-            "returns": torch.from_numpy(targets.returns.T),
-            "value": torch.from_numpy(targets.value.T),
-            "advantage": torch.from_numpy(targets.advantage),
-        }
-        if "loss_mask" in self._rows:
-            columns["loss_mask"] = torch.ones(len(packed))
+        learned = {"returns": targets.returns.T, "value": targets.value.T, "advantage": targets.advantage}
         for name, column in self._rows.items():
+            if name == "loss_mask":
+                values = torch.ones(len(packed))
+            else:
+                values = torch.from_numpy(learned[name] if name in learned else packed[name])
             if isinstance(where, Tensor):
                 column[start:stop] = 0
-                column[where] = columns[name].to(self._device, column.dtype)
-            else:
-                column[where] = columns[name]
+                column[where] = values.to(self._device, column.dtype)
+            elif values.data_ptr() != column[where].data_ptr():
+                column[where] = values
         if "memory" in self._sequences:
             begins = _sequence_begins(packed, self.sequence_length)
             self._sequences["memory"][self.num_sequences : stop // self.sequence_length] = torch.from_numpy(
-                packed.memory[begins]
+                packed["memory"][begins]
             )
         if targets.critic_memory is not None:
             self._sequences["critic_memory"][self.num_sequences : stop // self.sequence_length] = targets.critic_memory
@@ -197,7 +195,7 @@ class UpdateBuffer:
 
     def _minibatch(self, part: dict[str, Tensor]) -> Minibatch:
         return Minibatch(
-            obs=tuple(part[f"obs.{i}"] for i in range(self._num_sensors)),
+            obs=tuple(part[sensor_name(i)] for i in range(len(self._rows.obs))),
             mask=part["mask"],
             continuous=part["continuous"],
             discrete=part["discrete"],
@@ -224,7 +222,7 @@ class UpdateBuffer:
         if rows <= self.capacity:
             return
         capacity = -(-max(rows, 2 * self.capacity) // self.sequence_length) * self.sequence_length
-        self._rows = {name: _longer(column, capacity) for name, column in self._rows.items()}
+        self._rows = self._rows.map(lambda column: _longer(column, capacity))
         sequences = capacity // self.sequence_length
         self._sequences = {name: _longer(column, sequences) for name, column in self._sequences.items()}
 

@@ -70,7 +70,7 @@ class ValueEstimator:
         """Every step starts from the memory that was stored with it, so the steps need not go in sequence."""
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
-        memory = torch.from_numpy(np.concatenate([packed.memory, packed.bootstrap_memory])).to(device)
+        memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
         parts = [self._critic(part[:-1], part[-1])[0] for part in _parts([*everything, memory])]
         values = _numpy(torch.cat(parts, 1))
         return Estimates(values[:, : len(packed)], values[:, len(packed) :], None)
