@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tests.data.streams import OBS_DTYPES, mixed_spec
+from tests.trainers.acting import Acting
 from trajtrainer import columns
-from trajtrainer.columns import Columns, Moment, Store, concatenate, entries_of
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.ppo import PPO
+from trajtrainer.algos.sac import SAC
+from trajtrainer.columns import Column, Columns, Moment, Store, concatenate, entries_of
+from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
+from trajtrainer.sim.basic import Basic
+from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.simulation import SimulationOptions
 from trajtrainer.steps import ActionBatch, StepBatch
 
 
@@ -55,3 +65,43 @@ def test_entries_have_the_shapes_of_the_behavior() -> None:
     assert [entries[name].dtype for name in ("obs.0", "obs.1")] == list(OBS_DTYPES)
     with pytest.raises(ValueError, match="sensors"):
         entries_of(Store.POOL, mixed_spec(), [np.float32])
+
+
+@pytest.mark.parametrize(("kind", "update"), [("ppo", PPO.update), ("sac", SAC.update)])
+def test_a_new_column_is_one_line_and_comes_to_the_learner(
+    kind: str, update: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = Store.POOL | Store.UPDATE | Store.REPLAY
+    monkeypatch.setattr(columns, "TABLE", [*columns.TABLE, Column("entropy", "<f4", (), Moment.DECIDED, stores)])
+    learner: type[Any] = {"ppo": PPO, "sac": SAC}[kind]
+    seen: list[Minibatch] = []
+
+    def watched(self: Any, minibatch: Minibatch, *rest: Any, **options: Any) -> Any:
+        seen.append(minibatch)
+        return update(self, minibatch, *rest, **options)
+
+    monkeypatch.setattr(learner, "update", watched)
+    hyper: Any = PPOHyperparameters(batch_size=16, buffer_size=64)
+    if kind == "sac":
+        hyper = SACHyperparameters(batch_size=16, buffer_size=1000, buffer_init_steps=32)
+    settings = TrainerSettings(trainer_type=kind, hyperparameters=hyper, time_horizon=8)
+    simulation = Basic(SimulationOptions(), np.random.default_rng(0), EnvironmentParameters())
+    acting = Acting(simulation, settings)
+    positions: list[int] = []
+    act = acting.policy.act
+
+    def numbered(obs: tuple[Any, ...], *rest: Any) -> ActionBatch:
+        actions = act(obs, *rest)
+        actions.entropy[:] = np.arange(len(positions), len(positions) + len(actions))
+        positions.extend(obs[0].argmax(1).tolist())
+        return actions
+
+    monkeypatch.setattr(acting.policy, "act", numbered)
+    while not seen:
+        acting.step()
+        acting.trainer.advance()
+    for minibatch in seen:
+        numbers = minibatch["entropy"].int().tolist()
+        assert len(numbers) == len(minibatch) == 16
+        observed = minibatch.obs[0].argmax(1).tolist()
+        assert [positions[number] for number in numbers] == observed, "each row has that of its own decision"

@@ -17,7 +17,7 @@ LAYERS: list[list[set[str]]] = [
     [{"runtime"}],
     [{"trainers"}, {"export"}],
     [{"rewards"}],
-    [{"algos"}],
+    [{"algos", "fast"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}, {"queues"}],
     [{"settings"}],
     [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns"}],

@@ -22,7 +22,7 @@ from trajtrainer.spec import BehaviorSpec
 A = TypeVar("A")
 B = TypeVar("B")
 
-OBSERVATIONS = "obs"
+OBSERVATIONS, NEXT_OBSERVATIONS = "obs", "next_obs"
 
 
 class Store(enum.Flag):

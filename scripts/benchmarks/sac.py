@@ -15,9 +15,10 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 
 from scripts.benchmarks.ppo import Case, train
 from scripts.benchmarks.report import RUNS, Row, interleaved
+from tests.algos.minibatches import minibatch_of
 from tests.data.packing import packed_steps
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import SAC, make_networks
-from trajtrainer.algos.transitions import Transitions
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
@@ -83,9 +84,9 @@ def _sac(hidden: int, layers: int, *, stacked: bool) -> SAC:
     return SAC(*make_networks(_spec(), settings), settings, stacked=stacked)
 
 
-def _batch(size: int) -> Transitions:
+def _batch(size: int) -> Minibatch:
     generator = torch.Generator().manual_seed(0)
-    return Transitions(
+    return minibatch_of(
         obs=(torch.randn(size, OBSERVATIONS, generator=generator),),
         next_obs=(torch.randn(size, OBSERVATIONS, generator=generator),),
         mask=torch.zeros(size, 0, dtype=torch.bool),

@@ -14,6 +14,7 @@ from attrs import evolve
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from torch import Tensor, nn
 
+from tests.algos.minibatches import minibatch_of
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo import PPO
 from trajtrainer.export.checkpoint_interop import from_peer
@@ -147,7 +148,7 @@ def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Mi
     signals = [kind.value for kind in settings.reward_signals]
     returns = torch.tensor(np.stack([arrays[f"returns__{s}"] for s in signals]), dtype=torch.float32)
     log_probs = [arrays["continuous_log_probs"], arrays["discrete_log_probs"]]
-    return Minibatch(
+    return minibatch_of(
         obs=tuple(torch.tensor(arrays[f"obs__{i}"]) for i in range(len(spec.observation_specs))),
         mask=torch.tensor(arrays["action_mask"] == 0),
         continuous=torch.tensor(arrays["continuous_action"]),

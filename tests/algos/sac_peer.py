@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tests.algos.minibatches import minibatch_of, with_rows
 from tests.algos.peer import Case, Json
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import SAC, make_networks
-from trajtrainer.algos.sac_stack import can_stack
-from trajtrainer.algos.transitions import Transitions
 from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
@@ -65,7 +65,7 @@ def coefficients(case: Case, when: str) -> dict[str, Tensor]:
     return {kind: torch.from_numpy(case.arrays[f"{when}_log_ent_coef_{kind}"]) for kind in kinds}
 
 
-def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Transitions:
+def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Minibatch:
     """The peer's buffer fields, without noise."""
     spec, memory = case.spec, case.settings.network_settings.memory
     arrays: Mapping[str, Any] = {
@@ -76,7 +76,7 @@ def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> 
     signals = create_reward_signals("B", spec, case.settings, CPU)
     ends = torch.tensor([[float(not signal.ignore_done)] for signal in signals])
     gamma = torch.tensor([[signal.gamma] for signal in signals])
-    return Transitions(
+    return minibatch_of(
         obs=tuple(torch.tensor(arrays[f"obs__{i}"]) for i in sensors),
         next_obs=tuple(torch.tensor(arrays[f"next_obs__{i}"]) for i in sensors),
         mask=torch.tensor(arrays["action_mask"] == 0),
@@ -92,7 +92,7 @@ def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> 
     )
 
 
-def with_noise(batch: Transitions, case: Case, update: int) -> Transitions:
+def with_noise(batch: Minibatch, case: Case, update: int) -> Minibatch:
     """With the noise that the peer drew in its update ``update`` (1, 2, 3)."""
     name = f"update_{update}_draw_0_randn_like"
-    return replace(batch, noise=torch.tensor(case.arrays[name])) if name in case.arrays else batch
+    return with_rows(batch, noise=torch.tensor(case.arrays[name])) if name in case.arrays else batch

@@ -10,8 +10,8 @@ import torch
 from attrs import evolve
 
 from tests.algos import peer
+from tests.algos.minibatches import with_rows
 from tests.algos.peer import Case
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo import PPO
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic
@@ -86,7 +86,7 @@ def test_entropy_weight_counts_against_the_loss(shared_data: Path) -> None:
     ppo, minibatch = _ppo(case), peer.minibatch(case)
     coefficients = ppo.coefficients(0)
     with torch.no_grad():
-        distribution, _ = ppo.actor.distribution(minibatch.obs, minibatch.mask)
+        distribution, _ = ppo.actor.distribution(minibatch.obs, minibatch["mask"])
         more, _ = ppo.loss(minibatch, type(coefficients)(1e-3, 0.2, 0.5))
         less, _ = ppo.loss(minibatch, type(coefficients)(1e-3, 0.2, 0.0))
     torch.testing.assert_close(less - more, 0.5 * distribution.entropy().mean())
@@ -95,7 +95,7 @@ def test_entropy_weight_counts_against_the_loss(shared_data: Path) -> None:
 def test_value_clipping_is_inert_until_switched_on(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous")
     minibatch = peer.minibatch(case)
-    far = evolve_old_values(minibatch, minibatch.old_values + 5.0)
+    far = with_rows(minibatch, old_values=minibatch["value"].t() + 5.0)
     losses = {}
     for clipping in (False, True):
         ppo = _ppo(case, value_clipping=clipping)
@@ -107,11 +107,6 @@ def test_value_clipping_is_inert_until_switched_on(shared_data: Path) -> None:
     # The old values of the golden minibatch are its returns, with which clipping changes nothing.
     assert losses[True][0] == pytest.approx(losses[False][0], rel=1e-6)
     assert losses[True][1] > losses[False][0]
-
-
-def evolve_old_values(minibatch: Minibatch, old_values: torch.Tensor) -> Minibatch:
-    fields = {name: getattr(minibatch, name) for name in Minibatch.__slots__}
-    return Minibatch(**(fields | {"old_values": old_values}))
 
 
 def test_state_continues_identically(shared_data: Path) -> None:

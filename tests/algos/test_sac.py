@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from attrs import evolve
 from torch import Tensor, nn
 
 from tests.algos import peer, sac_peer
+from tests.algos.minibatches import with_rows
 from tests.algos.peer import Case
 from trajtrainer.algos import sac_losses
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import SAC
-from trajtrainer.algos.sac_stack import StackedEvaluation
-from trajtrainer.algos.transitions import Transitions
 from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
 from trajtrainer.settings.trainer import ScheduleType
@@ -70,7 +70,7 @@ def with_the_peers_defects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trajtrainer.algos.sac.sac_losses", _PeersLosses())
 
 
-def _update(sac: SAC, case: Case, number: int, batch: Transitions) -> dict[str, float]:
+def _update(sac: SAC, case: Case, number: int, batch: Minibatch) -> dict[str, float]:
     rate = sac.learning_rate(case.json["step"])
     found = sac.update(sac_peer.with_noise(batch, case, number), rate)
     return {tag: value.item() for tag, value in found.items()} | {"Policy/Learning Rate": rate}
@@ -137,7 +137,7 @@ def test_golden_gradients(shared_data: Path, name: str) -> None:
             torch.testing.assert_close(log_alpha.grad, expected, rtol=1e-5, atol=1e-5)
 
 
-def _backward(sac: SAC, batch: Transitions) -> None:
+def _backward(sac: SAC, batch: Minibatch) -> None:
     for parameter in sac._parameters:
         parameter.grad = None
     sac.loss(batch)[0].backward()  # type: ignore[no-untyped-call]
@@ -165,8 +165,8 @@ def test_entropy_of_continuous_actions_is_paid_for_beside_discrete_ones_too(shar
         nothing = torch.full_like(sac.log_alpha_discrete, -20.0)
         sac.load_coefficients({"discrete": nothing, "continuous": torch.tensor([log_alpha])})
         batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
-        policy, _ = sac.actor.distribution(batch.obs, batch.mask)
-        sampled, entropy = sac._decide(policy, batch.noise)
+        policy, _ = sac.actor.distribution(batch.obs, batch["mask"])
+        sampled, entropy = sac._decide(policy, batch["noise"])
         estimates = sac._evaluate(batch, sac.actor.body.encoder(batch.obs), sampled)
         _, targets = sac._regression(batch, policy, entropy, estimates)
         losses.append(targets[0])
@@ -200,7 +200,7 @@ def test_a_coefficient_does_not_grow_for_entropy_that_masks_forbid(shared_data: 
     that its coefficients grow without end."""
     case = _read(shared_data, "sac_discrete")
     batch = sac_peer.transitions(case)
-    forced = replace(batch, mask=torch.tensor([[0, 1, 1, 0, 1]]).bool().expand_as(batch.mask))
+    forced = with_rows(batch, mask=torch.tensor([[0, 1, 1, 0, 1]]).bool().expand_as(batch["mask"]))
     sac = sac_peer.restored(case)
     _backward(sac, forced)
     assert sac.log_alpha_discrete.grad is not None
@@ -211,19 +211,19 @@ def test_a_coefficient_does_not_grow_for_entropy_that_masks_forbid(shared_data: 
     assert (sac.log_alpha_discrete.grad < -0.05).all()
 
 
-def _without_padding(case: Case) -> tuple[Transitions, Transitions]:
+def _without_padding(case: Case) -> tuple[Minibatch, Minibatch]:
     """The golden sequences, with their padding filled with other numbers, and only those without padding."""
     batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
     assert batch.loss_mask is not None
     padding = batch.loss_mask == 0
     assert padding.any()
-    rubbish = replace(
-        batch,
-        obs=(torch.where(padding[:, None], 7.0, batch.obs[0]),),
-        next_obs=(torch.where(padding[:, None], -7.0, batch.next_obs[0]),),
-        rewards=torch.where(padding, 100.0, batch.rewards),
-        noise=torch.where(padding[:, None], 3.0, batch.noise),
-    )
+    columns = {
+        "obs.0": torch.where(padding[:, None], 7.0, batch.obs[0]),
+        "next_obs.0": torch.where(padding[:, None], -7.0, batch.next_obs[0]),
+        "rewards": torch.where(padding, 100.0, batch["rewards"].t()),
+        "noise": torch.where(padding[:, None], 3.0, batch["noise"]),
+    }
+    rubbish = with_rows(batch, **columns)
     return batch, rubbish
 
 
@@ -249,45 +249,6 @@ def test_padding_changes_the_peers_losses(shared_data: Path) -> None:
 
 
 # Any update.
-
-
-@pytest.mark.parametrize("name", ["sac_continuous_two_signals", "sac_discrete", "sac_hybrid"])
-def test_stacked_networks_are_the_same_networks(shared_data: Path, name: str) -> None:
-    case = _read(shared_data, name)
-    sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
-    for number in (1, 2, 3):
-        _update(sac, case, number, batch)
-    encoded = sac.actor.body.encoder(batch.obs)
-    sampled = batch.continuous * 0.5 if batch.continuous.shape[1] else None
-    estimates = sac._evaluate(batch, encoded, sampled)
-    networks = sac.networks
-    torch.testing.assert_close(estimates.value, networks.critic(batch.obs)[0])
-    torch.testing.assert_close(estimates.next_value, networks.target(batch.next_obs)[0])
-    for index, network in enumerate((networks.q1, networks.q2)):
-        for found, actions in ((estimates.stored_q, batch.continuous), (estimates.sampled_q, sampled)):
-            expected = network(batch.obs, actions=actions if sampled is not None else None)[0]
-            torch.testing.assert_close(found[index].flatten(), expected.flatten())
-
-
-def test_the_state_of_stacked_networks_fits_separate_ones_and_back(shared_data: Path) -> None:
-    case = _read(shared_data, "sac_hybrid")
-    batch = sac_peer.transitions(case)
-    first = sac_peer.restored(case, stacked=True)
-    _update(first, case, 1, batch)
-    second = sac_peer.make_sac(case.spec, case.settings, stacked=False)
-    third = sac_peer.make_sac(case.spec, case.settings, stacked=True)
-    for source, target in ((first, second), (second, third)):
-        for name, module in sac_peer.modules(target).items():
-            module.load_state_dict(sac_peer.modules(source)[name].state_dict())
-        target.load_states(source.states())
-        target.load_coefficients(source.coefficients())
-    for number in (2, 3):
-        found = [_update(sac, case, number, batch) for sac in (first, second, third)]
-        assert found[0] == found[2], "to the last bit"
-        assert found[0] == pytest.approx(found[1], rel=1e-5)
-    for name, module in sac_peer.modules(first).items():
-        for ours, theirs in zip(module.parameters(), sac_peer.modules(third)[name].parameters(), strict=True):
-            assert torch.equal(ours, theirs), name
 
 
 def test_a_state_is_copied_when_it_is_loaded(shared_data: Path) -> None:
@@ -357,8 +318,8 @@ def test_what_goes_into_a_loss(shared_data: Path) -> None:
 def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data: Path, name: str) -> None:
     case = _read(shared_data, name)
     sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
-    policy, _ = sac.actor.distribution(batch.obs, batch.mask, batch.memory, batch.sequence_length)
-    _, entropy = sac._decide(policy, batch.noise)
+    policy, _ = sac.actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
+    _, entropy = sac._decide(policy, batch["noise"])
     _backward(sac, batch)
     if entropy.continuous is not None:
         mean = sac_losses.mean_of_rows(entropy.continuous, batch.loss_mask)
@@ -366,7 +327,7 @@ def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data
         assert (sac.log_alpha_continuous.grad > 0) == (mean > -case.spec.action_spec.continuous_size)
     if entropy.discrete is not None:
         means = sac_losses.mean_of_rows(entropy.discrete, batch.loss_mask)
-        targets = sac_losses.entropy_target(batch.mask, sac._sum_by_branch, batch.loss_mask)
+        targets = sac_losses.entropy_target(batch["mask"], sac._sum_by_branch, batch.loss_mask)
         assert sac.log_alpha_discrete.grad is not None
         assert torch.equal(sac.log_alpha_discrete.grad > 0, means > targets)
 
@@ -396,7 +357,7 @@ def test_deterministic_actions_are_squashed(shared_data: Path) -> None:
     sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
     with torch.no_grad():
         sac.actor.head.mu.weight.mul_(50.0)  # type: ignore[union-attr]
-        policy, _ = sac.actor.distribution(batch.obs, batch.mask)
+        policy, _ = sac.actor.distribution(batch.obs, batch["mask"])
     assert policy.mu.abs().max() > 1.0
     assert policy.deterministic().continuous.abs().max() <= 1.0
 

@@ -10,9 +10,10 @@ from attrs import evolve
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 from tests.algos import sac_peer
+from tests.algos.minibatches import minibatch_of
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import SAC
-from trajtrainer.algos.sac_stack import can_stack
-from trajtrainer.algos.transitions import Transitions
+from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 
@@ -43,7 +44,7 @@ def _observation(sensor: ObservationSpec, generator: torch.Generator) -> torch.T
     return torch.randn(shape, generator=generator)
 
 
-def _batch(sensors: Sequence[ObservationSpec], actions: ActionSpec, network: NetworkSettings) -> Transitions:
+def _batch(sensors: Sequence[ObservationSpec], actions: ActionSpec, network: NetworkSettings) -> Minibatch:
     generator = torch.Generator().manual_seed(2)
     memory, branches = network.memory, actions.discrete_branches
     length = memory.sequence_length if memory else 1
@@ -52,7 +53,7 @@ def _batch(sensors: Sequence[ObservationSpec], actions: ActionSpec, network: Net
     loss_mask = torch.ones(ROWS)
     loss_mask[-1] = 0
     memories = torch.randn(2, ROWS // length, memory.memory_size if memory else 0, generator=generator)
-    return Transitions(
+    return minibatch_of(
         obs=tuple(_observation(sensor, generator) for sensor in sensors),
         next_obs=tuple(_observation(sensor, generator) for sensor in sensors),
         mask=torch.zeros(ROWS, sum(branches), dtype=torch.bool),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.algos import peer
+from tests.algos.minibatches import minibatch_of
 from tests.data.packing import packed_steps, with_columns
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data.trajectory import PackedSteps
@@ -50,7 +51,7 @@ def _packed(obs: list[NDArray[np.float32]], **columns: Any) -> PackedSteps:
 def _minibatch(obs: list[NDArray[np.float32]], loss_mask: Tensor | None = None) -> Minibatch:
     n = len(obs[0])
     empty, row = torch.zeros(n, 0), torch.zeros(1, n)
-    return Minibatch(
+    return minibatch_of(
         obs=tuple(torch.tensor(o) for o in obs),
         mask=empty.bool(),
         continuous=empty,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
+from trajtrainer.algos.acting import Policy
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import UnsupportedError
-from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime import collector as collector_module
 from trajtrainer.runtime.collector import ActingBehavior, Collector

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trajtrainer.algos.acting import Policy
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.simulation import Actions, Simulation, SimulationStep

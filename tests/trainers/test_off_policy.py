@@ -12,13 +12,13 @@ from attrs import evolve
 from mlagents_envs.base_env import BehaviorSpec
 
 from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec, weights
-from trajtrainer.algos.sac_stack import StackedEvaluation
-from trajtrainer.algos.transitions import Transitions
+from trajtrainer.algos.acting import PolicyDivergedError
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data import replay_file
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.checkpoint_interop import from_peer, to_peer
-from trajtrainer.nn.acting import PolicyDivergedError
+from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
@@ -61,7 +61,7 @@ def _count_updates(rig: OffPolicyRig) -> list[int]:
     return found
 
 
-def _draw(rig: OffPolicyRig, numbers: LongArray) -> Transitions:
+def _draw(rig: OffPolicyRig, numbers: LongArray) -> Minibatch:
     """A batch of these steps or sequences."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rig.trainer._batches, "_numbers", lambda count: numbers)
@@ -169,8 +169,8 @@ def test_a_terminated_step_has_no_future_and_an_interrupted_one_has() -> None:
     rig.put(Trajectory(2, ended=True), Trajectory(2, ended=True, interrupted=True), Trajectory(2))
     rig.trainer._process(rig.trajectories.drain())
     batch = _draw(rig, np.arange(6))
-    np.testing.assert_allclose(batch.discount[0], [0.9, 0.0, 0.9, 0.9, 0.9, 0.9])
-    np.testing.assert_allclose(batch.discount[1], [0.8] * 6, err_msg="novelty goes on after the end")
+    np.testing.assert_allclose(batch["discount"].t()[0], [0.9, 0.0, 0.9, 0.9, 0.9, 0.9])
+    np.testing.assert_allclose(batch["discount"].t()[1], [0.8] * 6, err_msg="novelty goes on after the end")
 
 
 def test_rewards_are_evaluated_when_drawn() -> None:
@@ -179,11 +179,11 @@ def test_rewards_are_evaluated_when_drawn() -> None:
     rig.put(Trajectory(6, columns=columns))
     rig.trainer._process(rig.trajectories.drain())
     before = _draw(rig, np.array([5, 0, 3]))
-    np.testing.assert_allclose(before.rewards[0], [7.5, 5.0, 6.5], err_msg="own and group's, half strength")
+    np.testing.assert_allclose(before["rewards"].t()[0], [7.5, 5.0, 6.5], err_msg="own and group's, half strength")
     _train(rig, 6)
     after = _draw(rig, np.array([5, 0, 3]))
-    assert torch.equal(before.rewards[0], after.rewards[0])
-    assert not torch.allclose(before.rewards[1], after.rewards[1]), "RND has learnt meanwhile"
+    assert torch.equal(before["rewards"].t()[0], after["rewards"].t()[0])
+    assert not torch.allclose(before["rewards"].t()[1], after["rewards"].t()[1]), "RND has learnt meanwhile"
 
 
 def test_sequences_keep_their_padding_out_of_rewards() -> None:
@@ -191,11 +191,13 @@ def test_sequences_keep_their_padding_out_of_rewards() -> None:
     rig.put(Trajectory(6, columns={"reward": np.arange(1, 7, dtype=np.float32)}))
     rig.trainer._process(rig.trajectories.drain())
     batch = _draw(rig, np.array([1, 0]))
-    np.testing.assert_allclose(batch.rewards[0], [2.5, 3.0, 0.0, 0.0, 0.5, 1.0, 1.5, 2.0])
+    np.testing.assert_allclose(batch["rewards"].t()[0], [2.5, 3.0, 0.0, 0.0, 0.5, 1.0, 1.5, 2.0])
     assert batch.loss_mask is not None
     assert batch.loss_mask.tolist() == [1, 1, 0, 0, 1, 1, 1, 1]
     assert batch.memory is not None
-    assert batch.memory.shape == batch.critic_memory.shape == (2, 8)  # type: ignore[union-attr]
+    assert batch.critic_memory is not None
+    assert batch.critic_memory is not None
+    assert batch.memory.shape == batch.critic_memory.shape == (2, 8)
     assert batch.sequence_length == 4
 
 

@@ -14,10 +14,10 @@ import torch
 from attrs import evolve
 
 from tests.trainers.rig import Rig, Trajectory, same, vector_spec, weights
+from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.checkpoint_interop import from_peer, to_peer
-from trajtrainer.nn.acting import Policy, PolicyDivergedError
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings

@@ -104,20 +104,19 @@ def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, blo
     rows = 7 // length * length
     assert len(minibatches) == buffer.num_rows // rows
     for minibatch in minibatches:
-        number = minibatch.advantage - 100
+        number = minibatch["advantage"] - 100
         assert len(minibatch) == rows
         assert minibatch.sequence_length == length
         assert torch.equal(minibatch.obs[0][:, 0], number)
-        assert minibatch.encoded is not None
-        assert torch.equal(minibatch.encoded[:, 0], 2 * minibatch.advantage)
-        assert torch.equal(minibatch.returns, torch.stack([-number, number]))
-        assert torch.equal(minibatch.old_values, torch.stack([number, 2 * number]))
+        assert torch.equal(minibatch["encoded"][:, 0], 2 * minibatch["advantage"])
+        assert torch.equal(minibatch["returns"].t(), torch.stack([-number, number]))
+        assert torch.equal(minibatch["value"].t(), torch.stack([number, 2 * number]))
         if length == 1:
             assert minibatch.loss_mask is minibatch.memory is minibatch.critic_memory is None
         else:
             assert minibatch.memory is not None
             assert torch.equal(minibatch.memory[:, 0], number[::length])
-    used = torch.cat([minibatch.advantage for minibatch in minibatches]) - 100
+    used = torch.cat([minibatch["advantage"] for minibatch in minibatches]) - 100
     expected = buffer.column("advantage").view(-1, length)[order[: len(used) // length]].flatten()
     assert torch.equal(used, expected)
     assert max(Counter(n for n in used.tolist() if n).values()) == 1

@@ -79,6 +79,14 @@ def clip_fraction(ratio: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
     return masked_mean(((ratio - 1.0).abs() > epsilon).float(), mask)
 
 
+def ratio_statistics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Tensor | None) -> dict[str, Tensor]:
+    """Return the diagnostics of an update by their tags. Arguments as above."""
+    return {
+        "Policy/Approximate KL": approximate_kl(log_ratio, ratio, mask),
+        "Policy/Clip Fraction": clip_fraction(ratio, epsilon, mask),
+    }
+
+
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     """``1 - Var(returns - values) / Var(returns)`` of all entries: 1 is a perfect critic, 0 as good as a constant.
 

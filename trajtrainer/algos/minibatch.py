@@ -1,75 +1,87 @@
-"""The rows that one gradient step sees."""
+"""The rows that one gradient step sees, on-policy or off-policy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-
-class Rows(Protocol):
-    """What reward signals need of the rows that a trainer learns from, on-policy or off-policy. See ``Minibatch``."""
-
-    @property
-    def obs(self) -> tuple[Tensor, ...]: ...
-
-    @property
-    def mask(self) -> Tensor: ...
-
-    @property
-    def continuous(self) -> Tensor: ...
-
-    @property
-    def discrete(self) -> Tensor: ...
-
-    @property
-    def loss_mask(self) -> Tensor | None: ...
-
-    @property
-    def sequence_length(self) -> int: ...
-
-
-def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the type in which a column of ``dtype`` is learnt from: torch looks up by int64 only."""
-    return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype
+from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
     """Rows in the order of their sequences: ``b = Q * L`` rows, Q sequences of L steps (L is 1 without a memory).
 
+    Letters: C continuous actions, H memory size, O an observation's own shape, V reward signals.
+
     Attributes:
-        obs: per sensor f32 or u8 [b, *O].
-        mask: bool [b, D], True = forbidden.
-        continuous: f32 [b, C], raw as sampled.
-        discrete: i64 [b, K].
-        log_prob: f32 [b, C + K], at collection time.
-        returns: f32 [V, b].
-        old_values: f32 [V, b], the value estimates at collection time.
-        advantage: f32 [b], normalised.
-        memory: f32 [Q, H], the actor's memory before each sequence; None without one.
-        critic_memory: f32 [Q, H], the critic's; None without one or where the critic shares the actor's body.
-        loss_mask: f32 [b], 0 in padding; None when no row is padding.
+        rows: the columns of an update buffer or of a replay, b rows, and what the learner puts beside them:
+            ``loss_mask`` f32 [b], 0 in padding, where there is any; on-policy ``encoded`` f32 [b, in], what the first
+            layers take of the observations, where that is of use; off-policy ``next_obs``, ``rewards`` f32 [b, V] times
+            strength, ``discount`` f32 [b, V], what a signal's value of the next state counts, and ``noise`` f32 [b, C],
+            standard normal, for the action that the policy would take now.
+        sequences: ``memory`` of the actor before each sequence and ``critic_memory``, f32 [Q, H], where they have one.
         sequence_length: L.
-        encoded: f32 [b, in], what ``PPO.encoded`` made of the observations; None if it did nothing.
     """
 
-    obs: tuple[Tensor, ...]
-    mask: Tensor
-    continuous: Tensor
-    discrete: Tensor
-    log_prob: Tensor
-    returns: Tensor
-    old_values: Tensor
-    advantage: Tensor
-    memory: Tensor | None = None
-    critic_memory: Tensor | None = None
-    loss_mask: Tensor | None = None
+    rows: Columns[Tensor]
+    sequences: Columns[Tensor]
     sequence_length: int = 1
-    encoded: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.advantage)
+        """Return b."""
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a column of the rows, [b, ...]."""
+        return self.rows[name]
+
+    @property
+    def obs(self) -> tuple[Tensor, ...]:
+        """Return the observations per sensor, f32 or u8 [b, *O]."""
+        return self.rows.obs
+
+    @property
+    def next_obs(self) -> tuple[Tensor, ...]:
+        """Return per sensor what was observed after the step, f32 or u8 [b, *O]."""
+        return self.rows.sensors(NEXT_OBSERVATIONS)
+
+    @property
+    def loss_mask(self) -> Tensor | None:
+        """Return f32 [b], 0 in padding; None when no row is padding."""
+        return self.rows.get("loss_mask")
+
+    @property
+    def memory(self) -> Tensor | None:
+        """Return the actor's memory before each sequence, f32 [Q, H]; None without one."""
+        return self.sequences.get("memory")
+
+    @property
+    def critic_memory(self) -> Tensor | None:
+        """Return the critic's, f32 [Q, H]; None without one or where the critic shares the actor's body."""
+        return self.sequences.get("critic_memory")
+
+
+def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:
+    """Part rows and their sequences into ``count`` minibatches of the same size, which are views."""
+
+    def parts_of(column: Tensor) -> tuple[Tensor, ...]:
+        return column.split_with_sizes([len(column) // count] * count)
+
+    row_parts, sequence_parts = rows.map(parts_of), sequences.map(parts_of)
+    for number in range(count):
+        yield Minibatch(
+            Columns({name: parts[number] for name, parts in row_parts.items()}),
+            Columns({name: parts[number] for name, parts in sequence_parts.items()}),
+            sequence_length,
+        )
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the type in which a column of ``dtype`` is learnt from: torch looks up by int64 only."""
+    return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype

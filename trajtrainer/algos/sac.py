@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos import sac_losses
-from trajtrainer.algos.adam import Adam
-from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
-from trajtrainer.algos.sac_stack import StackedEvaluation, can_stack, is_small
-from trajtrainer.algos.sac_values import Estimates, Evaluation, SeparateEvaluation, ValueNetworks
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac_values import Estimates, ValueNetworks
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
-from trajtrainer.algos.squashed import draw
-from trajtrainer.algos.transitions import Transitions
+from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.fast.squashed import draw
+from trajtrainer.fast.stacked_values import value_evaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
 from trajtrainer.nn.distribution import ActionDistribution
@@ -90,10 +89,7 @@ class SAC:
         self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_()
         columns = actor.head.branch_sizes
         self._sum_by_branch = torch.eye(len(branches), device=device).repeat_interleave(columns, 0)  # [D, K]
-        stacked = can_stack(networks) and is_small(networks) if stacked is None else stacked
-        self._evaluate: Evaluation = (
-            StackedEvaluation(networks, actor.body.encoder) if stacked else SeparateEvaluation(networks)
-        )
+        self._evaluate = value_evaluation(networks, actor.body.encoder, stacked)
         self._pieces = {
             "policy": [whole(parameter) for parameter in actor.parameters()],
             "value": self._evaluate.pieces,
@@ -115,7 +111,7 @@ class SAC:
         ``update``."""
         self.networks.copy_normalization(self.actor.body)
 
-    def update(self, batch: Transitions, learning_rate: float) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
         """One gradient step of everything, and a step of the target network.
 
         Args:
@@ -135,13 +131,13 @@ class SAC:
         self._evaluate.follow(self._hyper.tau)
         return statistics | self._coefficients()
 
-    def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
         """The sum of all losses, and each of them (without gradient) by its tag."""
         mask = batch.loss_mask
         encoded = self.actor.body.encoder(batch.obs)
         encoding, _ = self.actor.body.of_encoded(encoded, None, batch.memory, batch.sequence_length)
-        policy = self.actor.head(encoding, batch.mask)
-        sampled, entropy = self._decide(policy, batch.noise)
+        policy = self.actor.head(encoding, batch["mask"])
+        sampled, entropy = self._decide(policy, batch["noise"])
         estimates = self._evaluate(batch, encoded, sampled)
         policy_loss, coefficient_loss = self._policy_losses(policy, entropy, estimates.sampled_q[0], batch)
         trained, targets = self._regression(batch, policy, entropy, estimates)
@@ -165,7 +161,7 @@ class SAC:
         return sampled, _Entropy(continuous, discrete)
 
     def _policy_losses(
-        self, policy: ActionDistribution, entropy: _Entropy, q: Tensor, batch: Transitions
+        self, policy: ActionDistribution, entropy: _Entropy, q: Tensor, batch: Minibatch
     ) -> tuple[Tensor, Tensor]:
         """``-(Q + alpha * entropy)``, by the first Q network [V, b, P] and as the mean over reward signals; and
         ``ln alpha * (entropy - target)``, which moves the coefficients until the entropy meets its target.
@@ -185,16 +181,16 @@ class SAC:
         if entropy.discrete is not None:
             means = sac_losses.mean_of_rows(entropy.discrete, mask)
             gain = gain + value + means @ self.log_alpha_discrete.detach().exp()
-            surplus = means.detach() - sac_losses.entropy_target(batch.mask, self._sum_by_branch, mask)
+            surplus = means.detach() - sac_losses.entropy_target(batch["mask"], self._sum_by_branch, mask)
             coefficient_loss = coefficient_loss + (self.log_alpha_discrete * surplus).mean()
         return -gain, coefficient_loss
 
     def _regression(
-        self, batch: Transitions, policy: ActionDistribution, entropy: _Entropy, estimates: Estimates
+        self, batch: Minibatch, policy: ActionDistribution, entropy: _Entropy, estimates: Estimates
     ) -> tuple[Tensor, Tensor]:
         """What V, Q1 and Q2 say, and what they should: both [3, V, b]."""
         with torch.no_grad():
-            q_target = torch.addcmul(batch.rewards, batch.discount, estimates.next_value)
+            q_target = torch.addcmul(batch["rewards"].t(), batch["discount"].t(), estimates.next_value)
             continuous, discrete = entropy
             if continuous is not None:
                 continuous = continuous * self.log_alpha_continuous.exp()
@@ -210,11 +206,11 @@ class SAC:
             return q.squeeze(3)
         return sac_losses.expected_q(q, policy.probs, self._num_branches)
 
-    def _of_batch(self, q: Tensor, batch: Transitions) -> Tensor:
+    def _of_batch(self, q: Tensor, batch: Minibatch) -> Tensor:
         """Values of the actions in the batch: [2, V, b] from [2, V, b, P]."""
         if not self._num_branches:
             return q.squeeze(3)
-        return sac_losses.taken_q(q, batch.discrete, self.actor.head.branch_starts)
+        return sac_losses.taken_q(q, batch["discrete"], self.actor.head.branch_starts)
 
     @torch.no_grad()
     def _coefficients(self) -> dict[str, Tensor]:

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.algos.adam_moments import Piece, whole
-from trajtrainer.algos.transitions import Transitions
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.fast.adam import Piece, whole
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.critic import Critic
 
@@ -60,7 +60,7 @@ class Estimates(NamedTuple):
 class Evaluation(Protocol):
     """A way to evaluate and own the value networks' parameters."""
 
-    def __call__(self, batch: Transitions, encoded: Encoded, sampled: Tensor | None) -> Estimates:
+    def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:
         """Estimates for a batch.
 
         Args:
@@ -94,14 +94,14 @@ class SeparateEvaluation:
         self._followed: list[Tensor] = list(networks.critic.parameters())
         networks.target.requires_grad_(False)
 
-    def __call__(self, batch: Transitions, encoded: Encoded, sampled: Tensor | None) -> Estimates:  # noqa: ARG002
+    def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:  # noqa: ARG002
         length = batch.sequence_length
         value, _ = self._networks.critic(batch.obs, batch.critic_memory, length)
         stored, of_sampled = [], []
         for network in self._q:
             seen = network.body.encoder(batch.obs)
             # ML-Agents keeps no memories of the Q networks: every sequence starts from an empty one.
-            actions = None if sampled is None else batch.continuous
+            actions = None if sampled is None else batch["continuous"]
             stored.append(_shaped(network.of_encoded(seen, None, length, actions)[0]))
             if sampled is None:
                 of_sampled.append(stored[-1].detach())
@@ -117,7 +117,7 @@ class SeparateEvaluation:
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
-    def _next_memory(self, batch: Transitions) -> Tensor | None:
+    def _next_memory(self, batch: Minibatch) -> Tensor | None:
         """The memory before the sequences of next observations: that of V one step later."""
         if batch.critic_memory is None:
             return None

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trajtrainer.settings.trainer import ScheduleType
 
 # The values that a linear schedule ends at (reference 4.2).
 MIN_LEARNING_RATE = 1e-10
 MIN_EPSILON = 0.1
 MIN_BETA = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """What the schedules give at one trainer step."""
+
+    learning_rate: float
+    epsilon: float
+    beta: float
 
 
 def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: int, step: int) -> float:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import Columns, Store, entries_of, num_bytes, sensor_name, spoil, zeros
+from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, Store, entries_of, num_bytes, sensor_name, spoil, zeros
 from trajtrainer.data.fifo import Fifo
-from trajtrainer.data.replay_sample import NEXT_OBSERVATIONS, Sample
+from trajtrainer.data.replay_sample import Sample
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, IntArray, LongArray

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, sensor_name
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.steps import BoolArray, ObservationArray
-
-NEXT_OBSERVATIONS = "next_obs"
 
 
 @dataclass(frozen=True, slots=True)

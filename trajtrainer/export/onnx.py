@@ -30,12 +30,9 @@ from trajtrainer.export.modules import NetworkEmitter, to_array
 from trajtrainer.export.parity import check_parity
 from trajtrainer.export.report import Report
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.heads import ActionHead
+from trajtrainer.nn.distribution import ENV_CLIP
+from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
 from trajtrainer.spec import BehaviorSpec
-
-_ENV_CLIP = 3.0  # continuous actions of PPO and POCA: clip(x, -3, 3) / 3
-_LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a sigma that depends on the state (SAC)
-_FORBIDDEN = 1e8
 
 
 def export_policy(
@@ -104,7 +101,7 @@ def _add_continuous(graph: GraphBuilder, emitter: NetworkEmitter, head: ActionHe
     assert head.mu is not None
     mu = emitter.linear(head.mu, encoding)
     if head.log_sigma_layer is not None:
-        log_sigma = graph.clip(emitter.linear(head.log_sigma_layer, encoding), *_LOG_SIGMA_RANGE)
+        log_sigma = graph.clip(emitter.linear(head.log_sigma_layer, encoding), *LOG_SIGMA_RANGE)
         sigma = graph.node("Exp", log_sigma)
     else:
         assert head.log_sigma is not None
@@ -115,8 +112,8 @@ def _add_continuous(graph: GraphBuilder, emitter: NetworkEmitter, head: ActionHe
         if head.tanh_squash:
             graph.node("Tanh", raw, output=name)
         else:
-            limited = graph.clip(raw, -_ENV_CLIP, _ENV_CLIP)
-            graph.node("Div", limited, graph.constant(_ENV_CLIP), output=name)
+            limited = graph.clip(raw, -ENV_CLIP, ENV_CLIP)
+            graph.node("Div", limited, graph.constant(ENV_CLIP), output=name)
     graph.output(contract.CONTINUOUS_ACTIONS, [size])
     graph.constant_output(contract.CONTINUOUS_SHAPE, _constant(size))
     graph.output(contract.DETERMINISTIC_CONTINUOUS, [size])
@@ -127,7 +124,7 @@ def _add_discrete(graph: GraphBuilder, emitter: NetworkEmitter, head: ActionHead
     assert head.discrete is not None
     logits = emitter.linear(head.discrete, encoding)
     forbidden = graph.node("Sub", graph.constant(1.0), masks)
-    penalty = graph.node("Mul", forbidden, graph.constant(_FORBIDDEN))
+    penalty = graph.node("Mul", forbidden, graph.constant(-FORBIDDEN_LOGIT))
     masked = graph.node("Sub", graph.node("Mul", logits, masks), penalty)
     sampled, likeliest = [], []
     start = 0

@@ -1,8 +1,9 @@
-"""Bodies: plain layers, and layers whose last one is made by a network that sees the goal (reference 4.8)."""
+"""Bodies: an MLP with Swish, and one whose last layer is made by a network that sees the goal."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
@@ -14,18 +15,57 @@ from trajtrainer.nn.init import kaiming_linear, uniform_linear
 _FEW_GOALS = 8
 
 
+Layer = tuple[Tensor, Tensor]  # the weight [in, out] and the bias [out] of a linear layer; see ``affine``
+
+
+def affine(x: Tensor, layer: Layer) -> Tensor:
+    """Apply a linear layer to rows [b, in], or n layers, weight [n, in, out] and bias [n, 1, out], to [n, b, in]."""
+    weight, bias = layer
+    return torch.addmm(bias, x, weight) if x.dim() == 2 else torch.baddbmm(bias, x, weight)
+
+
+def swish_layers(x: Tensor, layers: Iterable[Layer], tape: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
+    """Apply linear layers, each followed by Swish (Ramachandran et al. 2017), to rows as ``affine`` takes them.
+
+    Args:
+        x: [b, in] or [n, b, in].
+        layers: in turn.
+        tape: receives what enters each layer and what it gives ahead of Swish.
+    """
+    for layer in layers:
+        total = affine(x, layer)
+        if tape is not None:
+            tape.append((x, total))
+        x = F.silu(total)
+    return x
+
+
+def weights(linear: nn.Linear) -> Layer:
+    """Return the weight and bias of a linear layer, which share its memory."""
+    return linear.weight.t(), linear.bias
+
+
+def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
+    """Return the linear layers among modules."""
+    return [module for module in modules if isinstance(module, nn.Linear)]
+
+
 class Mlp(nn.Module):
-    """``layers`` times [linear, Swish]. At least one layer, as the peer."""
+    """``layers`` times [linear, Swish]. At least one layer, as in ML-Agents."""
 
     def __init__(self, size: int, hidden: int, layers: int) -> None:
         super().__init__()
         sizes = [size] + [hidden] * max(1, layers)
         self.layers = nn.ModuleList(kaiming_linear(a, b) for a, b in pairwise(sizes))
 
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """The linear layers."""
+        return linears(self.layers)
+
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = F.silu(layer(x))
-        return x
+        """Encode rows [b, in]."""
+        return swish_layers(x, map(weights, self.linears))
 
 
 class HyperLayer(nn.Module):
@@ -72,6 +112,4 @@ class HyperBody(nn.Module):
         self.hyper = HyperLayer(hidden if len(self.plain) else size, goal_size, hidden)
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
-        for layer in self.plain:
-            x = F.silu(layer(x))
-        return F.silu(self.hyper(x, goal))
+        return F.silu(self.hyper(swish_layers(x, map(weights, linears(self.plain))), goal))

@@ -9,11 +9,10 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
-from trajtrainer.algos.adam import Adam
-from trajtrainer.algos.adam_moments import adam_state, load_adam_state, whole
 from trajtrainer.algos.losses import masked_mean
-from trajtrainer.algos.minibatch import Rows
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
@@ -56,7 +55,7 @@ class RndReward(RewardSignal):
         reward: FloatArray = distance.cpu().numpy()
         return reward
 
-    def update(self, minibatch: Rows) -> dict[str, Tensor]:
+    def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
         real = minibatch.obs
         if minibatch.loss_mask is not None and self._normalize:
             rows = minibatch.loss_mask.nonzero().squeeze(1)

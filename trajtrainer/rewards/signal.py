@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trajtrainer.algos.minibatch import Rows
+from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.steps import FloatArray
 
@@ -39,7 +39,7 @@ class RewardSignal(ABC):
     def evaluate(self, packed: PackedSteps) -> FloatArray:
         """The reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
-    def update(self, minibatch: Rows) -> dict[str, Tensor]:  # noqa: ARG002
+    def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
         """One gradient step on the rows that the policy was just updated with.
 
         Returns:

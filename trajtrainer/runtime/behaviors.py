@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trajtrainer.algos.acting import Policy
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import CheckpointError, OutOfMemoryError
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
-from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.runtime.checkpoints import CheckpointManager

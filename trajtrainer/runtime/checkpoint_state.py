@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
+from trajtrainer.algos.acting import Policy
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import first_line
 from trajtrainer.export.checkpoint_interop import from_peer, to_peer
 from trajtrainer.export.peer_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
-from trajtrainer.nn.acting import Policy
 from trajtrainer.trainers.rl_trainer import RLTrainer
 
 _ACTING_RNG = "acting_rng"

@@ -15,12 +15,12 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from trajtrainer.algos.acting import Policy
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import UnsupportedError
-from trajtrainer.nn.acting import Policy
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.stats import StatsReporter

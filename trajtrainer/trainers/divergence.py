@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trajtrainer.nn.acting import PolicyDivergedError
+from trajtrainer.algos.acting import PolicyDivergedError
 
 
 def check_finite(behavior: str, step: int, means: Mapping[str, float]) -> None:

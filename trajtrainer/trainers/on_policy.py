@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.losses import explained_variance, normalized
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.ppo import PPO, Coefficients
+from trajtrainer.algos.ppo import PPO
 from trajtrainer.algos.returns import gae
+from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch
 from trajtrainer.nn.actor import Actor

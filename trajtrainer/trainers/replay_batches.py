@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import torch_dtype
-from trajtrainer.algos.transitions import Transitions
-from trajtrainer.columns import sensor_name
+from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
+from trajtrainer.columns import Columns
 from trajtrainer.data.replay import Replay
-from trajtrainer.data.replay_sample import NEXT_OBSERVATIONS, Sample
+from trajtrainer.data.replay_sample import Sample
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.steps import FloatArray, LongArray
 
@@ -62,48 +61,30 @@ class ReplayBatches:
         self._gamma = np.array([[signal.gamma] for signal in signals], np.float32)
         self._ends = np.array([[not signal.ignore_done] for signal in signals])
 
-    def blocks(self, count: int) -> Iterator[list[Transitions]]:
+    def blocks(self, count: int) -> Iterator[list[Minibatch]]:
         """``count`` batches, some at a time."""
         rows = self._per_batch * self._replay.sequence_length
         block = min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
         for start in range(0, count, block):
             yield self._draw(min(block, count - start))
 
-    def _draw(self, count: int) -> list[Transitions]:
+    def _draw(self, count: int) -> list[Minibatch]:
         sample = self._replay.sample(self._numbers(count))
-        columns = {name: _split(part, count, 1) for name, part in self._signal_columns(sample).items()}
-        columns |= {name: _split(part, count, 0) for name, part in self._columns(sample).items()}
-        sensors = range(len(sample.obs))
-        return [
-            Transitions(
-                obs=tuple(columns[sensor_name(i)][k] for i in sensors),
-                next_obs=tuple(columns[sensor_name(i, NEXT_OBSERVATIONS)][k] for i in sensors),
-                mask=columns["mask"][k],
-                continuous=columns["continuous"][k],
-                discrete=columns["discrete"][k],
-                rewards=columns["rewards"][k],
-                discount=columns["discount"][k],
-                noise=columns["noise"][k],
-                memory=columns["memory"][k] if "memory" in columns else None,
-                critic_memory=columns["critic_memory"][k] if "critic_memory" in columns else None,
-                loss_mask=columns["loss_mask"][k] if "loss_mask" in columns else None,
-                sequence_length=sample.sequence_length,
-            )
-            for k in range(count)
-        ]
+        rows = sample.rows.map(self._tensor).with_columns(self._learned(sample))
+        sequences = {name: self._tensor(one) for name, one in sample.sequences.items() if one.shape[1]}
+        return list(split(rows, Columns(sequences), count, sample.sequence_length))
 
-    def _columns(self, sample: Sample) -> dict[str, Tensor]:
-        columns = {name: self._tensor(one) for name, one in sample.rows.items()}
-        columns["noise"] = self._normal(len(sample))
-        columns |= {name: self._tensor(one) for name, one in sample.sequences.items() if one.shape[1]}
+    def _learned(self, sample: Sample) -> dict[str, Tensor]:
+        """The columns that a replay does not keep, [rows, ...]."""
+        goes_on = ~(sample.rows["terminated"] & self._ends)
+        columns = {
+            "rewards": self._tensor(self._rewards(sample)).t(),
+            "discount": self._tensor(self._gamma * goes_on).t(),
+            "noise": self._normal(len(sample)),
+        }
         if sample.real is not None:
             columns["loss_mask"] = self._tensor(sample.real).float()
         return columns
-
-    def _signal_columns(self, sample: Sample) -> dict[str, Tensor]:
-        """``rewards`` and ``discount``, [V, rows]."""
-        goes_on = ~(sample.rows["terminated"] & self._ends)
-        return {"rewards": self._tensor(self._rewards(sample)), "discount": self._tensor(self._gamma * goes_on)}
 
     def _rewards(self, sample: Sample) -> FloatArray:
         packed = sample.packed()
@@ -137,8 +118,3 @@ class ReplayBatches:
             self._draws.set_state(replay)
         if noise is not None and noise.shape == self._noise.get_state().shape:
             self._noise.set_state(noise)
-
-
-def _split(column: Tensor, count: int, dim: int) -> tuple[Tensor, ...]:
-    """``count`` equal parts, views."""
-    return column.split_with_sizes([column.shape[dim] // count] * count, dim)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, torch_dtype
-from trajtrainer.columns import Columns, Entry, Store, entries_of, sensor_name
+from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
+from trajtrainer.columns import Columns, Entry, Store, entries_of
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, LongArray
@@ -87,11 +87,13 @@ class UpdateBuffer:
                 for name, entry in entries.items()
             }
         )
-        self._sequences = {
-            name: torch.zeros(capacity // sequence_length, size, device=device)
-            for name, size in (("memory", memory_size), ("critic_memory", critic_memory_size))
-            if size
-        }
+        self._sequences = Columns(
+            {
+                name: torch.zeros(capacity // sequence_length, size, device=device)
+                for name, size in (("memory", memory_size), ("critic_memory", critic_memory_size))
+                if size
+            }
+        )
         self.sequence_length = sequence_length
         self.num_rows = 0
 
@@ -179,36 +181,15 @@ class UpdateBuffer:
         """
         length = self.sequence_length
         per_minibatch = max(1, batch_size // length)
-        rows = {name: self.column(name) for name in self._rows} | dict(columns)
-        rows = {name: column.view(self.num_sequences, length, *column.shape[1:]) for name, column in rows.items()}
+        rows = self._rows.slice(0, self.num_rows).with_columns(columns)
+        rows = rows.map(lambda column: column.view(self.num_sequences, length, *column.shape[1:]))
         size = sum(column[0].numel() * column.element_size() for column in rows.values()) * per_minibatch
         block = max(1, _BLOCK_BYTES // size) * per_minibatch
         used = len(order) // per_minibatch * per_minibatch
-        signals = {name: rows.pop(name) for name in ("returns", "value")}
         for start in range(0, used, block):
             index = order[start : min(start + block, used)]
-            parts = {name: _split(column, index, per_minibatch, flat=True) for name, column in rows.items()}
-            parts |= {name: _split(column, index, per_minibatch) for name, column in self._sequences.items()}
-            parts |= {name: _split_signals(column, index, per_minibatch) for name, column in signals.items()}
-            for number in range(len(index) // per_minibatch):
-                yield self._minibatch({name: part[number] for name, part in parts.items()})
-
-    def _minibatch(self, part: dict[str, Tensor]) -> Minibatch:
-        return Minibatch(
-            obs=tuple(part[sensor_name(i)] for i in range(len(self._rows.obs))),
-            mask=part["mask"],
-            continuous=part["continuous"],
-            discrete=part["discrete"],
-            log_prob=part["log_prob"],
-            returns=part["returns"],
-            old_values=part["value"],
-            advantage=part["advantage"],
-            memory=part.get("memory"),
-            critic_memory=part.get("critic_memory"),
-            loss_mask=part.get("loss_mask"),
-            sequence_length=self.sequence_length,
-            encoded=part.get("encoded"),
-        )
+            chosen = rows.take(index).map(lambda column: column.flatten(0, 1))
+            yield from split(chosen, self._sequences.take(index), len(index) // per_minibatch, length)
 
     def _places(self, packed: PackedSteps, first: LongArray, start: int, stop: int) -> slice | Tensor:
         """Where the steps go: one range, or with padding between trajectories an index [B]."""
@@ -224,22 +205,7 @@ class UpdateBuffer:
         capacity = -(-max(rows, 2 * self.capacity) // self.sequence_length) * self.sequence_length
         self._rows = self._rows.map(lambda column: _longer(column, capacity))
         sequences = capacity // self.sequence_length
-        self._sequences = {name: _longer(column, sequences) for name, column in self._sequences.items()}
-
-
-def _split(column: Tensor, index: Tensor, size: int, *, flat: bool = False) -> tuple[Tensor, ...]:
-    """The indexed sequences in minibatches of ``size`` sequences; ``flat`` makes rows of them."""
-    chosen = column.index_select(0, index)
-    count = len(index) // size
-    if flat:
-        chosen, size = chosen.flatten(0, 1), size * column.shape[1]
-    return chosen.split_with_sizes([size] * count)
-
-
-def _split_signals(column: Tensor, index: Tensor, size: int) -> tuple[Tensor, ...]:
-    """As ``_split``, from [Q, L, V] to rows on the last axis [V, rows]."""
-    chosen = column.index_select(0, index).flatten(0, 1).t()
-    return chosen.split_with_sizes([size * column.shape[1]] * (len(index) // size), 1)
+        self._sequences = self._sequences.map(lambda column: _longer(column, sequences))
 
 
 def _sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:

@@ -1,9 +1,6 @@
 """An action head's decisions in as few operations as it takes: one product for all of it, the rest in numpy.
 
-The same numbers to rounding, and the same draws in the same order, as ``ActionDistribution`` gives; there, too, are the
-formulas' sources.
-
-Letters: N agents, E encoding size, C continuous actions, K branches, D sum of branches, W size of the largest branch.
+Shapes: N agents, E encoding size, C continuous actions, K branches, D sum of branches, W size of the largest branch.
 """
 
 from __future__ import annotations
@@ -18,7 +15,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trajtrainer.nn.distribution import ENV_CLIP, EPSILON, LOG_ROOT_TWO_PI
+from trajtrainer.fast.distribution import GaussianScale, log_of, softmax
+from trajtrainer.nn.distribution import ENV_CLIP
 from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
 from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray
 
@@ -35,8 +33,12 @@ class HeadActions(NamedTuple):
     entropy: FloatArray
 
 
-class PlainHead:
-    """Decides by an action head's weights, which it copies; ``weights_changed`` takes them over anew."""
+class ActingHead:
+    """Decide by an action head's weights, which it copies; ``weights_changed`` takes them over anew.
+
+    Twin of ``trajtrainer.nn.heads.ActionHead`` and the ``ActionDistribution`` that it gives: the same numbers to
+    rounding, and the same draws in the same order.
+    """
 
     def __init__(self, head: ActionHead) -> None:
         self._gaussians = None if head.mu is None else _Gaussians(head)
@@ -44,7 +46,7 @@ class PlainHead:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """Computes anew what follows from the weights."""
+        """Compute anew what follows from the weights."""
         layers = []
         if self._gaussians is not None:
             self._gaussians.weights_changed()
@@ -55,7 +57,7 @@ class PlainHead:
         self._weight, self._bias = torch.cat(weights), torch.cat(biases)
 
     def __call__(self, encoding: Tensor, mask: BoolArray, generator: torch.Generator | None) -> HeadActions:
-        """Actions for encodings [N, E] under masks [N, D], True = forbidden; without a generator the likeliest."""
+        """Decide for encodings [N, E] under masks [N, D], True = forbidden; without a generator take the likeliest."""
         outputs: FloatArray = F.linear(encoding, self._weight, self._bias).numpy()
         if self._branches is None:
             assert self._gaussians is not None
@@ -75,30 +77,6 @@ class PlainHead:
         discrete, log_prob, entropy = self._branches(outputs[:, self._gaussians.width :], mask, generator)
         entropy += chosen.entropy
         return HeadActions(chosen.raw, discrete, chosen.to_env, np.concatenate((chosen.log_prob, log_prob), 1), entropy)
-
-
-class _Scale(NamedTuple):
-    """Of Gaussians, what follows from their deviation alone: [1 or N, C] each, the entropy [1 or N]. One for all
-    agents if it does not depend on the state."""
-
-    sigma: FloatArray
-    log_normalizer: FloatArray
-    double_variance: FloatArray
-    entropy: FloatArray
-
-
-def _scale(log_sigma: FloatArray) -> _Scale:
-    """Of log-deviations [1 or N, C]: the formulas of ``distribution.GaussianScale``."""
-    sigma: FloatArray = np.exp(log_sigma)
-    double_variance: FloatArray = sigma * sigma
-    double_variance *= 2.0
-    entropies = np.log(double_variance * (math.pi * math.e) + EPSILON)
-    entropy = np.add.reduce(entropies, 1)
-    entropy *= 0.5 / entropies.shape[1]
-    double_variance += EPSILON
-    log_normalizer = np.log(sigma + EPSILON)
-    log_normalizer += LOG_ROOT_TWO_PI
-    return _Scale(sigma, np.negative(log_normalizer, out=log_normalizer), double_variance, entropy)
 
 
 class _ContinuousActions(NamedTuple):
@@ -130,35 +108,36 @@ class _Gaussians:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """Computes anew what follows from a deviation that does not depend on the state."""
-        self._constant = None if self._log_sigma is None else _scale(self._log_sigma.detach().numpy())
+        """Compute anew what follows from a sigma that does not depend on the state."""
+        self._constant = None
+        if self._log_sigma is not None:
+            scale = GaussianScale.of(self._log_sigma.detach().numpy())
+            self._constant = scale, scale.entropy()
 
     def __call__(self, outputs: FloatArray, generator: torch.Generator | None) -> _ContinuousActions:
-        """From outputs [N, width and more]."""
+        """Decide by outputs [N, width and more]."""
         mu = raw = outputs[:, : self._size]
-        scale = self._scale_of(outputs) if self._constant is None else self._constant
+        scale, entropy = self._scale_of(outputs) if self._constant is None else self._constant
         if generator is not None:
             noise: FloatArray = np.empty(mu.shape, np.float32)
             torch.from_numpy(noise).normal_(generator=generator)
             noise *= scale.sigma
             raw = np.add(noise, mu, out=noise)
-        log_prob: FloatArray = raw - mu
-        log_prob *= log_prob
-        log_prob /= scale.double_variance
-        np.subtract(scale.log_normalizer, log_prob, out=log_prob)
+        log_prob = scale.log_prob(raw - mu)
         if not self._squash:
-            return _ContinuousActions(raw, _clipped(raw), log_prob, scale.entropy)
+            return _ContinuousActions(raw, _clipped(raw), log_prob, entropy)
         log_prob -= _log_det_tanh(raw)
         squashed: FloatArray = np.tanh(raw)
-        return _ContinuousActions(squashed, squashed, log_prob, scale.entropy)
+        return _ContinuousActions(squashed, squashed, log_prob, entropy)
 
-    def _scale_of(self, outputs: FloatArray) -> _Scale:
+    def _scale_of(self, outputs: FloatArray) -> tuple[GaussianScale, FloatArray]:
         log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], LOG_SIGMA_RANGE[0])
-        return _scale(np.minimum(log_sigma, LOG_SIGMA_RANGE[1], out=log_sigma))
+        scale = GaussianScale.of(np.minimum(log_sigma, LOG_SIGMA_RANGE[1], out=log_sigma))
+        return scale, scale.entropy()
 
 
 def _clipped(raw: FloatArray) -> FloatArray:
-    """What the environment receives, within [-1, 1]."""
+    """Return what the environment receives, within [-1, 1]."""
     clipped: FloatArray = np.maximum(raw, -ENV_CLIP)
     np.minimum(clipped, ENV_CLIP, out=clipped)
     clipped /= ENV_CLIP
@@ -166,7 +145,7 @@ def _clipped(raw: FloatArray) -> FloatArray:
 
 
 def _log_det_tanh(raw: FloatArray) -> FloatArray:
-    """ln |d tanh(x) / dx| without losing the tails."""
+    """Return ln |d tanh(x) / dx| without losing the tails."""
     tails: FloatArray = np.logaddexp(raw * -2.0, np.float32(0.0))
     tails += raw
     tails -= math.log(2.0)
@@ -190,7 +169,7 @@ class _Branches:
         self._columns: LongArray = np.array(columns, np.int64)
 
     def padded_layer(self) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the layer for all K * W actions."""
+        """Return weight and bias of the layer for all K * W actions."""
         weight, bias = self._layer.weight.detach(), self._layer.bias.detach()
         if not self._is_padded:
             return weight, bias
@@ -204,14 +183,13 @@ class _Branches:
     def __call__(
         self, outputs: FloatArray, mask: BoolArray, generator: torch.Generator | None
     ) -> tuple[IntArray, FloatArray, FloatArray]:
-        """From logits [N, K * W], which are changed, and masks [N, D]: actions and log_prob [N, K], entropy [N]."""
+        """Return actions and log_prob [N, K] and entropy [N] for logits [N, K * W], which are changed, and masks."""
         shape = (len(outputs), self._count, self._width)
         logits = outputs.reshape(shape)
         np.copyto(logits, FORBIDDEN_LOGIT, where=self._padded(mask, False).reshape(shape))
-        probs = _softmax(logits)
+        probs = softmax(logits, _over_the_last_axis)
         best = self._best(probs, mask.shape, generator)
-        log_probs: FloatArray = probs + EPSILON
-        np.log(log_probs, out=log_probs)
+        log_probs = log_of(probs)
         first = np.arange(0, probs.size, self._width).reshape(shape[:2])
         log_prob: FloatArray = log_probs.take(best + first)
         log_probs *= probs
@@ -219,7 +197,7 @@ class _Branches:
         return best.astype(np.int32), log_prob, np.negative(entropy, out=entropy)
 
     def _best(self, probs: FloatArray, drawn: tuple[int, ...], generator: torch.Generator | None) -> LongArray:
-        """Of each branch the likeliest action, or by a generator one drawn with these probabilities."""
+        """Return each branch's likeliest action, or by a generator one drawn with these probabilities."""
         if generator is not None:
             noise: FloatArray = np.empty(drawn, np.float32)
             torch.from_numpy(noise).exponential_(generator=generator)
@@ -236,9 +214,6 @@ class _Branches:
         return padded
 
 
-def _softmax(logits: FloatArray) -> FloatArray:
-    """Over the last axis, in place."""
-    logits -= np.maximum.reduce(logits, -1, keepdims=True)
-    np.exp(logits, out=logits)
-    logits /= np.add.reduce(logits, -1, keepdims=True)
-    return logits
+def _over_the_last_axis(reduction: np.ufunc, values: FloatArray) -> FloatArray:
+    reduced: FloatArray = reduction.reduce(values, -1, keepdims=True)
+    return reduced

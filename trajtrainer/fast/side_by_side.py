@@ -17,15 +17,18 @@ T = TypeVar("T")
 
 
 class SideBySide:
-    """Calls a function with several sets of arguments: the first here, the others in threads of their own, if the
-    process may use more than one core."""
+    """Call a function with several sets of arguments: the first here, the others in threads of their own, if the
+    process may use more than one core.
+
+    Twin of ``itertools.starmap``.
+    """
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
         self._is_alone = usable_cores() < 2
 
     def run(self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """The results in the order of the arguments. Raises what the function raises, once all have ended."""
+        """Return the results in the order of the arguments. Raises what the function raises, once all have ended."""
         if self._is_alone or len(arguments) == 1:
             return [function(*each) for each in arguments]
         if self._executor is None:

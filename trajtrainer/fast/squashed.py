@@ -1,7 +1,7 @@
-"""A squashed Gaussian action and its log-probability, with the gradients written out.
+"""A squashed Gaussian action and its log-probability, with a hand-written backward pass.
 
-The same numbers as ``ActionDistribution`` gives (reference 4.3) in a third of its time: on small batches most of that
-goes into the bookkeeping of some twenty operations, and SAC needs it in every gradient step.
+In a third of the reference's time: on small batches most of that goes into the bookkeeping of some twenty operations,
+and SAC needs it in every gradient step.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trajtrainer.nn.distribution import EPSILON
+from trajtrainer.nn.distribution import EPSILON, LOG_ROOT_TWO_PI
 
-_CONSTANT = 0.5 * math.log(2.0 * math.pi) + 2.0 * math.log(2.0)
+_CONSTANT = LOG_ROOT_TWO_PI + 2.0 * math.log(2.0)
 
 
 def draw(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The action ``a = tanh(mu + sigma * noise)`` and its log-probability.
+    """Return the action ``a = tanh(mu + sigma * noise)`` and its log-probability.
+
+    Twin of ``trajtrainer.nn.distribution.ActionDistribution``, its ``continuous_from_noise`` and
+    ``continuous_log_prob``. The exponent is told by the noise and not by ``raw - mu``, which loses its digits where
+    sigma is small.
 
     Args:
         mu: [b, C].
@@ -50,11 +54,11 @@ class _Draw(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        of_action, of_log_prob = gradients
+        grad_action, grad_log_prob = gradients
         sigma, action, noise, offset, spread = ctx.saved_tensors
-        weight = of_log_prob.unsqueeze(1)
+        weight = grad_log_prob.unsqueeze(1)
         # d tanh = 1 - a^2, and -ln |d tanh| has the derivative 2 a.
-        of_mu = torch.addcmul(of_action, action, torch.add(weight, weight) - of_action * action)
+        grad_mu = torch.addcmul(grad_action, action, torch.add(weight, weight) - grad_action * action)
         # Of -ln(sigma + e) and of the exponent, which is constant but for e.
-        of_sigma = offset.reciprocal().add_(noise * noise * sigma / (spread * spread), alpha=2.0 * EPSILON)
-        return of_mu, torch.addcmul(of_mu * noise, weight, of_sigma, value=-1.0) * sigma, None
+        grad_sigma = offset.reciprocal().add_(noise * noise * sigma / (spread * spread), alpha=2.0 * EPSILON)
+        return grad_mu, torch.addcmul(grad_mu * noise, weight, grad_sigma, value=-1.0) * sigma, None

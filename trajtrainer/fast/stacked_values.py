@@ -12,44 +12,48 @@ of 256 rows a tenth less (measured by ``scripts/benchmarks/sac.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trajtrainer.algos.adam_moments import Piece
-from trajtrainer.algos.sac_values import Encoded, Estimates, ValueNetworks
-from trajtrainer.algos.transitions import Transitions
-from trajtrainer.nn.conditioning import Mlp
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac_values import Encoded, Estimates, Evaluation, SeparateEvaluation, ValueNetworks
+from trajtrainer.fast.adam import Piece
+from trajtrainer.nn.conditioning import Layer, Mlp, affine, linears, swish_layers
 from trajtrainer.nn.critic import Critic
-from trajtrainer.nn.normalizer import Normalizer
 
 _LARGEST_HIDDEN = 256  # units, up to which stacking pays
 
 
 def can_stack(networks: ValueNetworks) -> bool:
-    """Whether these networks are plain layers on vectors: their encodings of an observation are the same then, as
-    their normalisers are."""
+    """Return whether these networks are MLPs on vectors: their encodings of an observation are the same then, as their
+    normalisers are."""
     body = networks.critic.body
-    return (
-        isinstance(body.layers, Mlp)
-        and body.memory is None
-        and all(isinstance(sensor, Normalizer | nn.Identity) for sensor in body.encoder.sensors)
-    )
+    return body.is_plain and body.memory is None
 
 
-def is_small(networks: ValueNetworks) -> bool:
-    """Whether being stacked makes their evaluation faster."""
-    return networks.critic.body.encoding_size <= _LARGEST_HIDDEN
+def value_evaluation(networks: ValueNetworks, encode: nn.Module, stacked: bool | None = None) -> Evaluation:
+    """Return the fastest way to evaluate these networks.
+
+    Args:
+        networks: on their device; where they are stacked, their parameters move into common tensors.
+        encode: the actor's observation encoder.
+        stacked: whether to stack them; by default where they can be and it is faster.
+    """
+    if stacked is None:
+        stacked = can_stack(networks) and networks.critic.body.encoding_size <= _LARGEST_HIDDEN
+    return StackedEvaluation(networks, encode) if stacked else SeparateEvaluation(networks)
 
 
 class StackedEvaluation:
-    """Plain layers on vectors (see ``can_stack``). The four modules go on working: their parameters are views."""
+    """Evaluate MLPs on vectors (see ``can_stack``). The four modules go on working: their parameters are views.
+
+    Twin of ``trajtrainer.algos.sac_values.SeparateEvaluation``.
+    """
 
     def __init__(self, networks: ValueNetworks, encode: nn.Module) -> None:
-        """Moves the networks' parameters into common tensors.
+        """Move the networks' parameters into common tensors.
 
         Args:
             networks: on their device.
@@ -63,27 +67,29 @@ class StackedEvaluation:
         networks.target.requires_grad_(False)
         homes = _Homes(order)
         self.parameters: list[Tensor] = homes.live
+        self._live = _pairs(homes.live)
         self.pieces = [piece for index in (1, 2, 0) for piece in homes.pieces[index]]
-        self._first_q = [tensor.detach()[1] for tensor in homes.tensors]
-        self._frozen = [tensor.detach()[2:] for tensor in homes.tensors]
+        self._first_q = _pairs([tensor.detach()[1] for tensor in homes.tensors])
+        self._frozen = _pairs([tensor.detach()[2:] for tensor in homes.tensors])
+        self._target = _pairs([tensor.detach()[3:] for tensor in homes.tensors])
         self._followed = [tensor.detach()[0] for tensor in homes.tensors]
         self._followers = [tensor.detach()[3] for tensor in homes.tensors]
 
-    def __call__(self, batch: Transitions, encoded: Encoded, sampled: Tensor | None) -> Estimates:
+    def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:
         x = encoded[0]
         following = self._encode(batch.next_obs)[0]
         if sampled is None:
-            out = self._heads(_layers(self.parameters, x.expand(3, -1, -1)))
-            next_value = self._heads(_layers([part[1:] for part in self._frozen], following.unsqueeze(0)))
+            out = self._heads(_outputs(self._live, x.expand(3, -1, -1)))
+            next_value = self._heads(_outputs(self._target, following.unsqueeze(0)))
             return Estimates(out[0, :, :, 0], out[1:], out[1:].detach(), next_value[0, :, :, 0])
         nothing = x.new_zeros(len(x), self._action_size)
         wanted = torch.cat((x, sampled), 1)
         after = torch.cat((following, nothing), 1)
         with torch.no_grad():
-            frozen = self._heads(_layers(self._frozen, torch.stack((wanted, after))))
-        first_q = self._heads(_layers(self._first_q, wanted).unsqueeze(0))
-        stored = torch.cat((x, batch.continuous), 1)
-        live = self._heads(_layers(self.parameters, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
+            frozen = self._heads(_outputs(self._frozen, torch.stack((wanted, after))))
+        first_q = self._heads(_outputs(self._first_q, wanted).unsqueeze(0))
+        stored = torch.cat((x, batch["continuous"]), 1)
+        live = self._heads(_outputs(self._live, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
         return Estimates(live[0, :, :, 0], live[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
 
     def follow(self, tau: float) -> None:
@@ -91,19 +97,19 @@ class StackedEvaluation:
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
     def _heads(self, out: Tensor) -> Tensor:
-        """[networks, b, V * P] to [networks, V, b, P]."""
+        """View [networks, b, V * P] as [networks, V, b, P]."""
         if self._signals == 1:
             return out.unsqueeze(1)
         return out.view(*out.shape[:2], self._signals, self._outputs).transpose(1, 2)
 
 
-def _layers(parameters: list[Tensor], x: Tensor) -> Tensor:
-    """Linear layers, weight and bias in turn, with Swish between them: [networks, b, in] to [networks, b, out], or of
-    one network [b, in] to [b, out]."""
-    product = torch.baddbmm if x.dim() == 3 else torch.addmm
-    for index in range(0, len(parameters) - 2, 2):
-        x = F.silu(product(parameters[index + 1], x, parameters[index]))
-    return product(parameters[-1], x, parameters[-2])
+def _outputs(layers: list[Layer], x: Tensor) -> Tensor:
+    """Return what layers with Swish between them give: [networks, b, out], or [b, out] of one network."""
+    return affine(swish_layers(x, layers[:-1]), layers[-1])
+
+
+def _pairs(tensors: list[Tensor]) -> list[Layer]:
+    return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 class _Homes:
@@ -121,21 +127,21 @@ class _Homes:
         self.live: list[Tensor] = []
         self.pieces: list[list[Piece]] = [[] for _ in order]
         depth = len(_linears(order[0]))
-        for layer in range(depth):
-            self._add([[_linears(network)[layer]] for network in order])
-        self._add([_of_kind(network.heads.linears.values()) for network in order])
+        for index in range(depth):
+            self._add([[_linears(network)[index]] for network in order])
+        self._add([linears(network.heads.linears.values()) for network in order])
 
-    def _add(self, linears: list[list[nn.Linear]]) -> None:
-        """One layer: for each network the linears that stand side by side in it."""
-        inputs = max(linear.in_features for side in linears for linear in side)
-        width = max(linear.out_features for side in linears for linear in side)
-        sample = linears[0][0].weight
-        weight = sample.new_zeros(len(linears), inputs, width * len(linears[0]))
-        bias = sample.new_zeros(len(linears), 1, width * len(linears[0]))
-        live = [tensor.detach()[: len(linears) - 1].requires_grad_() for tensor in (weight, bias)]
+    def _add(self, layer: list[list[nn.Linear]]) -> None:
+        """Add one layer: for each network the linears that stand side by side in it."""
+        inputs = max(linear.in_features for side in layer for linear in side)
+        width = max(linear.out_features for side in layer for linear in side)
+        sample = layer[0][0].weight
+        weight = sample.new_zeros(len(layer), inputs, width * len(layer[0]))
+        bias = sample.new_zeros(len(layer), 1, width * len(layer[0]))
+        live = [tensor.detach()[: len(layer) - 1].requires_grad_() for tensor in (weight, bias)]
         self.tensors += [weight, bias]
         self.live += live
-        for network, side in enumerate(linears):
+        for network, side in enumerate(layer):
             for number, linear in enumerate(side):
                 begin = number * width
                 views = (
@@ -148,22 +154,18 @@ class _Homes:
                     place = view(tensor)
                     place.copy_(parameter.detach())
                     parameter.data = place
-                    if network < len(linears) - 1:
+                    if network < len(layer) - 1:
                         self.pieces[network].append(Piece(leaf, view))
 
 
 def _linears(network: Critic) -> list[nn.Linear]:
     layers = network.body.layers
     assert isinstance(layers, Mlp)
-    return _of_kind(layers.layers)
-
-
-def _of_kind(modules: Iterable[nn.Module]) -> list[nn.Linear]:
-    return [module for module in modules if isinstance(module, nn.Linear)]
+    return layers.linears
 
 
 def _weight(tensor: Tensor, network: int, begin: int, shape: tuple[int, int]) -> Tensor:
-    """A linear's weight [out, in] within [networks, in, out]."""
+    """Return a linear's weight [out, in] within [networks, in, out]."""
     return tensor[network, : shape[1], begin : begin + shape[0]].t()
 
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.errors import TrajtrainerError
+from trajtrainer.fast.acting import Acting, is_mlp
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution, Actions
-from trajtrainer.nn.plain_policy import PlainPolicy, is_plain
 from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 _LOG_SIGMA = "head.log_sigma"
@@ -59,7 +59,7 @@ class Policy:
         self._entries: dict[str, Tensor] = self._actor.state_dict()  # shares memory with the weights
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._scale = self._actor.head.constant_scale()
-        self._plain = PlainPolicy(self._actor) if self._on_cpu and is_plain(self._actor) else None
+        self._fast = Acting(self._actor) if self._on_cpu and is_mlp(self._actor) else None
         self.deterministic = deterministic
         self.version = 0
 
@@ -87,8 +87,8 @@ class Policy:
 
     def _derive(self, changed: Collection[str]) -> None:
         """Computes anew what follows from these weights alone."""
-        if self._plain is not None:
-            self._plain.weights_changed(changed)
+        if self._fast is not None:
+            self._fast.weights_changed(changed)
         elif _LOG_SIGMA in changed:
             self._scale = self._actor.head.constant_scale()
 
@@ -111,21 +111,21 @@ class Policy:
         Raises:
             PolicyDivergedError: an action, or its probability, is NaN.
         """
-        if self._plain is None:
+        if self._fast is None:
             actions = self._act_by_actor(obs, mask, memory)
         else:
-            actions = self._act_plainly(self._plain, obs, mask, memory)
+            actions = self._act_fast(self._fast, obs, mask, memory)
         # A NaN anywhere in the network's outputs makes the sum NaN.
         if math.isnan(actions.log_prob.sum()):
             raise self._diverged(actions.log_prob, obs)
         return actions
 
-    def _act_plainly(
-        self, plain: PlainPolicy, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
+    def _act_fast(
+        self, fast: Acting, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
     ) -> ActionBatch:
         # What is not a number is noticed in ``act``, so numpy need not warn about it.
         with np.errstate(all="ignore"):
-            actions, memory_out = plain(obs, mask, memory, None if self.deterministic else self._generator)
+            actions, memory_out = fast(obs, mask, memory, None if self.deterministic else self._generator)
         return ActionBatch(*actions, memory_out, self.version)
 
     @torch.inference_mode()

@@ -13,8 +13,8 @@ import torch
 
 from tests.nn.golden import policy_case
 from tests.nn.specs import behavior, camera, network, vector
+from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.errors import TrajtrainerError
-from trajtrainer.nn.acting import Policy, PolicyDivergedError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.spec import BehaviorSpec

@@ -1,25 +1,22 @@
-"""Acting without modules against the actor's own distribution."""
+"""What acting in few calls keeps to, beside saying what the actor says (``test_parity``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.fast.samples import Inputs, check, inputs, make_actor
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.nn.acting import Policy, PolicyDivergedError
+from trajtrainer.algos.acting import Policy, PolicyDivergedError
+from trajtrainer.fast.acting import is_mlp
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.init import seeded
-from trajtrainer.nn.plain_policy import is_plain
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray
+from trajtrainer.steps import ActionBatch
 
-SENSORS = [vector(4), vector(3, "other")]
-AGENTS = 30
 # Continuous actions, branches.
 KINDS: list[tuple[int, tuple[int, ...]]] = [
     (2, ()),
@@ -29,7 +26,6 @@ KINDS: list[tuple[int, tuple[int, ...]]] = [
     (2, (4,)),
     (3, (3, 1, 4)),
 ]
-SAC = {"conditional_sigma": True, "tanh_squash": True}
 
 
 @dataclass
@@ -38,101 +34,8 @@ class Update:
     weights: dict[str, Tensor]
 
 
-@dataclass
-class Inputs:
-    obs: tuple[FloatArray, ...]
-    mask: BoolArray
-    memory: FloatArray
-
-
-def make_actor(
-    continuous: int = 2, branches: tuple[int, ...] = (), *, seed: int = 0, sac: bool = False, **settings: Any
-) -> Actor:
-    """Normalisers that have seen something, heads whose outputs are not all about zero."""
-    spec = behavior(SENSORS, continuous, branches)
-    with seeded(seed):
-        actor = Actor(spec, network(**settings), **(SAC if sac else {}))
-        actor.update_normalization([3.0 + 2.0 * torch.randn(50, *one.shape) for one in spec.observation_specs])
-        with torch.no_grad():
-            for parameter in actor.head.parameters():
-                parameter.add_(torch.randn(parameter.shape))
-    return actor
-
-
-def inputs(actor: Actor, *, agents: int = AGENTS, seed: int = 0, scale: float = 8.0) -> Inputs:
-    """Observations wide enough that some of the normalised ones are clipped; a third of the actions forbidden, of each
-    branch at least one allowed."""
-    rng = np.random.default_rng(seed)
-    masks = [rng.random((agents, size)) < 1 / 3 for size in actor.head.branches]
-    for one in masks:
-        one[np.arange(agents), rng.integers(one.shape[1], size=agents)] = False
-    return Inputs(
-        obs=tuple((scale * rng.normal(size=(agents, size))).astype(np.float32) for size in (4, 3)),
-        mask=np.concatenate([np.zeros((agents, 0), bool), *masks], 1),
-        memory=rng.normal(size=(agents, actor.memory_size)).astype(np.float32),
-    )
-
-
 def act(policy: Policy, given: Inputs) -> ActionBatch:
     return policy.act(given.obs, given.mask, given.memory)
-
-
-def check(actions: ActionBatch, actor: Actor, given: Inputs, generator: torch.Generator | None) -> None:
-    """The actions are those of the actor's distribution, drawn by this generator, or the likeliest."""
-    with torch.no_grad():
-        distribution, memory = actor.distribution(
-            [torch.from_numpy(one) for one in given.obs], torch.from_numpy(given.mask), torch.from_numpy(given.memory)
-        )
-        expected = distribution.deterministic() if generator is None else distribution.sample(generator)
-        if generator is None and actor.head.tanh_squash:
-            # As a draw, whose log_prob is exact; that of any other action suffers from the inverse of tanh.
-            expected = expected._replace(
-                continuous=distribution.continuous_from_noise(torch.zeros_like(distribution.mu))
-            )
-        assert actions.discrete.dtype == np.int32
-        assert np.array_equal(actions.discrete, expected.discrete.numpy())
-        for found, wanted in (
-            (actions.continuous, expected.continuous),
-            (actions.env_continuous, distribution.to_env(expected.continuous)),
-            (actions.log_prob, distribution.log_prob(*expected)),
-            (actions.entropy, distribution.entropy()),
-            (actions.memory, memory),
-        ):
-            assert found.dtype == np.float32
-            np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5, atol=1e-5)
-
-
-def check_steps(actor: Actor, *, steps: int = 3) -> None:
-    """Several steps, the memory handed on, sampled and deterministic."""
-    for deterministic in (False, True):
-        policy = Policy(actor, seed=7, deterministic=deterministic)
-        assert policy._plain is not None
-        generator = None if deterministic else torch.Generator().manual_seed(7)
-        memory = inputs(actor).memory
-        for step in range(steps):
-            given = inputs(actor, seed=step)
-            given.memory = memory
-            actions = act(policy, given)
-            check(actions, actor, given, generator)
-            memory = actions.memory
-
-
-@pytest.mark.parametrize(("continuous", "branches"), KINDS)
-@pytest.mark.parametrize("memory", [None, 8])
-def test_draws_and_numbers_are_the_actors(continuous: int, branches: tuple[int, ...], memory: int | None) -> None:
-    check_steps(make_actor(continuous, branches, memory=memory))
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("layers", [1, 3])
-def test_layers_and_normalizers(normalize: bool, layers: int) -> None:
-    check_steps(make_actor(2, (3, 2), normalize=normalize, layers=layers))
-
-
-@pytest.mark.parametrize(("continuous", "branches"), [(2, ()), (1, (3, 2)), (0, (4,))])
-def test_actors_of_sac(continuous: int, branches: tuple[int, ...]) -> None:
-    check_steps(make_actor(continuous, branches, sac=True))
-    check_steps(make_actor(continuous, branches, sac=True, memory=8))
 
 
 def test_a_deviation_that_depends_on_the_state_stays_in_its_range() -> None:
@@ -145,14 +48,6 @@ def test_a_deviation_that_depends_on_the_state_stays_in_its_range() -> None:
     assert np.isfinite(actions.log_prob).all()
     assert np.allclose(actions.continuous[:, 1], mean.continuous[:, 1])
     assert not np.allclose(actions.continuous[:, 0], mean.continuous[:, 0], atol=0.1)
-
-
-@pytest.mark.parametrize("agents", [0, 1, 17])
-def test_any_number_of_agents(agents: int) -> None:
-    for branches in ((), (3,), (3, 2)):
-        actor = make_actor(2, branches, memory=8)
-        given = inputs(actor, agents=agents)
-        check(act(Policy(actor, seed=7), given), actor, given, torch.Generator().manual_seed(7))
 
 
 @pytest.mark.parametrize("branches", [(5,), (5, 5), (5, 2)])
@@ -193,6 +88,14 @@ def test_one_steps_actions_outlive_the_next_step() -> None:
     act(policy, inputs(actor, seed=1))
     policy.load(Update(1, dict(make_actor(2, (3, 2), seed=1, memory=8).state_dict())))
     check(actions, actor, given, torch.Generator().manual_seed(7))
+
+
+def test_a_policy_acts_by_it() -> None:
+    """By the same draws as the actor."""
+    actor = make_actor(2, (3, 2), memory=8)
+    policy, given = Policy(actor, seed=7), inputs(actor)
+    assert policy._fast is not None
+    check(act(policy, given), actor, given, torch.Generator().manual_seed(7))
 
 
 @pytest.mark.parametrize(("continuous", "branches"), KINDS)
@@ -256,6 +159,6 @@ def test_what_is_not_a_number_is_noticed(
 
 
 def test_which_actors_act_without_modules() -> None:
-    assert is_plain(make_actor(2, (3,), memory=8, sac=True))
-    assert not is_plain(Actor(behavior([camera(3, 20, 20)], 2), network()))
-    assert not is_plain(Actor(behavior([vector(4), vector(2, goal=True)], 2), network()))
+    assert is_mlp(make_actor(2, (3,), memory=8, sac=True))
+    assert not is_mlp(Actor(behavior([camera(3, 20, 20)], 2), network()))
+    assert not is_mlp(Actor(behavior([vector(4), vector(2, goal=True)], 2), network()))

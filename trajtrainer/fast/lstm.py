@@ -1,10 +1,10 @@
 """An LSTM's recurrence and its gradient, step by step on the CPU, for several networks of one shape at once.
 
-The same numbers to rounding as ``torch.nn.LSTM``. One step of a usual memory is hardly any arithmetic, so what counts
+One step of a usual memory is hardly any arithmetic, so what counts
 is the number and the price of calls: numpy's cost a third of torch's, and all that can be taken for all steps together
 is. (Without a gradient, one call of torch's for many steps is faster.)
 
-Letters: n networks, S sequences, L their length, U units. The four gates i, f, g, o stand side by side, as torch has
+Shapes: n networks, S sequences, L their length, U units. The four gates i, f, g, o stand side by side, as torch has
 them.
 """
 
@@ -38,7 +38,9 @@ class LstmStep(NamedTuple):
 
 
 def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[LstmStep]:
-    """Runs sequences from their first to their last step.
+    """Run sequences from their first to their last step.
+
+    Twin of ``torch.nn.LSTM``.
 
     Args:
         sums: per step, what the inputs and both biases add to the gates [n, S, 4U].
@@ -60,7 +62,7 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
 
 
 def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
-    """What one step gives.
+    """Return what one step gives.
 
     Args:
         gates: what the inputs, the biases and the last output add to the gates, times ``gate_scale`` [..., 4U];
@@ -77,14 +79,14 @@ def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
     return LstmStep(gates, after, squashed, gates[..., 3 * units :] * squashed)
 
 
-def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, by_hidden: FloatArray) -> FloatArray:
-    """The gradient of a loss with respect to the ``sums`` of each step [L, n, S, 4U].
+def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad_hidden: FloatArray) -> FloatArray:
+    """Return the gradient of a loss with respect to the ``sums`` of each step [L, n, S, 4U].
 
     Args:
         steps: made by ``run``, of S sequences of equal length.
         weight: as given to ``run``.
         memory: as given to ``run``.
-        by_hidden: the gradient with respect to the output of each step [L, n, S, U].
+        grad_hidden: the gradient with respect to the output of each step [L, n, S, U].
     """
     gates: FloatArray = np.stack([step.gates for step in steps])
     cells: FloatArray = np.stack([step.cells for step in steps])
@@ -98,18 +100,18 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, by_h
     slopes[..., f] *= cells_before
     np.multiply(1.0 - gates[..., g] * gates[..., g], gates[..., i], out=slopes[..., g])
     slopes[..., o] *= squashed
-    by_cell_of_hidden = (1.0 - squashed * squashed) * gates[..., o]
-    by_cell = np.zeros(cells.shape[1:], np.float32)
-    by_output = by_hidden[-1]
+    slope_of_cell = (1.0 - squashed * squashed) * gates[..., o]
+    grad_cell = np.zeros(cells.shape[1:], np.float32)
+    grad_output = grad_hidden[-1]
     for step in range(len(steps) - 1, -1, -1):
-        by_cell += by_output * by_cell_of_hidden[step]
-        by_sums: FloatArray = slopes[step]  # which nobody needs any more
-        parts = by_sums.reshape(*cells.shape[1:3], 4, units)
-        parts[:, :, :3] *= by_cell[:, :, None]
-        parts[:, :, 3] *= by_output
+        grad_cell += grad_output * slope_of_cell[step]
+        grad_sums: FloatArray = slopes[step]  # which nobody needs any more
+        parts = grad_sums.reshape(*cells.shape[1:3], 4, units)
+        parts[:, :, :3] *= grad_cell[:, :, None]
+        parts[:, :, 3] *= grad_output
         if step:
-            by_cell *= gates[step, ..., f]
-            by_output = by_hidden[step - 1] + torch.bmm(torch.from_numpy(by_sums), weight).numpy()
+            grad_cell *= gates[step, ..., f]
+            grad_output = grad_hidden[step - 1] + torch.bmm(torch.from_numpy(grad_sums), weight).numpy()
     return slopes
 
 

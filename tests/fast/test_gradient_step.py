@@ -1,0 +1,153 @@
+"""Which gradient step is chosen, and what each of them leaves as it was. What they compute: ``test_parity``."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+
+from tests.fast.samples import SIGNALS, SPECS, make, minibatch
+from tests.nn.specs import behavior, camera, entities, network, vector
+from trajtrainer.algos.ppo import PPO
+from trajtrainer.fast import side_by_side
+from trajtrainer.fast.gradient_step import Autograd, ClosedForm, multiply_adds
+from trajtrainer.fast.side_by_side import SideBySide
+from trajtrainer.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.init import seeded
+from trajtrainer.settings.network import EncoderType, NetworkSettings
+from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.spec import BehaviorSpec
+
+PICTURES = behavior([camera(3, 20, 20)], 2)
+TINY = behavior([camera(1, 4, 4)], 2)
+
+
+def way(spec: BehaviorSpec, settings: NetworkSettings, batch_size: int = 64, *, shared: bool = False) -> str:
+    """Return which way of learning is chosen."""
+    actor = Actor(spec, settings)
+    critic = SharedCritic(actor, SIGNALS) if shared else Critic(spec, settings, SIGNALS)
+    hyper = PPOHyperparameters(batch_size=batch_size, shared_critic=shared)
+    step = PPO(actor, critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._step
+    if isinstance(step, ClosedForm):
+        return "closed form"
+    assert isinstance(step, Autograd)
+    return "in turn" if step.threads is None else "side by side"
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "memory", "expected"),
+    [(64, None, "closed form"), (1024, None, "side by side"), (300, 256, "side by side")],
+)
+def test_mlps_by_their_arithmetic(batch_size: int, memory: int | None, expected: str) -> None:
+    assert way(SPECS["hybrid"], network(hidden=128, layers=3, memory=memory), batch_size) == expected
+
+
+def test_other_networks() -> None:
+    goal = behavior([vector(3), vector(2, "goal", goal=True)], 2)
+    assert way(SPECS["hybrid"], network(normalize=True, memory=8)) == "closed form"
+    assert way(PICTURES, network(hidden=64), 128) == "side by side"
+    assert way(PICTURES, network(hidden=64), 128, shared=True) == "in turn"
+    assert way(SPECS["hybrid"], network(), shared=True) == "in turn"
+    assert way(behavior([entities(4, 6)], 2), network()) == "side by side"
+    assert way(goal, network(hidden=16), 32) == "in turn"
+    assert way(goal, network(hidden=128), 32) == "side by side"
+    assert way(TINY, network(encoder=EncoderType.FULLY_CONNECTED), 32) == "in turn"
+
+
+def test_the_choice_is_by_numbers_that_do_not_depend_on_the_machine() -> None:
+    # 7 -> 16 -> 16, twice as often for twice the rows.
+    assert multiply_adds(Actor(SPECS["hybrid"], network()), 10) == 10 * (7 * 16 + 16 * 16)
+    assert {way(PICTURES, network(hidden=64), 128) for _ in range(3)} == {"side by side"}
+
+
+def test_a_branch_without_allowed_actions_moves_nothing() -> None:
+    spec = SPECS["one branch"]
+    actor, _, ppo = make(spec, network())
+    batch = minibatch(spec)
+    batch["mask"].fill_(True)
+    loss, _ = ppo.loss(batch, ppo.coefficients(0))
+    loss.backward()  # type: ignore[no-untyped-call]
+    ppo.update(batch, ppo.coefficients(0))
+    (flat,) = (parameter.grad for parameter in ppo._step.parameters)
+    assert flat is not None
+    for piece, parameter in zip(ppo._step.pieces, actor.parameters(), strict=False):
+        torch.testing.assert_close(piece.view(flat), parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_modules_go_on_working() -> None:
+    spec = SPECS["hybrid"]
+    with seeded(0):
+        actor, critic = Actor(spec, network()), Critic(spec, network(), SIGNALS)
+    weights = {name: value.clone() for name, value in actor.state_dict().items()}
+    batch = minibatch(spec)
+    with torch.no_grad():
+        before = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
+        stack = StackedNetworks(actor, critic)
+        after = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
+        outputs = stack(stack.encoded(batch.obs))
+    assert all(torch.equal(weights[name], value) for name, value in actor.state_dict().items())
+    assert torch.equal(before[0].mu, after[0].mu)
+    assert torch.equal(before[1], after[1])
+    mu, logits = torch.from_numpy(outputs.policy[:, :3]), torch.from_numpy(outputs.policy[:, 3:])
+    torch.testing.assert_close(mu, before[0].mu)
+    torch.testing.assert_close(logits[~batch["mask"]], before[0].masked_logits[~batch["mask"]])
+    torch.testing.assert_close(torch.from_numpy(outputs.values.T), before[1])
+    # Loaded weights reach the stack, and a copy of a module is independent of it.
+    independent = copy.deepcopy(actor)
+    actor.load_state_dict({name: torch.zeros_like(value) for name, value in actor.state_dict().items()})
+    assert not stack(stack.encoded(batch.obs)).policy.any()
+    assert any(parameter.any() for parameter in independent.parameters())
+
+
+def test_the_parameters_are_what_they_were_in_number_and_order() -> None:
+    actor, critic, ppo = make(SPECS["hybrid"], network())
+    (flat,) = ppo._step.parameters
+    assert flat.numel() == sum(p.numel() for p in [*actor.parameters(), *critic.parameters()])
+    for number, piece in enumerate(ppo._step.pieces):
+        piece.view(flat).fill_(number)
+    for number, parameter in enumerate([*actor.parameters(), *critic.parameters()]):
+        assert bool((parameter == number).all())
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_results_come_in_the_order_of_the_arguments(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
+    found = SideBySide().run(lambda number: (number, threading.current_thread()), [(1,), (2,)])
+    assert [number for number, _ in found] == [1, 2]
+    assert len({thread for _, thread in found}) == cores
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_errors_come_through(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
+
+    def divide(number: int) -> float:
+        return 1 / number
+
+    arguments = [(1,), (1,)]
+    arguments[wrong] = (0,)
+    threads = SideBySide()
+    with pytest.raises(ZeroDivisionError):
+        threads.run(divide, arguments)
+    assert threads.run(divide, [(1,), (2,)]) == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2)])
+def test_actor_and_critic_learn_at_the_same_time(cores: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
+    actor, critic, ppo = make(PICTURES, network(hidden=64), batch_size=128)
+    assert isinstance(ppo._step, Autograd)
+    names: set[str] = set()
+    for network_ in (actor, critic):
+        network_.body.encoder.register_forward_hook(lambda *_: names.add(threading.current_thread().name))
+    found = ppo.update(minibatch(PICTURES), ppo.coefficients(0))
+    assert found.keys() >= {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Gradient Norm"}
+    assert len(names) == threads
+
+
+def test_a_behavior_without_actions_is_not_an_mlp_to_differentiate_by_hand() -> None:
+    assert way(behavior([vector(3)], 0), network()) == "in turn"

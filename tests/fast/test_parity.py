@@ -1,0 +1,568 @@
+"""Every twin against its reference: what both compute, losses, gradients and optimizer states, over shapes."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import inspect
+import itertools
+import pkgutil
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.algos import sac_peer
+from tests.algos.minibatches import minibatch_of
+from tests.fast.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch
+from tests.nn.specs import behavior, camera, network, vector
+from trajtrainer import fast
+from trajtrainer.algos import losses
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac_values import Estimates
+from trajtrainer.algos.schedules import Coefficients
+from trajtrainer.fast import lstm, ppo_loss, stacked_bodies
+from trajtrainer.fast.acting import Acting
+from trajtrainer.fast.acting_head import ActingHead
+from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.fast.distribution import GaussianScale, softmax
+from trajtrainer.fast.gradient_step import Autograd, ClosedForm
+from trajtrainer.fast.side_by_side import SideBySide
+from trajtrainer.fast.squashed import draw
+from trajtrainer.fast.stacked_networks import StackedNetworks
+from trajtrainer.fast.stacked_parameters import Linear
+from trajtrainer.fast.stacked_values import StackedEvaluation
+from trajtrainer.nn import distribution as reference
+from trajtrainer.nn.conditioning import affine
+from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.nn.init import seeded
+from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
+from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+
+Numbers = dict[str, Any]  # what -> tensor, array or number
+SUITE: list[Any] = []
+TWINS: set[Any] = set()
+
+
+def twin(
+    ours: Any, shapes: Iterable[Any] = (None,), *, rtol: float = 1e-5, atol: float = 1e-6, by_largest: bool = False
+) -> Callable[[Any], Any]:
+    """Enter a function that gives, for one of the shapes, what the twin and what the reference say.
+
+    ``by_largest`` measures the tolerance of a tensor's entries by the largest of them, as befits gradients.
+    """
+
+    def enter(compare: Any) -> Any:
+        TWINS.add(ours)
+        for shape in shapes:
+            name = f"{ours.__qualname__}-{compare.__name__}-{shape}"
+            SUITE.append(pytest.param(compare, shape, (rtol, atol, by_largest), id=name))
+        return compare
+
+    return enter
+
+
+def _seeded(*sizes: int, seed: int = 0) -> Tensor:
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
+
+
+# Adam
+
+
+@twin(Adam, rtol=0, atol=0)
+def steps(_: None) -> tuple[Numbers, Numbers]:
+    """The weights and the state after steps at falling rates; the third parameter has no gradient."""
+    ours = [_seeded(3, 2).requires_grad_(), _seeded(4).requires_grad_(), torch.zeros(1, requires_grad=True)]
+    theirs = [parameter.detach().clone().requires_grad_() for parameter in ours]
+    adam, torchs = Adam(ours, 0.1), torch.optim.Adam(theirs, lr=0.1, fused=True)
+    for step in range(4):
+        for own, other in zip(ours[:2], theirs[:2], strict=True):
+            own.grad = torch.randn_like(own)
+            other.grad = own.grad.clone()
+        adam.param_groups[0]["lr"] = torchs.param_groups[0]["lr"] = 0.1 / (step + 1)
+        adam.step()
+        torchs.step()
+    state = adam_state(adam, [whole(parameter) for parameter in ours])
+    return _numbers(ours, state), _numbers(theirs, torchs.state_dict())
+
+
+@twin(Adam, rtol=0, atol=0)
+def loaded_state(_: None) -> tuple[Numbers, Numbers]:
+    first = torch.zeros(5, requires_grad=True)
+    adam = Adam([first], 0.1)
+    first.grad = torch.arange(5.0)
+    adam.step()
+    second = first.detach().clone().requires_grad_()
+    other = Adam([second], 0.1)
+    load_adam_state(other, [whole(second)], adam_state(adam, [whole(first)]))
+    for optimizer, parameter in ((adam, first), (other, second)):
+        parameter.grad = torch.ones(5)
+        optimizer.step()
+    return {"weights": second}, {"weights": first}
+
+
+def _numbers(parameters: Iterable[Tensor], state: Any) -> Numbers:
+    found: Numbers = {f"parameter {index}": parameter for index, parameter in enumerate(parameters)}
+    for index, entry in state["state"].items():
+        found |= {f"{name} {index}": value for name, value in entry.items()}
+    return found
+
+
+# Formulas
+
+
+@twin(GaussianScale, [(1, 2), (5, 3)])
+def gaussian(shape: tuple[int, int]) -> tuple[Numbers, Numbers]:
+    log_sigma, deviation = _seeded(*shape), _seeded(5, shape[1], seed=1)
+    ours, theirs = GaussianScale.of(log_sigma.numpy()), reference.GaussianScale(log_sigma)
+    found = {"entropy": ours.entropy(), "log_prob": ours.log_prob(deviation.numpy())}
+    expected = {"entropy": theirs.entropy(), "log_prob": theirs.log_prob(deviation)}
+    for name in ("sigma", "log_normalizer", "double_variance"):
+        found[name], expected[name] = getattr(ours, name), getattr(theirs, name)
+    return found, expected
+
+
+@twin(softmax, [(6, 1), (6, 5), (2, 3, 4)])
+def probabilities(shape: tuple[int, ...]) -> tuple[Numbers, Numbers]:
+    logits = 30.0 * _seeded(*shape)
+    found = softmax(logits.numpy().copy(), lambda reduction, values: reduction.reduce(values, -1, keepdims=True))
+    return {"probabilities": found}, {"probabilities": logits.softmax(-1)}
+
+
+def _squash(spread: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    mu, log_sigma, noise = (_seeded(64, 3, seed=seed).to(dtype) for seed in range(3))
+    return (spread * mu).requires_grad_(), (3.0 * log_sigma - 2.0).clamp(-20.0, 2.0).requires_grad_(), noise
+
+
+def _by_distribution(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    scale = reference.GaussianScale(log_sigma)
+    policy = ActionDistribution(mu, scale, mu[:, :0], (), nothing, tanh_squash=True)
+    action = policy.continuous_from_noise(noise)
+    return action, policy.continuous_log_prob(action).sum(1)
+
+
+@twin(draw, [0.1, 1.0, 5.0])
+def squashed(spread: float) -> tuple[Numbers, Numbers]:
+    """The draw and its gradient; and in single precision the draw against that of double precision."""
+    found: list[Numbers] = []
+    for way in (draw, _by_distribution):
+        mu, log_sigma, noise = _squash(spread, torch.float64)
+        action, log_prob = way(mu, log_sigma, noise)
+        torch.autograd.backward((action, log_prob), (_seeded(64, 3, seed=4).double(), _seeded(64, seed=5).double()))
+        found.append({"action": action, "log_prob": log_prob, "by mu": mu.grad, "by log_sigma": log_sigma.grad})
+    return found[0], found[1]
+
+
+@twin(draw, [1.0, 5.0], atol=1e-5)
+def single_precision(spread: float) -> tuple[Numbers, Numbers]:
+    mu, log_sigma, noise = _squash(spread, torch.float32)
+    exact = _by_distribution(mu.double(), log_sigma.double(), noise.double())
+    found = (one.double() for one in draw(mu, log_sigma, noise))
+    names = ("action", "log_prob")
+    return dict(zip(names, found, strict=True)), dict(zip(names, exact, strict=True))
+
+
+# Memories and bodies
+
+NETWORKS, SEQUENCES, STEPS, SIZE, UNITS = 2, 3, 5, 4, 6
+
+
+@twin(lstm.run, rtol=1e-4)
+def recurrence(_: None) -> tuple[Numbers, Numbers]:
+    """The outputs, and the gradients by the biases and the inputs."""
+    with seeded(0):
+        modules = [nn.LSTM(SIZE, UNITS) for _ in range(NETWORKS)]
+    x = _seeded(NETWORKS, STEPS, SEQUENCES, SIZE).requires_grad_()
+    memory, grad = _seeded(NETWORKS, SEQUENCES, 2 * UNITS, seed=1), _seeded(NETWORKS, STEPS, SEQUENCES, UNITS, seed=2)
+    weights = [[parameter.detach() for parameter in module.parameters()] for module in modules]
+    hidden_weight = torch.stack([of[1] for of in weights])
+    sums = [nn.functional.linear(x[n], of[0], of[2] + of[3]) for n, of in enumerate(weights)]
+    made = lstm.run(torch.stack(sums, 1).detach().numpy(), hidden_weight, memory.numpy())
+    found: Numbers = {"hidden": np.stack([step.hidden for step in made], 1)}
+    grad_sums = lstm.backward(made, hidden_weight, memory.numpy(), grad.transpose(0, 1).numpy())
+    states = [[part.contiguous() for part in memory[n][None].chunk(2, 2)] for n in range(NETWORKS)]
+    expected: Numbers = {"hidden": torch.stack([module(x[n], tuple(states[n]))[0] for n, module in enumerate(modules)])}
+    expected["hidden"].backward(grad)
+    assert x.grad is not None
+    for n, module in enumerate(modules):
+        by_sums = torch.from_numpy(grad_sums[:, n])
+        found |= {f"by bias {n}": by_sums.sum((0, 1)), f"by x {n}": by_sums @ weights[n][0]}
+        expected |= {f"by bias {n}": list(module.parameters())[-1].grad, f"by x {n}": x.grad[n]}
+    return found, expected
+
+
+@twin(stacked_bodies.affine_gradient, [(), (3,)])
+def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
+    """Of one network and of several."""
+    rank = (1,) if networks else ()
+    weight, bias = _seeded(*networks, 4, 3).requires_grad_(), _seeded(*networks, *rank, 4, seed=1).requires_grad_()
+    x, grad = _seeded(*networks, 5, 3, seed=2), _seeded(*networks, 5, 4, seed=3)
+    affine(x, Linear.of(weight, bias).layer).backward(grad)  # type: ignore[no-untyped-call]
+    out = Linear.of(torch.empty_like(weight), torch.empty_like(bias))
+    with torch.no_grad():
+        stacked_bodies.affine_gradient(grad, x, out)
+    return {"weight": out.weight, "bias": out.bias}, {"weight": weight.grad, "bias": bias.grad}
+
+
+@twin(stacked_bodies.forward, [(1, None), (3, None), (2, 6)])
+@twin(StackedNetworks, [(1, None), (3, None), (2, 6)])
+def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
+    layers, memory = shape
+    spec = SPECS["hybrid"]
+    actor, critic, _ = make(spec, network(layers=layers, memory=memory, normalize=True), batch_size=10**6)
+    batch = minibatch(spec, memory_size=memory or 0)
+    with torch.no_grad():
+        distribution, _ = actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
+        values, _ = critic(batch.obs, batch.critic_memory, batch.sequence_length)
+        stack = StackedNetworks(actor, critic)
+        outputs = stack(stack.encoded(batch.obs), (batch.memory, batch.critic_memory), batch.sequence_length)
+    logits = torch.from_numpy(outputs.policy[:, 3:])
+    return (
+        {"mu": outputs.policy[:, :3], "logits": logits[~batch["mask"]], "values": outputs.values.T},
+        {"mu": distribution.mu, "logits": distribution.masked_logits[~batch["mask"]], "values": values},
+    )
+
+
+# PPO
+
+
+@twin(ppo_loss.policy_loss, [(2, False), (1, True)])
+def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
+    columns, padded = shape
+    ratio, advantage = _seeded(ROWS, columns).exp().requires_grad_(), _seeded(ROWS, seed=1)
+    mask = (torch.arange(ROWS) % 3 > 0).float() if padded else None
+    log_prob = ratio.detach().log().requires_grad_()
+    loss = losses.clipped_policy_loss(log_prob.exp(), advantage, 0.2, mask)
+    loss.backward()  # type: ignore[no-untyped-call]
+    weight = ppo_loss.row_weight(ROWS, mask)
+    found, gradient = ppo_loss.policy_loss(log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight)
+    return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": log_prob.grad}
+
+
+@twin(ppo_loss.value_loss, itertools.product([1, 2], [False, True], [False, True]))
+def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
+    signals, padded, clipped = shape
+    values, returns, old = (_seeded(signals, ROWS, seed=seed) for seed in range(3))
+    mask = (torch.arange(ROWS) % 3 > 0).float() if padded else None
+    values.requires_grad_()
+    loss = losses.value_loss(values, returns, mask, old_values=old if clipped else None, epsilon=0.3)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert values.grad is not None
+    found, gradient = ppo_loss.value_loss(
+        values.detach().numpy().T,
+        returns.numpy().T,
+        old.numpy().T if clipped else None,
+        0.3,
+        ppo_loss.row_weight(ROWS, mask),
+    )
+    return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": values.grad.T}
+
+
+@twin(ppo_loss.Decisions, SPECS, rtol=1e-4)
+def log_probabilities(name: str) -> tuple[Numbers, Numbers]:
+    """Of what was done, and the gradient of a sum of them and of the entropy."""
+    spec = SPECS[name]
+    size, branches = spec.action_spec.continuous_size, tuple(spec.action_spec.discrete_branches)
+    batch = minibatch(spec)
+    outputs, log_sigma = _seeded(ROWS, size + sum(branches)).requires_grad_(), _seeded(1, size).requires_grad_()
+    grad = _seeded(ROWS, size + len(branches), seed=1)
+    masked = outputs[:, size:].masked_fill(batch["mask"], -1e8)
+    starts = torch.tensor([sum(branches[:k]) for k in range(len(branches))], dtype=torch.int64)
+    policy = ActionDistribution(outputs[:, :size], reference.GaussianScale(log_sigma), masked, branches, starts)
+    log_prob = policy.log_prob(batch["continuous"], batch["discrete"])
+    ((log_prob * grad).sum() - 0.3 * policy.entropy().mean()).backward()  # type: ignore[no-untyped-call]
+    ours = ppo_loss.Decisions(outputs.detach().numpy(), log_sigma.detach().numpy(), batch, branches)
+    by_outputs, by_log_sigma = ours.gradient(grad.numpy(), 0.3, ppo_loss.row_weight(ROWS, None))
+    found: Numbers = {"log_prob": ours.log_prob, "by outputs": by_outputs}
+    expected: Numbers = {"log_prob": log_prob, "by outputs": outputs.grad}
+    if size:
+        found["by log_sigma"], expected["by log_sigma"] = by_log_sigma, log_sigma.grad
+    return found, expected
+
+
+@twin(ClosedForm, itertools.product(SPECS, [1, 3], [False, True], [None, 6]), atol=1e-7, by_largest=True)
+def gradient(shape: tuple[str, int, bool, int | None]) -> tuple[Numbers, Numbers]:
+    """The gradient of every parameter."""
+    ours, theirs = _update(*shape)
+    return (
+        {f"parameter {number}": one for number, one in enumerate(ours[0])},
+        {f"parameter {number}": one for number, one in enumerate(theirs[0])},
+    )
+
+
+@twin(ClosedForm, itertools.product(SPECS, [1, 3], [False, True], [None, 6]))
+def statistics(shape: tuple[str, int, bool, int | None]) -> tuple[Numbers, Numbers]:
+    ours, theirs = _update(*shape)
+    assert ours[1].keys() >= {"Policy/Approximate KL", "Policy/Clip Fraction", "Losses/Value Loss"}
+    return {tag: ours[1][tag] for tag in theirs[1]}, theirs[1]
+
+
+def _update(name: str, layers: int, clipping: bool, memory: int | None) -> tuple[Any, Any]:
+    """Gradients and statistics of one minibatch by the closed form and by autograd."""
+    spec = SPECS[name]
+    actor, critic, ppo = make(
+        spec, network(layers=layers, normalize=True, memory=memory), value_clipping=clipping, learning_rate=0.0
+    )
+    if actor.head.log_sigma is not None:
+        with torch.no_grad():
+            # So small a sigma that the constant which keeps divisions finite counts. It magnifies the rounding of the
+            # mean, of which a memory makes more.
+            smallest = -6.0 if memory is None else -2.0
+            actor.head.log_sigma.copy_(torch.tensor([[smallest, 0.5, 0.0]])[:, : actor.head.continuous_size])
+    batch = minibatch(spec, memory_size=memory or 0)
+    if actor.head.continuous_size:
+        with torch.no_grad():
+            distribution, _ = actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
+            batch["continuous"].copy_(distribution.sample(torch.Generator().manual_seed(4)).continuous)
+            batch["log_prob"].add_(distribution.log_prob(batch["continuous"], batch["discrete"]) + 1.2)
+    coefficients = Coefficients(learning_rate=0.0, epsilon=0.2, beta=0.3)
+    loss, expected = ppo.loss(batch, coefficients, diagnostics=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad for parameter in (*actor.parameters(), *critic.parameters())]
+    step = ppo._step
+    assert isinstance(step, ClosedForm)
+    found = step(batch, coefficients, diagnostics=True)
+    (flat,) = step.parameters
+    assert flat.grad is not None
+    return ([piece.view(flat.grad) for piece in step.pieces], found), (gradients, expected)
+
+
+@twin(ClosedForm, [None, 6], atol=2e-5)
+def state(memory: int | None) -> tuple[Numbers, Numbers]:
+    """Weights and moments after updates of which the closed form made the first and autograd the second, or each all
+    of them."""
+    spec = SPECS["hybrid"]
+    batch, settings = minibatch(spec, memory_size=memory or 0), network(memory=memory)
+
+    def trained(sizes: tuple[int, ...]) -> Numbers:
+        moments, weights = None, None
+        for size in sizes:  # which chooses the way
+            actor, critic, ppo = make(spec, settings, batch_size=size)
+            assert isinstance(ppo._step, ClosedForm) == (size == _SMALL)
+            modules = nn.ModuleList([actor, critic])
+            if moments is not None and weights is not None:
+                modules.load_state_dict(weights)
+                ppo.load_state(moments)
+            ppo.update(batch, Coefficients(1e-3, 0.2, 0.01))
+            moments, weights = copy.deepcopy(ppo.state()), copy.deepcopy(modules.state_dict())
+        return _numbers(modules.parameters(), moments)
+
+    return trained((_SMALL, _LARGE, _SMALL)), trained((_LARGE, _LARGE, _LARGE))
+
+
+_SMALL, _LARGE = 64, 10**7
+
+
+# Two threads
+
+
+@twin(SideBySide, [1, 2, 3])
+def calls(count: int) -> tuple[Numbers, Numbers]:
+    arguments = [(number, 2) for number in range(count)]
+    return {"results": SideBySide().run(pow, arguments)}, {"results": list(itertools.starmap(pow, arguments))}
+
+
+@twin(Autograd, rtol=0, atol=0)
+def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
+    """Weights, moments and statistics after updates of networks with a camera."""
+    spec = behavior([camera(3, 20, 20), vector(4)], 2, (3,))
+    batch = minibatch(spec)
+    found, together = [], SideBySide()
+    together._is_alone = False  # on any machine
+    for threads in (together, None):
+        actor, critic, ppo = make(spec, network())
+        step = Autograd(ppo.objectives(), 3e-4, threads)
+        for _number in range(8):
+            tags = step(batch, ppo.coefficients(0), diagnostics=True)
+        found.append(_numbers((*actor.parameters(), *critic.parameters()), step.state()) | tags)
+    return found[0], found[1]
+
+
+# Acting
+
+# Continuous actions, branches.
+KINDS: list[tuple[int, tuple[int, ...]]] = [(2, ()), (0, (3,)), (0, (2, 2)), (0, (2, 5, 3)), (2, (4,)), (3, (3, 1, 4))]
+ACTORS: list[dict[str, Any]] = [
+    *({"continuous": c, "branches": b, "memory": memory} for c, b in KINDS for memory in (None, 8)),
+    *({"branches": (3, 2), "normalize": normalize, "layers": layers} for normalize in (0, 1) for layers in (1, 3)),
+    *({"continuous": c, "branches": b, "sac": True, "memory": memory}
+      for c, b in ((2, ()), (1, (3, 2)), (0, (4,))) for memory in (None, 8)),
+    *({"branches": b, "memory": 8, "agents": agents} for agents in (0, 1, 17) for b in ((), (3,), (3, 2))),
+]  # fmt: skip
+
+
+@twin(Acting, itertools.product(ACTORS, [False, True]), atol=1e-5)
+def acting(shape: tuple[dict[str, Any], bool]) -> tuple[Numbers, Numbers]:
+    """Several steps, the memory handed on, sampled and deterministic."""
+    settings, deterministic = dict(shape[0]), shape[1]
+    agents = settings.pop("agents", 30)
+    actor = make_actor(**settings)
+    ours, generators = Acting(actor), [torch.Generator().manual_seed(7) for _ in range(2)]
+    memory = inputs(actor, agents=agents).memory
+    found: Numbers = {}
+    expected: Numbers = {}
+    for step in range(3):
+        given = inputs(actor, agents=agents, seed=step)
+        given.memory = memory
+        mine, theirs = (None, None) if deterministic else generators
+        actions, memory = ours(given.obs, given.mask, given.memory, mine)
+        found |= {f"{what} {step}": one for what, one in (actions._asdict() | {"memory": memory}).items()}
+        expected |= {f"{what} {step}": one for what, one in decided(actor, given, theirs).items()}
+    return found, expected
+
+
+@twin(ActingHead, itertools.product(KINDS, [False, True]), atol=1e-5)
+def head(shape: tuple[tuple[int, tuple[int, ...]], bool]) -> tuple[Numbers, Numbers]:
+    """Likeliest actions for encodings of any kind."""
+    (continuous, branches), sac = shape
+    actor = make_actor(continuous, branches, sac=sac)
+    encoding, given = _seeded(30, actor.body.encoding_size), inputs(actor)
+    with torch.no_grad():
+        found = ActingHead(actor.head)(encoding, given.mask, torch.Generator().manual_seed(7))
+        policy = actor.head(encoding, torch.from_numpy(given.mask))
+        actions = policy.sample(torch.Generator().manual_seed(7))
+        expected = {
+            "continuous": actions.continuous,
+            "discrete": actions.discrete.to(torch.int32),
+            "env_continuous": policy.to_env(actions.continuous),
+            "log_prob": policy.log_prob(*actions),
+            "entropy": policy.entropy(),
+        }
+    return found._asdict(), expected
+
+
+# SAC's value networks
+
+
+VALUES = list(itertools.product(SPECS, [1, 2]))  # specs, reward signals
+
+
+@twin(StackedEvaluation, VALUES, rtol=1.3e-6, atol=1e-5)
+def estimates(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+    return _evaluated(*shape, stacked=True)[0], _evaluated(*shape, stacked=False)[0]
+
+
+@twin(StackedEvaluation, VALUES, by_largest=True)
+def gradient_of_estimates(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+    """By the action and by every parameter."""
+    return _evaluated(*shape, stacked=True)[1], _evaluated(*shape, stacked=False)[1]
+
+
+@twin(StackedEvaluation, VALUES, rtol=1e-4, atol=1e-5)
+def updates(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+    """Weights and moments after three updates, of which the twin made the first and the last, or none."""
+    return _after(shape, "srs"), _after(shape, "rrr")
+
+
+@twin(StackedEvaluation, VALUES, rtol=0, atol=0)
+def handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+    """Weights and moments after three updates by the twin, handed to the reference and back or not."""
+    return _after(shape, "s-s-s"), _after(shape, "sss")
+
+
+def _after(shape: tuple[str, int], ways: str) -> Numbers:
+    """Weights and moments after updates: s by stacked networks, r by the reference, which - only hands them on."""
+    last: Any = None
+    for way in ways:
+        sac, batch = _sac(*shape, stacked=way == "s")
+        if last is not None:
+            for name, module in sac_peer.modules(sac).items():
+                module.load_state_dict(sac_peer.modules(last)[name].state_dict())
+            sac.load_states(last.states())
+            sac.load_coefficients(last.coefficients())
+        if way != "-":
+            sac.update(batch, 1e-3)
+        last = sac
+    found: Numbers = {}
+    for name, module in sac_peer.modules(last).items():
+        found |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+    for name, one in last.states().items():
+        found |= {f"{name} {key}": value for key, value in _numbers((), one).items()}
+    return found
+
+
+def _sac(name: str, signals: int, *, stacked: bool) -> tuple[Any, Minibatch]:
+    spec = SPECS[name]
+    rewards = {RewardSignalType("extrinsic"): RewardSignalSettings(), RewardSignalType("rnd"): RndSettings()}
+    settings = TrainerSettings(
+        trainer_type="sac",
+        hyperparameters=SACHyperparameters(),
+        network_settings=network(normalize=True),
+        reward_signals=dict(list(rewards.items())[:signals]),
+    )
+    with seeded(1):
+        sac = sac_peer.make_sac(spec, settings, stacked=stacked)
+    batch = minibatch(spec)
+    rng = torch.Generator().manual_seed(5)
+    return sac, minibatch_of(
+        obs=batch.obs,
+        next_obs=tuple(torch.randn(one.shape, generator=rng) for one in batch.obs),
+        mask=batch["mask"],
+        continuous=batch["continuous"].tanh(),
+        discrete=batch["discrete"],
+        rewards=torch.randn(signals, ROWS, generator=rng),
+        discount=torch.full((signals, ROWS), 0.9),
+        noise=torch.randn(batch["continuous"].shape, generator=rng),
+    )
+
+
+def _evaluated(name: str, signals: int, *, stacked: bool) -> tuple[Numbers, Numbers]:
+    """Estimates, and gradients of their squares."""
+    sac, batch = _sac(name, signals, stacked=stacked)
+    assert isinstance(sac._evaluate, StackedEvaluation) == stacked
+    size = batch["continuous"].shape[1]
+    sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
+    made: Estimates = sac._evaluate(batch, sac.actor.body.encoder(batch.obs), sampled)
+    assert not made.next_value.requires_grad
+    total = made.value.square().sum() + made.stored_q.square().sum()
+    if sampled is not None:
+        total = total + made.sampled_q.square().sum()
+    total.backward()  # type: ignore[no-untyped-call]
+    found: Numbers = {} if sampled is None else {"by the action": sampled.grad}
+    for number, piece in enumerate(sac._evaluate.pieces):
+        assert piece.leaf.grad is not None
+        found[f"parameter {number}"] = piece.view(piece.leaf.grad)
+    return made._asdict(), found
+
+
+# The suite
+
+
+@pytest.mark.parametrize(("compare", "shape", "tolerance"), SUITE)
+def test_a_twin_says_what_its_reference_says(compare: Any, shape: Any, tolerance: tuple[float, float, bool]) -> None:
+    rtol, atol, by_largest = tolerance
+    found, expected = compare(shape)
+    assert found.keys() == expected.keys()
+    assert found
+    for what, value in expected.items():
+        theirs, ours = torch.as_tensor(value).detach(), torch.as_tensor(found[what]).detach()
+        assert ours.dtype == theirs.dtype, what
+        if by_largest:
+            assert ours.shape == theirs.shape, what
+            assert (ours - theirs).abs().max() <= atol + rtol * theirs.abs().max(), what
+        else:
+            torch.testing.assert_close({what: ours}, {what: theirs}, rtol=rtol, atol=atol)
+
+
+def test_every_twin_names_a_reference_and_is_in_the_suite() -> None:
+    named = set()
+    (folder,) = fast.__path__
+    for path in sorted(Path(folder).glob("*.py")):
+        module = importlib.import_module(f"trajtrainer.fast.{path.stem}") if path.stem != "__init__" else fast
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+                continue
+            found = re.search(r"Twin of\s+``([\w.]+)``", ast.get_docstring(node) or "")
+            if found:
+                assert pkgutil.resolve_name(found[1]) is not None
+                named.add(getattr(module, node.name))
+    assert named
+    assert named | {Autograd} == TWINS, "Autograd is the reference, and on two threads its own twin"
+    assert all(inspect.getdoc(one) for one in TWINS)

@@ -1,0 +1,223 @@
+"""A gradient step of PPO: by autograd, by autograd on two cores, or by a hand-written backward pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajtrainer.algos.losses import ratio_statistics
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.schedules import Coefficients
+from trajtrainer.fast import ppo_loss
+from trajtrainer.fast.acting import is_mlp
+from trajtrainer.fast.adam import Adam, Piece, adam_state, load_adam_state, whole
+from trajtrainer.fast.side_by_side import SideBySide
+from trajtrainer.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import AnyCritic, Critic
+from trajtrainer.settings.trainer import PPOHyperparameters
+
+# Multiply-adds of one body's forward pass of a minibatch, as ``multiply_adds`` estimates them.
+#
+# Below the first number the hand-written backward pass of two MLPs is the fastest: measured with 128 to 512 units, one
+# to three layers, 64 to 2,048 rows, with and without memories. Above, arithmetic is what takes the time.
+_HAND_WRITTEN_BELOW = 20_000_000
+# From the second one on autograd takes more than 2 ms for both networks, for which it is worth to hand one of them to a
+# second thread: measured with every picture encoder at 10x10 to 64x84, lists of 4 and 20 entities and goal-conditioned
+# layers of 16 to 128 units, 8 to 512 rows. What uses a weight several times per row, as convolutions do, takes longer
+# than estimated; the smallest of those networks is where the number is.
+_TWO_THREADS_FROM = 500_000
+
+Statistics = dict[str, Tensor]
+# A loss, and its statistics: tag -> 0-d tensor without gradient.
+Loss = tuple[Tensor, Statistics]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A loss of a minibatch, by its coefficients and with diagnostics or without, and what it trains.
+
+    Two objectives have no parameter in common.
+    """
+
+    parameters: Sequence[Tensor]
+    loss: Callable[[Minibatch, Coefficients, bool], Loss]
+
+
+class GradientStep(ABC):
+    """Minimise by Adam. How the gradient is computed, a subclass knows.
+
+    Args:
+        pieces: the objectives' parameters, one after the other, as parts of what is trained.
+        learning_rate: of Adam, until the first step.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], learning_rate: float) -> None:
+        self.pieces = pieces
+        self.parameters = list(dict.fromkeys(piece.leaf for piece in pieces))
+        self._adam = Adam(self.parameters, learning_rate)
+
+    def encoded(self, obs: Sequence[Tensor]) -> Tensor | None:  # noqa: ARG002
+        """Return what the layers take of observations, per sensor [N, *O], as long as no normaliser changes: [N, in].
+
+        Minibatches that bring their rows of it need not compute them. None where that is no use.
+        """
+        return None
+
+    def __call__(self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool) -> Statistics:
+        """Make one step.
+
+        Args:
+            minibatch: on the networks' device.
+            coefficients: of the trainer's step.
+            diagnostics: whether the statistics are to have the KL divergence, the clip fraction and the gradient's
+                norm, too.
+
+        Returns:
+            Statistics tag -> 0-d tensor without gradient, on the networks' device; nothing is read back.
+        """
+        self._adam.param_groups[0]["lr"] = coefficients.learning_rate
+        statistics = self._descend(minibatch, coefficients, diagnostics)
+        if diagnostics:
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            statistics["Policy/Gradient Norm"] = torch.nn.utils.get_total_norm(gradients)
+        return statistics
+
+    @abstractmethod
+    def _descend(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
+        """Write the gradient into the parameters' ``grad`` and let Adam make its step."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the Adam's state as ``torch.optim.Adam.state_dict`` does, in the order of the objectives' parameters.
+
+        Its tensors go on changing: copy or save it before the next step.
+        """
+        return adam_state(self._adam, self.pieces)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state`` gave, or moments of some of the parameters; the others start anew.
+
+        Settings of the Adam other than its moments and counts are not taken over.
+
+        Raises:
+            ValueError: the state is of networks of another shape.
+        """
+        load_adam_state(self._adam, self.pieces, state)
+
+
+class Autograd(GradientStep):
+    """Differentiate each objective by autograd: the reference, for all networks.
+
+    Args:
+        objectives: what to minimise.
+        learning_rate: until the first step.
+        threads: to differentiate them at the same time, which changes no number; None for one after the other.
+    """
+
+    def __init__(
+        self, objectives: Sequence[Objective], learning_rate: float, threads: SideBySide | None = None
+    ) -> None:
+        super().__init__([whole(one) for objective in objectives for one in objective.parameters], learning_rate)
+        self._objectives = objectives
+        self.threads = threads
+
+    def _descend(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
+        arguments = [(objective, minibatch, coefficients, diagnostics) for objective in self._objectives]
+        if self.threads is None:
+            found = [self._descend_one(*each) for each in arguments]
+        else:
+            found = self.threads.run(self._descend_one, arguments)
+        return {tag: value for statistics in found for tag, value in statistics.items()}
+
+    def _descend_one(
+        self, objective: Objective, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool
+    ) -> Statistics:
+        loss, statistics = objective.loss(minibatch, coefficients, diagnostics)
+        # What zero_grad does, without its profiling hooks.
+        for parameter in objective.parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step(objective.parameters)
+        return statistics
+
+
+class ClosedForm(GradientStep):
+    """Differentiate PPO's loss by a hand-written backward pass. The networks' modules go on working.
+
+    Twin of ``trajtrainer.algos.ppo.PPO.loss`` and its ``backward``: the same to rounding, several times faster where
+    the networks are small.
+    """
+
+    def __init__(self, actor: Actor, critic: Critic, hyper: PPOHyperparameters) -> None:
+        self._stack = StackedNetworks(actor, critic)
+        super().__init__(self._stack.pieces, hyper.learning_rate)
+        self._branches = actor.head.branches
+        self._value_clipping = hyper.value_clipping
+
+    def encoded(self, obs: Sequence[Tensor]) -> Tensor:
+        """See ``GradientStep.encoded``."""
+        return self._stack.encoded(obs)
+
+    def _descend(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
+        with np.errstate(all="ignore"):  # the trainer looks for what is not finite, once per update
+            statistics = self._differentiate(minibatch, coefficients, diagnostics)
+        self._adam.step()
+        return statistics
+
+    def _differentiate(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
+        stack, epsilon = self._stack, coefficients.epsilon
+        row_weight = ppo_loss.row_weight(len(minibatch), minibatch.loss_mask)
+        encoded = minibatch.rows.get("encoded")
+        if encoded is None:
+            encoded = stack.encoded(minibatch.obs)
+        outputs = stack(encoded, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
+        decisions = ppo_loss.Decisions(outputs.policy, stack.log_sigma, minibatch, self._branches)
+        log_ratio = decisions.log_prob - minibatch["log_prob"].numpy()
+        ratio = np.exp(log_ratio)
+        policy_loss, grad_log_prob = ppo_loss.policy_loss(ratio, minibatch["advantage"].numpy(), epsilon, row_weight)
+        old_values = minibatch["value"].numpy() if self._value_clipping else None
+        value_loss, grad_values = ppo_loss.value_loss(
+            outputs.values, minibatch["returns"].numpy(), old_values, epsilon, row_weight
+        )
+        grad_policy, grad_log_sigma = decisions.gradient(grad_log_prob, coefficients.beta, row_weight)
+        grad_values *= np.float32(0.5)
+        stack.backward(outputs, grad_policy, grad_values, grad_log_sigma)
+        statistics = {
+            "Losses/Policy Loss": torch.tensor(abs(policy_loss)),
+            "Losses/Value Loss": torch.tensor(value_loss),
+        }
+        if diagnostics:
+            ratios = torch.from_numpy(log_ratio), torch.from_numpy(ratio)
+            statistics |= ratio_statistics(*ratios, epsilon, minibatch.loss_mask)
+        return statistics
+
+
+def gradient_step(
+    actor: Actor, critic: AnyCritic, objectives: Sequence[Objective], hyper: PPOHyperparameters
+) -> GradientStep:
+    """Return the fastest gradient step for these networks and settings. The choice changes numbers by rounding at most.
+
+    Args:
+        actor: on its device.
+        critic: on the same.
+        objectives: the actor's and the critic's, or one for both where they have a body in common.
+        hyper: of these ``batch_size``, ``value_clipping`` and ``learning_rate`` count.
+    """
+    work = multiply_adds(actor, hyper.batch_size)
+    on_cpu = next(actor.parameters()).device.type == "cpu"
+    # A critic of its own body has one of the same kind and shapes.
+    if on_cpu and is_mlp(actor) and isinstance(critic, Critic) and work < _HAND_WRITTEN_BELOW:
+        return ClosedForm(actor, critic, hyper)
+    two_threads = on_cpu and len(objectives) > 1 and work >= _TWO_THREADS_FROM
+    return Autograd(objectives, hyper.learning_rate, SideBySide() if two_threads else None)
+
+
+def multiply_adds(actor: Actor, rows: int) -> int:
+    """Estimate the multiply-adds of the actor's body for so many rows: each weight counts once per row."""
+    return rows * sum(weight.numel() for weight in actor.body.parameters() if weight.dim() > 1)
