@@ -32,8 +32,9 @@ def swish_layers(x: Tensor, layers: Iterable[Layer], tape: list[tuple[Tensor, Te
         layers: in turn.
         tape: receives what enters each layer and what it gives ahead of Swish.
     """
-    for layer in layers:
-        total = affine(x, layer)
+    product = torch.addmm if x.dim() == 2 else torch.baddbmm  # as ``affine``, whose call per layer acting would notice
+    for weight, bias in layers:
+        total = product(bias, x, weight)
         if tape is not None:
             tape.append((x, total))
         x = F.silu(total)
