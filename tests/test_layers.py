@@ -16,11 +16,10 @@ LAYERS: list[list[set[str]]] = [
     [{"cli"}],
     [{"runtime"}],
     [{"trainers"}, {"export"}],
-    [{"rewards"}],
-    [{"algos", "fast"}],
-    [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}, {"queues"}],
+    [{"algos", "rewards", "fast"}],
+    [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"settings"}],
-    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns"}],
+    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns", "queues"}],
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,12 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def derived_seeds(seed: int, behavior: str) -> list[int]:
+    """Return two seeds for one behaviour of a run: of its weights, and of the rest."""
+    sequence = np.random.SeedSequence([seed % (1 << 32), *behavior.encode()])
+    return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]
 
 
 def _empty_linear(in_features: int, out_features: int) -> nn.Linear:

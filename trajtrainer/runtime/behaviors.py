@@ -19,6 +19,7 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import CheckpointError, OutOfMemoryError
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
+from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.runtime.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.runtime.checkpoints import CheckpointManager
@@ -35,7 +36,7 @@ from trajtrainer.stats import StatsReporter, StatsWriter
 from trajtrainer.steps import StepBatch
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_trainer, max_lead
-from trajtrainer.trainers.rl_trainer import RLTrainer, derived_seeds
+from trajtrainer.trainers.rl_trainer import RLTrainer
 
 logger = logging.getLogger(__name__)
 

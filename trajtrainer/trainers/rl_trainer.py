@@ -22,6 +22,7 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
 from trajtrainer.errors import CheckpointError
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.signal import RewardSignal
@@ -430,9 +431,3 @@ class RLTrainer(ABC):
 
     def _reward_modules(self) -> dict[str, nn.Module]:
         return {name: module for signal in self.signals for name, module in signal.modules().items()}
-
-
-def derived_seeds(seed: int, behavior: str) -> list[int]:
-    """Two seeds for one behaviour of a run: of its weights, and of the rest."""
-    sequence = np.random.SeedSequence([seed % (1 << 32), *behavior.encode()])
-    return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]

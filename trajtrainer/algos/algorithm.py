@@ -1,0 +1,220 @@
+"""The contract of learning algorithms.
+
+Letters of shapes: B packed steps, S trajectories, V reward signals.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from trajtrainer.columns import Columns
+from trajtrainer.data.replay import Replay
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.init import derived_seeds
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import FloatArray, IntArray
+from trajtrainer.timers import Timers
+
+# Tag -> values, any number of them. The trainer reports each value; a summary writes their mean.
+Statistics = dict[str, NDArray[np.floating]]
+
+
+@dataclass(frozen=True, slots=True)
+class LearningContext:
+    """What everything that learns one behaviour is told.
+
+    Attributes:
+        behavior: name without team.
+        spec: what its agents see and do.
+        settings: of the behaviour.
+        obs_dtypes: per sensor, f32 or u8, as the environment gives observations.
+        seed: of the run.
+        device: of networks and update.
+        training: False to count episodes only (inference).
+        timers: of the run.
+        is_stopping: whether the run shall end soon. May become true at any time, and stays so.
+    """
+
+    behavior: str
+    spec: BehaviorSpec
+    settings: TrainerSettings
+    obs_dtypes: Sequence[np.dtype[Any]]
+    seed: int
+    device: torch.device
+    training: bool
+    timers: Timers
+    is_stopping: Callable[[], bool]
+
+    @property
+    def weights_seed(self) -> int:
+        """Return the seed of the networks' first weights. It depends on the run's seed and the behaviour's name only,
+        not on the order in which behaviours appear."""
+        return derived_seeds(self.seed, self.behavior)[0]
+
+    @property
+    def draws_seed(self) -> int:
+        """Return the seed of everything that is drawn while learning; see ``weights_seed``."""
+        return derived_seeds(self.seed, self.behavior)[1]
+
+
+class Algorithm(ABC):
+    """Networks and optimizers of one behaviour, and how they learn from experience. Users may subclass this.
+
+    Knows nothing of queues, files or summaries. The trainer calls, always from one thread::
+
+        networks = MyAlgorithm.make_networks(context)         # in the state that the weights' seed gives
+        algorithm = MyAlgorithm(context, networks, signals)
+        statistics = algorithm.take(packed, rewards)          # for what arrives until max_steps
+        if algorithm.is_ready(step):
+            statistics = algorithm.update(step, show_progress)
+
+    Attributes:
+        may_be_nan: tags of statistics that have no value for some behaviours. Any other one that is not a finite number
+            tells that the weights have diverged, and ends the run.
+        holds_rows: with ``threaded: true``, whether acting waits for the update on what it sent (see ``max_lead``), and
+            goes on as ``update`` tells of its progress. Otherwise it goes on as soon as its experience is taken.
+        context: of the behaviour.
+        networks: name -> network, by the names of the checkpoint; ``actor`` is the one that acts and is exported.
+        signals: reward signals in the order of the value heads.
+    """
+
+    may_be_nan: ClassVar[frozenset[str]] = frozenset()
+    holds_rows: ClassVar[bool] = False
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        """Take the networks and signals as they are, on their device.
+
+        Args:
+            context: of the behaviour.
+            networks: as ``make_networks`` returned them.
+            signals: in the order of the settings.
+        """
+        self.context = context
+        self.networks = networks
+        self.signals = signals
+
+    @classmethod
+    @abstractmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        """Return the networks by their names in the checkpoint, ``actor`` (an ``Actor``) among them.
+
+        Weights are drawn from torch's global generator, which is seeded for it.
+
+        Raises:
+            UnsupportedError: a sensor that no encoder takes, or an action space that is not built.
+        """
+
+    @staticmethod
+    def max_lead(settings: TrainerSettings) -> int:
+        """Return how many steps acting may be ahead of learning, with ``threaded: true``."""
+        return settings.hyperparameters.buffer_size
+
+    @property
+    def actor(self) -> Actor:
+        """Return the network that acts. Being trained: read it only between two calls."""
+        actor = self.networks["actor"]
+        assert isinstance(actor, Actor)
+        return actor
+
+    def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:  # noqa: ARG002
+        """Return whether what waits should be taken now, or whether it saves time to wait for more.
+
+        The trainer itself sees to it that nothing happens at another step for it (summaries, checkpoints, the end).
+
+        Args:
+            num_steps: that wait, 0 or more.
+            lengths: gives the length of each trajectory that waits, [S].
+        """
+        return True
+
+    def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
+        """Return where the next ``num_steps`` steps should be written, which saves ``take`` a copy of them.
+
+        Returns:
+            Columns of so many rows; those that a ``PackedSteps`` has, too, are filled and are part of the next ones
+            that ``take`` is given. None for anywhere.
+        """
+        return None
+
+    @abstractmethod
+    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        """Take trajectories to learn from, in the order in which they ended, and update normalisers by them.
+
+        Args:
+            packed: B steps of S trajectories.
+            rewards: of each signal, times its strength, f32 [V, B].
+
+        Returns:
+            What is to be reported of them.
+        """
+
+    @abstractmethod
+    def is_ready(self, step: int) -> bool:
+        """Return whether there is enough for an update at trainer step ``step``."""
+
+    @abstractmethod
+    def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
+        """Update the networks. Ends between two gradient steps when the run shall end.
+
+        Args:
+            step: of the trainer, for schedules.
+            show_progress: may be called between two gradient steps, with the part of the update that is done (0 to 1),
+                whenever the policy as it is then may act. In a thread of its own the trainer publishes it.
+
+        Returns:
+            What is to be reported of the update.
+        """
+
+    def forget(self, worker: int | None) -> None:  # noqa: B027
+        """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None): they will not go
+        on."""
+
+    @abstractmethod
+    def optimizer_states(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each optimizer by its name in the checkpoint. Tensors are not copied."""
+
+    @abstractmethod
+    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """Take what ``optimizer_states`` gave.
+
+        Raises:
+            KeyError: one is missing.
+            ValueError: one does not fit.
+        """
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return the random generators by their names in the checkpoint, for a resumed run to go on with."""
+        return {}
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return what else an identical continuation needs: plain data and tensors, by names in the checkpoint."""
+        return {}
+
+    def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: B027
+        """Take what ``extra_state`` gave, at trainer step ``step`` of a resumed run.
+
+        Args:
+            extra: nothing of it may be there: ML-Agents' checkpoints have none.
+            step: of the trainer.
+
+        Raises:
+            CheckpointError: it is of other networks.
+        """
+
+    @property
+    def saved_replay(self) -> Replay | None:
+        """Return the experience that is to be saved beside the checkpoints; None without any."""
+        return None
