@@ -14,8 +14,8 @@ from tests.data.streams import OBS_DTYPES, mixed_spec
 from tests.trainers.acting import Acting
 from trajtrainer import columns
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.ppo import PPO
-from trajtrainer.algos.sac import SAC
+from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.columns import Column, Columns, Moment, Store, concatenate, entries_of
 from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
 from trajtrainer.sim.basic import Basic

@@ -124,18 +124,28 @@ def test_nothing_is_lost_between_threads() -> None:
 
 def test_only_the_newest_policy_is_kept() -> None:
     queue: PolicyQueue[float] = PolicyQueue()
-    assert queue.latest() is None
-    queue.put(PolicyUpdate(1, {"a": 1.0}))
-    queue.put(PolicyUpdate(2, {"a": 2.0}))
-    assert queue.latest() == PolicyUpdate(2, {"a": 2.0})
-    assert queue.latest() is None
+    assert queue.latest("Ball") is None
+    queue.put("Ball", PolicyUpdate(1, {"a": 1.0}))
+    queue.put("Ball", PolicyUpdate(2, {"a": 2.0}))
+    assert queue.latest("Ball") == PolicyUpdate(2, {"a": 2.0})
+    assert queue.latest("Ball") is None
 
 
 def test_partial_update_is_merged_into_the_full_one_before_it() -> None:
     queue: PolicyQueue[float] = PolicyQueue()
-    queue.put(PolicyUpdate(1, {"a": 1.0, "mean": 0.0}))
-    queue.put(PolicyUpdate(2, {"mean": 5.0}, partial=True))
-    assert queue.latest() == PolicyUpdate(2, {"a": 1.0, "mean": 5.0})
+    queue.put("Ball", PolicyUpdate(1, {"a": 1.0, "mean": 0.0}))
+    queue.put("Ball", PolicyUpdate(2, {"mean": 5.0}, partial=True))
+    assert queue.latest("Ball") == PolicyUpdate(2, {"a": 1.0, "mean": 5.0})
+
+
+def test_each_policy_has_its_own_newest_weights() -> None:
+    queue: PolicyQueue[float] = PolicyQueue()
+    queue.put("Ball?team=0", PolicyUpdate(3, {"a": 1.0}))
+    queue.put("Ball?team=1", PolicyUpdate(2, {"a": 2.0}))
+    queue.put("Ball?team=1", PolicyUpdate(2, {"b": 5.0}, partial=True))
+    assert queue.latest("Ball?team=0") == PolicyUpdate(3, {"a": 1.0})
+    assert queue.latest("Ball?team=0") is None
+    assert queue.latest("Ball?team=1") == PolicyUpdate(2, {"a": 2.0, "b": 5.0})
 
 
 UPDATES = st.builds(
@@ -154,8 +164,8 @@ def test_policy_after_any_updates_is_that_of_one_who_saw_them_all(steps: list[tu
         return {**weights, **update.weights} if update.partial else dict(update.weights)
 
     for update, look in [*steps, (PolicyUpdate(0, {}, partial=True), True)]:
-        queue.put(update)
+        queue.put("Ball", update)
         every = apply(every, update)
-        if look and (latest := queue.latest()) is not None:
+        if look and (latest := queue.latest("Ball")) is not None:
             seldom = apply(seldom, latest)
     assert seldom == every

@@ -11,6 +11,7 @@ H memory size, K discrete branches, O an observation's own shape, V reward signa
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -143,6 +144,11 @@ def entries_of(
         else:
             entries[column.name] = Entry(np.dtype(column.dtype), tuple(sizes[letter] for letter in column.shape))
     return entries
+
+
+def entry_bytes(entries: Mapping[str, Entry]) -> int:
+    """Return the size of one row."""
+    return sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
 
 
 def sensor_name(number: int, of: str = OBSERVATIONS) -> str:

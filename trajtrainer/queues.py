@@ -130,23 +130,26 @@ class PolicyUpdate(Generic[W]):
 
 
 class PolicyQueue(Generic[W]):
-    """The newest policy on its way to the acting side. Older ones are of no use, so there is at most one."""
+    """The newest weights of each policy on their way to the acting side. Older ones are of no use, so there is at most
+    one update of each.
+
+    A behaviour has the policy of its name; teams that play different ones could have one by their behaviour id each.
+    """
 
     def __init__(self) -> None:
-        self._pending: PolicyUpdate[W] | None = None
+        self._pending: dict[str, PolicyUpdate[W]] = {}
         self._lock = threading.Lock()
 
-    def put(self, update: PolicyUpdate[W]) -> None:
-        """Replaces what waits; a partial update is merged into it."""
+    def put(self, policy: str, update: PolicyUpdate[W]) -> None:
+        """Replaces what waits of ``policy``; a partial update is merged into it."""
         with self._lock:
-            pending = self._pending
+            pending = self._pending.get(policy)
             if update.partial and pending is not None:
                 weights = {**pending.weights, **update.weights}
                 update = PolicyUpdate(update.version, weights, partial=pending.partial)
-            self._pending = update
+            self._pending[policy] = update
 
-    def latest(self) -> PolicyUpdate[W] | None:
-        """Takes the newest policy, or None if there is none since the last call. Does not wait."""
+    def latest(self, policy: str) -> PolicyUpdate[W] | None:
+        """Takes the newest weights of ``policy``, or None if there are none since the last call. Does not wait."""
         with self._lock:
-            update, self._pending = self._pending, None
-            return update
+            return self._pending.pop(policy, None)

@@ -93,7 +93,7 @@ def run(seed: int, max_steps: int) -> dict[str, float]:
     return {
         _SPEED: made[0].steps_per_second,
         _CPU: made[0].cpu_ms_per_1000_steps,
-        _REWARD: statistics.fmean(learned.trainer.recent_rewards),
+        _REWARD: statistics.fmean(learned.trainer.episodes.recent),
     }
 
 

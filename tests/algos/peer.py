@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.algos.minibatches import minibatch_of
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.ppo import PPO
+from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.export.checkpoint_interop import from_peer
 from trajtrainer.export.peer_names import actor_names, critic_names
 from trajtrainer.nn.actor import Actor

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.algos.minibatches import minibatch_of, with_rows
 from tests.algos.peer import Case, Json
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac import SAC, make_networks
+from trajtrainer.algos.sac.optimizer import SAC, make_networks
 from trajtrainer.export.checkpoint_interop import from_peer
 from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.rewards.factory import create_reward_signals

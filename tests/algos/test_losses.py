@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trajtrainer.algos import losses
+from trajtrainer.algos.minibatch import masked_mean
+from trajtrainer.algos.ppo import losses
 
 
 def _rows(seed: int, *shape: int) -> Tensor:
@@ -17,10 +18,10 @@ def _rows(seed: int, *shape: int) -> Tensor:
 
 def test_masked_mean_counts_every_column() -> None:
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [100.0, 100.0]])
-    assert losses.masked_mean(values, torch.tensor([1.0, 1.0, 0.0])).item() == 2.5
-    assert losses.masked_mean(values[:, 0], torch.tensor([1.0, 1.0, 0.0])).item() == 2.0
-    assert losses.masked_mean(values, torch.zeros(3)).item() == 0.0
-    assert losses.masked_mean(torch.zeros(3, 0), None).item() == 0.0
+    assert masked_mean(values, torch.tensor([1.0, 1.0, 0.0])).item() == 2.5
+    assert masked_mean(values[:, 0], torch.tensor([1.0, 1.0, 0.0])).item() == 2.0
+    assert masked_mean(values, torch.zeros(3)).item() == 0.0
+    assert masked_mean(torch.zeros(3, 0), None).item() == 0.0
 
 
 def test_policy_loss_keeps_one_ratio_per_dimension() -> None:

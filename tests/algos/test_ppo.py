@@ -12,7 +12,7 @@ from attrs import evolve
 from tests.algos import peer
 from tests.algos.minibatches import with_rows
 from tests.algos.peer import Case
-from trajtrainer.algos.ppo import PPO
+from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic
 from trajtrainer.settings.trainer import PPOHyperparameters

@@ -44,7 +44,6 @@ def test_golden_formulas(shared_data: Path) -> None:
         found = {
             "gae": returns.gae(rewards, values, bootstrap, offset, gamma, lambd),
             "lambda_return": returns.lambda_return(rewards, values, bootstrap, offset, gamma, lambd),
-            "discounted": returns.discounted(rewards, bootstrap, offset, gamma),
         }
         for formula, result in found.items():
             expected = arrays[f"{name}_{formula}"]
@@ -65,7 +64,6 @@ def test_equals_the_plain_recursion(lengths: list[int], seed: int, gamma: float,
     rewards, values, bootstrap, offset = _pack(lengths, 2, seed)
     found = returns.gae(rewards, values, bootstrap, offset, gammas, lambd)
     found_lambda = returns.lambda_return(rewards, values, bootstrap, offset, gammas, lambd)
-    found_discounted = returns.discounted(rewards, bootstrap, offset, gammas)
     for s, v in np.ndindex(len(lengths), 2):
         rows = slice(offset[s], offset[s + 1])
         r, value = rewards[v, rows].astype(np.float64), values[v, rows].astype(np.float64)
@@ -74,7 +72,6 @@ def test_equals_the_plain_recursion(lengths: list[int], seed: int, gamma: float,
         advantage = _recursion(r + g * following - value, g * lambd)
         np.testing.assert_allclose(found[v, rows], advantage, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(found_lambda[v, rows], advantage + value, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(found_discounted[v, rows], _recursion(r, g, after), rtol=1e-5, atol=1e-5)
 
 
 @given(LENGTHS, st.integers(0, 1000))
@@ -93,7 +90,7 @@ def test_inputs_are_left_alone() -> None:
     rewards, values, bootstrap, offset = _pack([3, 5], 2, 0)
     before = [a.copy() for a in (rewards, values, bootstrap)]
     returns.gae(rewards, values, bootstrap, offset, [0.99, 0.9], 0.95)
-    returns.discounted(rewards, bootstrap, offset, [0.99, 0.9])
+    returns.lambda_return(rewards, values, bootstrap, offset, [0.99, 0.9], 0.95)
     for array, copy in zip((rewards, values, bootstrap), before, strict=True):
         np.testing.assert_array_equal(array, copy)
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from tests.algos import peer, sac_peer
 from tests.algos.minibatches import with_rows
 from tests.algos.peer import Case
-from trajtrainer.algos import sac_losses
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac import SAC
+from trajtrainer.algos.sac import losses as sac_losses
+from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.export.checkpoint_interop import from_peer
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.nn.actor import Actor
@@ -67,7 +67,7 @@ class _PeersLosses:
 
 @pytest.fixture
 def with_the_peers_defects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.algos.sac.sac_losses", _PeersLosses())
+    monkeypatch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _PeersLosses())
 
 
 def _update(sac: SAC, case: Case, number: int, batch: Minibatch) -> dict[str, float]:
@@ -206,7 +206,7 @@ def test_a_coefficient_does_not_grow_for_entropy_that_masks_forbid(shared_data: 
     assert sac.log_alpha_discrete.grad is not None
     assert sac.log_alpha_discrete.grad.abs().max() < 1e-5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trajtrainer.algos.sac.sac_losses", _PeersLosses())
+        patch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _PeersLosses())
         _backward(sac, forced)
     assert (sac.log_alpha_discrete.grad < -0.05).all()
 

@@ -12,7 +12,7 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from tests.algos import sac_peer
 from tests.algos.minibatches import minibatch_of
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac import SAC
+from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings

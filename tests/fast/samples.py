@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.algos.minibatches import minibatch_of
 from tests.nn.specs import behavior, network, vector
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.ppo import PPO
+from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
 from trajtrainer.nn.init import seeded

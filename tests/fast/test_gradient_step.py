@@ -10,7 +10,7 @@ import torch
 
 from tests.fast.samples import SIGNALS, SPECS, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
-from trajtrainer.algos.ppo import PPO
+from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.fast import side_by_side
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm, multiply_adds
 from trajtrainer.fast.side_by_side import SideBySide

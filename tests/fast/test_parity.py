@@ -23,9 +23,9 @@ from tests.algos.minibatches import minibatch_of
 from tests.fast.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer import fast
-from trajtrainer.algos import losses
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac_values import Estimates
+from trajtrainer.algos.ppo import losses
+from trajtrainer.algos.sac.values import Estimates
 from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.fast import lstm, ppo_loss, stacked_bodies
 from trajtrainer.fast.acting import Acting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,14 +15,14 @@ from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.signals import StopRequest
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.timers import Timers
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer as RealTrainer
 
 
 @dataclass
 class Trainer:
     """Is due at every third message; is finished after seven."""
 
-    settings: TrainerSettings = field(default_factory=TrainerSettings)
+    context: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(settings=TrainerSettings()))
     messages: int = 0
     advanced_at: list[int] = field(default_factory=list)
 
@@ -62,7 +63,7 @@ class Lessons:
 def run(trainer: Trainer, last: int = 100) -> None:
     Controller(
         cast(Collector, Messages(trainer, last)),
-        {"B": cast(RLTrainer, trainer)},
+        {"B": cast(RealTrainer, trainer)},
         cast(LessonKeeper, Lessons()),
         StopRequest(),
         Timers(),

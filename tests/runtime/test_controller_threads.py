@@ -61,13 +61,13 @@ def run(messages: Messages, stop: StopRequest) -> None:
 
 
 def before_updates(rig: OffPolicyRig, do: Callable[[], None]) -> None:
-    update = rig.trainer._sac.update
+    update = rig.learner._sac.update
 
     def replaced(*args: Any) -> Any:
         do()
         return update(*args)
 
-    vars(rig.trainer._sac)["update"] = replaced
+    vars(rig.learner._sac)["update"] = replaced
 
 
 def no_trainer_lives() -> bool:
@@ -102,7 +102,7 @@ def test_acting_ends_at_max_steps_however_far_it_is_ahead() -> None:
     run(messages, StopRequest())
     assert messages.number == 3
     assert rig.trainer.step == 60, "as without threads: the message that passes max_steps is the last"
-    assert rig.trainer._pace.due(rig.trainer.step) == 0, "no gradient step is left out"
+    assert rig.learner._pace.due(rig.trainer.step) == 0, "no gradient step is left out"
     assert no_trainer_lives()
 
 
@@ -143,7 +143,7 @@ def test_the_end_waits_for_a_trainer_and_tells_so(
     with caplog.at_level(logging.INFO, "trajtrainer"):
         run(Messages(rig), StopRequest())
     assert no_trainer_lives()
-    assert rig.trainer._pace.due(rig.trainer.step) == 0
+    assert rig.learner._pace.due(rig.trainer.step) == 0
 
 
 def test_a_failure_in_the_last_advance_ends_the_run_as_any() -> None:

@@ -16,8 +16,8 @@ import yaml
 import trajtrainer
 from tests.runtime.runs import LearnProcess, behaviors_settings
 from tests.test_learn_api import Lamp
-from trajtrainer.algos.ppo import PPO
-from trajtrainer.algos.sac import SAC
+from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.runtime.learn import train
 from trajtrainer.runtime.signals import StopRequest

@@ -12,13 +12,13 @@ import yaml
 
 from tests.nn.specs import camera
 from tests.runtime.runs import FinishedRun, behaviors_settings, free_port, learn, ppo
+from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.data.rows import RowPool
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.runtime.learn import train
 from trajtrainer.settings.convert import load
 from trajtrainer.spec import ActionSpec, BehaviorSpec
-from trajtrainer.trainers.on_policy import OnPolicyTrainer
-from trajtrainer.trainers.update_buffer import UpdateBuffer
 
 
 def trained(folder: Path, simulation: str, settings: dict[str, Any], *player: str) -> FinishedRun:
@@ -126,9 +126,10 @@ def test_pictures_stay_bytes_from_the_wire_to_the_encoder(tmp_path: Path) -> Non
     settings["checkpoint_settings"] = {"run_id": "bytes", "results_dir": str(tmp_path)}
     run = train(load(yaml.safe_dump(settings), "settings"), None)
     trainer = run.behaviors["VisualBall"].trainer
-    assert isinstance(trainer, OnPolicyTrainer)
-    assert [column.dtype for column in trainer.pool.obs] == [np.uint8]
-    rows = trainer._buffer.column("obs.0")
+    learner = trainer.algorithm
+    assert isinstance(learner, PPOLearner)
+    assert list(learner.context.obs_dtypes) == [np.uint8]
+    rows = learner._buffer.column("obs.0")
     assert rows.dtype == torch.uint8
     assert rows.shape[1:] == (3, 20, 24)
     assert len(rows) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ from trajtrainer.settings.environment import (
 )
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer as RealTrainer
 
 
 class Told:
@@ -57,8 +58,8 @@ class FakeTrainer:
 
     def __init__(self, rewards: list[float]) -> None:
         self.step = 10
-        self.settings = TrainerSettings(max_steps=100)
-        self.reward_buffer = deque(rewards)
+        self.context = SimpleNamespace(settings=TrainerSettings(max_steps=100))
+        self.episodes = SimpleNamespace(reward_buffer=deque(rewards))
 
 
 def parameter(*lessons: tuple[float, dict[str, Any] | None]) -> EnvironmentParameterSettings:
@@ -84,7 +85,7 @@ class Rig:
         self.keeper = LessonKeeper(self.curriculum, self.environment, self.status)
 
     def update(self, **trainers: FakeTrainer) -> bool:
-        return self.keeper.update({name: cast(RLTrainer, trainer) for name, trainer in trainers.items()})
+        return self.keeper.update({name: cast(RealTrainer, trainer) for name, trainer in trainers.items()})
 
 
 @pytest.mark.parametrize("require_reset", [True, False])
@@ -98,7 +99,7 @@ def test_a_lesson_that_is_done(require_reset: bool) -> None:
     assert rig.environment.told == [("reset" if require_reset else "set", {"mass": 2.0, "size": 7.0})]
     assert rig.status.lessons() == {"mass": {"lesson_num": 1}, "size": {"lesson_num": 0}}
     assert rig.keeper.statistics() == {"Environment/Lesson Number/mass": 1.0, "Environment/Lesson Number/size": 0.0}
-    assert (len(ball.reward_buffer), len(other.reward_buffer)) == (0, 0)
+    assert (len(ball.episodes.reward_buffer), len(other.episodes.reward_buffer)) == (0, 0)
 
 
 def test_nothing_is_sent_or_cleared_in_the_last_lesson() -> None:
@@ -106,7 +107,7 @@ def test_nothing_is_sent_or_cleared_in_the_last_lesson() -> None:
     ball = FakeTrainer([20.0])
     assert not rig.update(Ball=ball)
     assert rig.environment.told == []
-    assert len(ball.reward_buffer) == 1
+    assert len(ball.episodes.reward_buffer) == 1
 
 
 def test_a_run_begins_with_the_lessons_that_were_saved() -> None:

@@ -28,7 +28,7 @@ def _rig(steps: int = 0, **changes: Any) -> OffPolicyRig:
     rig = OffPolicyRig(evolve(SETTINGS, hyperparameters=evolve(HYPER, **changes)))
     if steps:
         rig.put(Trajectory(steps))
-        rig.trainer._process(rig.trajectories.drain())
+        rig.take_in()
     return rig
 
 
@@ -43,7 +43,7 @@ def test_what_was_saved_is_taken_up(tmp_path: Path) -> None:
     _save(first, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     load_replay(second.trainer, tmp_path)
-    ours, theirs = (rig.trainer.replay.sample(np.arange(30)) for rig in (first, second))
+    ours, theirs = (rig.learner.replay.sample(np.arange(30)) for rig in (first, second))
     np.testing.assert_array_equal(ours.obs[0], theirs.obs[0])
     np.testing.assert_array_equal(ours.next_obs[0], theirs.next_obs[0])
 
@@ -52,11 +52,11 @@ def test_a_later_save_replaces_the_earlier_one(tmp_path: Path) -> None:
     rig, second, files = _rig(), _rig(), ReplayFiles()
     for _ in range(3):
         rig.put(Trajectory(10))
-        rig.trainer._process(rig.trajectories.drain())
+        rig.take_in()
         files.save(rig.trainer, tmp_path)
     files.finish()
     load_replay(second.trainer, tmp_path)
-    assert second.trainer.replay.num_steps == 30
+    assert second.learner.replay.num_steps == 30
 
 
 def test_the_trainer_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +72,11 @@ def test_the_trainer_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / NAME).exists(), "whole or not at all"
     # What is written is what was there when it was saved.
     rig.put(Trajectory(70))
-    rig.trainer._process(rig.trajectories.drain())
+    rig.take_in()
     on_disk.set()
     files.finish()
     load_replay(second.trainer, tmp_path)
-    assert second.trainer.replay.num_steps == 30
+    assert second.learner.replay.num_steps == 30
 
 
 @pytest.mark.parametrize("when", ["write", "publish"])
@@ -95,7 +95,7 @@ def test_a_full_disk_is_told_and_the_file_before_stays(
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     second = _rig()
     load_replay(second.trainer, tmp_path)
-    assert second.trainer.replay.num_steps == 20
+    assert second.learner.replay.num_steps == 20
 
 
 def test_a_missing_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,7 +103,7 @@ def test_a_missing_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     load_replay(rig.trainer, tmp_path)
     assert "There is no saved replay" in caplog.text
     assert "Training goes on without earlier experience" in caplog.text
-    assert rig.trainer.replay.num_steps == 0
+    assert rig.learner.replay.num_steps == 0
 
 
 def test_a_damaged_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,8 +115,8 @@ def test_a_damaged_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "damaged" in caplog.text
     rig.put(Trajectory(20))
     rig.trainer.advance()
-    assert rig.trainer.replay.num_steps == 20
-    assert rig.policies.latest() is not None
+    assert rig.learner.replay.num_steps == 20
+    assert rig.policies.latest("B") is not None
 
 
 def test_only_where_the_settings_ask_for_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,4 +129,4 @@ def test_only_where_the_settings_ask_for_it(tmp_path: Path, caplog: pytest.LogCa
     _save(_rig(30), tmp_path)
     rig = _rig(save_replay_buffer=False)
     load_replay(rig.trainer, tmp_path)
-    assert rig.trainer.replay.num_steps == 0
+    assert rig.learner.replay.num_steps == 0

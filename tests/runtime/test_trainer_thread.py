@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from tests.data.test_rows import PATIENCE_S, Waiting
 from tests.trainers.rig import vector_spec
 from trajtrainer.data.rows import RowPool
+from trajtrainer.data.source import LocalSource
+from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
 from trajtrainer.runtime.trainer_thread import TrainerThread
 from trajtrainer.steps import LongArray
@@ -20,28 +23,33 @@ from trajtrainer.timers import Timers
 class Learner:
     """A trainer for which less than three rows are not worth taking in."""
 
-    behavior = "Ball"
+    context = SimpleNamespace(behavior="Ball")
 
     def __init__(self) -> None:
-        self.trajectories: TrajectoryQueue[LongArray] = TrajectoryQueue()
+        self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         self.pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=4, on_wait=self.trajectories.hurry)
+        self.source = LocalSource(self.pool, self.trajectories)
         self.took = threading.Event()
         self.drains: list[int] = []
 
     def is_due(self) -> bool:
-        return self.trajectories.num_steps >= 3
+        return self.source.num_steps >= 3
 
     def advance(self) -> bool:
-        batches = [item for item in self.trajectories.drain() if not isinstance(item, EpisodesAborted)]
-        for rows in batches:
-            self.pool.release(rows)
-        self.drains.append(sum(map(len, batches)))
+        taken = [item for item in self.source.drain(lambda _: None) if not isinstance(item, EpisodesAborted)]
+        self.drains.append(sum(map(len, taken)))
         self.took.set()
         return True
 
     def hand_over(self, rows: LongArray) -> None:
+        """One trajectory whose last row is its bootstrap, too."""
         self.pool.hand_over(len(rows))
-        self.trajectories.put(rows, len(rows))
+        self.pool.retain(rows[-1:])
+        nobody = np.zeros(1, np.bool_)
+        numbers = rows.astype(np.int32)
+        offset = np.array([0, len(rows)], np.int32)
+        batch = TrajectoryBatch(numbers, offset, numbers[-1:], nobody, nobody, np.zeros(1, np.int64))
+        self.trajectories.put(batch, len(rows))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from trajtrainer.settings.rewards import RewardSignalType
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.support import NOT_YET
 from trajtrainer.settings.trainer import HYPERPARAMETERS, SelfPlaySettings, TrainerSettings
-from trajtrainer.trainers.factory import TRAINERS
+from trajtrainer.trainers.factory import ALGORITHMS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ROWS: dict[str, tuple[dict[str, object], str]] = {
@@ -49,7 +49,7 @@ def test_the_table_lists_what_is_refused() -> None:
 
 
 def test_every_trainer_is_built_or_listed() -> None:
-    assert {name for name in HYPERPARAMETERS if ("trainer_type", name) not in NOT_YET} == set(TRAINERS)
+    assert {name for name in HYPERPARAMETERS if ("trainer_type", name) not in NOT_YET} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("signal", RewardSignalType)

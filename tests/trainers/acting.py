@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
+from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.settings.trainer import TrainerSettings
@@ -42,21 +44,19 @@ class Acting:
         )
         self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         self.policies: PolicyQueue[Tensor] = PolicyQueue()
-        self.trainer = create_trainer(
-            "B",
-            spec,
-            settings,
-            pool=self.pool,
-            trajectories=self.trajectories,
-            policies=self.policies,
-            reporter=StatsReporter("B", []),
-            timers=Timers(),
+        context = LearningContext(
+            behavior="B",
+            spec=spec,
+            settings=settings,
+            obs_dtypes=[column.dtype for column in self.pool.obs],
             seed=seed,
             device=torch.device("cpu"),
             training=True,
-            checkpoint=lambda _: None,
+            timers=Timers(),
             is_stopping=lambda: self.is_stopping,
         )
+        source = LocalSource(self.pool, self.trajectories)
+        self.trainer = create_trainer(context, source, self.policies, StatsReporter("B", []), lambda _: None)
         self.policy = Policy(self.trainer.actor, seed=seed)
         self.num_steps = 0
         self._processor = AgentProcessor(self.pool, settings.time_horizon)
@@ -66,7 +66,7 @@ class Acting:
         recorded = self._processor.record(batch)
         if recorded.trajectories is not None:
             self.trajectories.put(recorded.trajectories, recorded.trajectories.num_steps)
-        update = self.policies.latest()
+        update = self.policies.latest("B")
         if update is not None:
             self.policy.load(update)
         rows, first = recorded.rows[batch.num_terminal :], batch.num_terminal

@@ -12,16 +12,18 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.sac.learner import SACLearner
 from trajtrainer.data.rows import RowPool
+from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch, join
-from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_trainer
-from trajtrainer.trainers.off_policy import OffPolicyTrainer
-from trajtrainer.trainers.on_policy import OnPolicyTrainer
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer
 
 
 def vector_spec(size: int = 4, continuous: int = 2, branches: tuple[int, ...] = ()) -> BehaviorSpec:
@@ -51,7 +53,7 @@ class Trajectory:
 
 
 class TrainerRig:
-    """``put`` trajectories, ``made.advance()``, look at ``checkpoints``, ``statistics()`` and the trainer ``made``."""
+    """``put`` trajectories, ``trainer.advance()``, look at ``checkpoints``, ``statistics()`` and the ``trainer``."""
 
     def __init__(
         self,
@@ -74,24 +76,27 @@ class TrainerRig:
         self.checkpoints: list[int] = []
         self.is_stopping: Callable[[], bool] = lambda: False
         self.rng = np.random.default_rng(abs(seed))
-        self.made = create_trainer(
-            behavior,
-            self.spec,
-            settings,
-            pool=self.pool,
-            trajectories=self.trajectories,
-            policies=self.policies,
-            reporter=self.reporter,
-            timers=self.timers,
+        context = LearningContext(
+            behavior=behavior,
+            spec=self.spec,
+            settings=settings,
+            obs_dtypes=dtypes,
             seed=seed,
             device=torch.device("cpu"),
             training=training,
-            checkpoint=self._checkpoint,
+            timers=self.timers,
             is_stopping=lambda: self.is_stopping(),
         )
+        self.source = LocalSource(self.pool, self.trajectories)
+        self.trainer = create_trainer(context, self.source, self.policies, self.reporter, self._checkpoint)
 
-    def _checkpoint(self, trainer: RLTrainer) -> None:
+    def _checkpoint(self, trainer: Trainer) -> None:
         self.checkpoints.append(trainer.step)
+
+    def take_in(self) -> None:
+        """As ``advance`` does, but without an update."""
+        self.trainer._take_in()
+        self.source.settle()
 
     def put(self, *trajectories: Trajectory) -> None:
         """One queue item of these trajectories."""
@@ -125,6 +130,13 @@ class TrainerRig:
             agent=np.array([one.agent], np.int64),
         )
 
+    def published(self) -> PolicyUpdate[Tensor]:
+        """The policy as it is now."""
+        self.trainer.publisher.publish()
+        update = self.policies.latest(self.trainer.context.behavior)
+        assert update is not None
+        return update
+
     def statistics(self) -> dict[str, list[float]]:
         """Everything reported since the last summary, tag -> values."""
         before = len(self.recorder.summaries)
@@ -135,24 +147,24 @@ class TrainerRig:
 
 
 class Rig(TrainerRig):
-    """With PPO's trainer."""
+    """With PPO."""
 
     @property
-    def trainer(self) -> OnPolicyTrainer:
-        assert isinstance(self.made, OnPolicyTrainer)
-        return self.made
+    def learner(self) -> PPOLearner:
+        assert isinstance(self.trainer.algorithm, PPOLearner)
+        return self.trainer.algorithm
 
 
 class OffPolicyRig(TrainerRig):
-    """With SAC's trainer."""
+    """With SAC."""
 
     @property
-    def trainer(self) -> OffPolicyTrainer:
-        assert isinstance(self.made, OffPolicyTrainer)
-        return self.made
+    def learner(self) -> SACLearner:
+        assert isinstance(self.trainer.algorithm, SACLearner)
+        return self.trainer.algorithm
 
 
-def weights(trainer: RLTrainer) -> list[Tensor]:
+def weights(trainer: Trainer) -> list[Tensor]:
     """A copy of all weights."""
     state = trainer.checkpoint_state()
     return [value.clone() for part in ("modules", "rewards") for one in state[part].values() for value in one.values()]

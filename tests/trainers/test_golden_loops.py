@@ -14,10 +14,10 @@ from torch import Tensor
 from tests.algos.peer import Case
 from tests.data.packing import packed_steps
 from tests.trainers.rig import Rig
-from trajtrainer.algos.losses import normalized
+from trajtrainer.algos.ppo import learner
+from trajtrainer.algos.ppo.losses import normalized
+from trajtrainer.algos.ppo.update_buffer import Targets
 from trajtrainer.export.checkpoint_interop import from_peer
-from trajtrainer.trainers import on_policy
-from trajtrainer.trainers.update_buffer import Targets
 
 
 @pytest.fixture(params=["ppo", "ppo_lstm"])
@@ -28,14 +28,14 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 def _rig(case: Case) -> Rig:
     rig = Rig(case.settings, case.spec)
     rig.trainer.restore(from_peer(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
-    rig.trainer.step = case.json["step"]
+    rig.trainer.clock.step = case.json["step"]
     return rig
 
 
 def _fill(rig: Rig, case: Case) -> None:
     """The buffer as one trajectory; for the LSTM, whose rows are padded already, with the padding marked."""
     data = {n.removeprefix("buffer_"): case.arrays[n] for n in case.arrays if n.startswith("buffer_")}
-    buffer, n = rig.trainer._buffer, case.json["buffer_rows"]
+    buffer, n = rig.learner._buffer, case.json["buffer_rows"]
     length = buffer.sequence_length
     packed = packed_steps(
         obs=(data["obs__0"],),
@@ -57,7 +57,7 @@ def _fill(rig: Rig, case: Case) -> None:
         ended=np.array([False]),
         agent=np.array([0]),
     )
-    returns = np.stack([data[f"returns__{s.name}"] for s in rig.trainer.signals]).astype(np.float32)
+    returns = np.stack([data[f"returns__{s.name}"] for s in rig.learner.signals]).astype(np.float32)
     memory = torch.from_numpy(data["critic_memory"][::length]) if "critic_memory" in data else None
     buffer.append(packed, Targets(returns, returns, data["advantages"], memory))
     if buffer.loss_mask is not None:
@@ -82,9 +82,9 @@ def _normalized_with_padding(advantage: Tensor, mask: Tensor | None) -> Tensor:
 def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = _rig(case)
     _fill(rig, case)
-    orders = _orders(case, rig.trainer._buffer.sequence_length)
-    monkeypatch.setattr(rig.trainer, "_epoch_order", lambda _: next(orders))
-    monkeypatch.setattr(on_policy, "normalized", _normalized_with_padding)
+    orders = _orders(case, rig.learner._buffer.sequence_length)
+    monkeypatch.setattr(rig.learner, "_epoch_order", lambda _: next(orders))
+    monkeypatch.setattr(learner, "normalized", _normalized_with_padding)
     rig.trainer._update()
     assert next(orders, None) is None
     found = rig.statistics()
@@ -98,7 +98,7 @@ def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
                 message = f"{module}.{name} differs"
                 torch.testing.assert_close(value, expected[part][module][name], rtol=1e-5, atol=1e-5, msg=message)
     _assert_same_moments(state["optimizers"]["adam"]["state"], expected["optimizers"]["adam"]["state"])
-    assert rig.trainer._buffer.num_rows == 0
+    assert rig.learner._buffer.num_rows == 0
 
 
 def _assert_same_moments(found: dict[int, Any], expected: dict[int, Any]) -> None:
@@ -112,7 +112,7 @@ def test_padding_does_not_enter_the_normalised_advantages(shared_data: Path) -> 
     case = Case.read(shared_data / "golden" / "loops" / "ppo_lstm")
     rig = _rig(case)
     _fill(rig, case)
-    buffer = rig.trainer._buffer
+    buffer = rig.learner._buffer
     mask = buffer.loss_mask
     assert mask is not None
     assert 0 < mask.sum() < len(mask)

@@ -62,7 +62,7 @@ def _trajectory(case: Case, number: int) -> Trajectory:
 
 def test_golden(case: Case) -> None:
     rig = _rig(case)
-    buffer, signals = rig.trainer._buffer, rig.trainer.signals
+    buffer, signals = rig.learner._buffer, rig.learner.signals
     statistics: dict[str, list[float]] = {}
     for number in range(len(case.json["trajectories"])):
         start = buffer.num_rows
@@ -93,7 +93,7 @@ def test_golden(case: Case) -> None:
 
 def _assert_rows(rig: Rig, expected: dict[str, Any], rows: slice) -> None:
     """What was only copied, padding included."""
-    buffer = rig.trainer._buffer
+    buffer = rig.learner._buffer
     copied = {
         "continuous": expected["continuous_action"],
         "discrete": expected["discrete_action"],
@@ -114,7 +114,7 @@ def _assert_rows(rig: Rig, expected: dict[str, Any], rows: slice) -> None:
 def _assert_normalizers(case: Case, rig: Rig, number: int) -> None:
     names = {"steps": "normalization_steps", "mean": "running_mean", "variance": "running_variance"}
     found = 0
-    for who, module in (("actor", rig.trainer.actor), ("critic", rig.trainer._critic)):
+    for who, module in (("actor", rig.trainer.actor), ("critic", rig.learner._critic)):
         for i, normalizer in module.body.encoder.normalizers().items():
             for ours, theirs in names.items():
                 expected = torch.tensor(case.arrays[f"t{number}_norm_{who}_{i}.normalizer.{theirs}"])

@@ -51,21 +51,21 @@ def _two_signals() -> dict[RewardSignalType, RewardSignalSettings]:
 def _count_updates(rig: OffPolicyRig) -> list[int]:
     """Gets the trainer's step at each gradient step from here on."""
     found: list[int] = []
-    update = rig.trainer._sac.update
+    update = rig.learner._sac.update
 
     def counting(*args: Any) -> Any:
         found.append(rig.trainer.step)
         return update(*args)
 
-    rig.trainer._sac.update = counting  # type: ignore[method-assign, assignment]
+    rig.learner._sac.update = counting  # type: ignore[method-assign, assignment]
     return found
 
 
 def _draw(rig: OffPolicyRig, numbers: LongArray) -> Minibatch:
     """A batch of these steps or sequences."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig.trainer._batches, "_numbers", lambda count: numbers)
-        (batch,) = rig.trainer._batches._draw(1)
+        patch.setattr(rig.learner._batches, "_numbers", lambda count: numbers)
+        (batch,) = rig.learner._batches._draw(1)
     return batch
 
 
@@ -108,19 +108,19 @@ def test_only_an_update_publishes_the_whole_policy() -> None:
     rig = OffPolicyRig(_settings(network_settings=evolve(SMALL, normalize=True)))
     rig.put(Trajectory(3))
     rig.trainer.advance()
-    update = rig.policies.latest()
+    update = rig.policies.latest("B")
     assert update is not None
     assert update.partial
     assert update.version == 0
     rig.put(Trajectory(20))
     rig.trainer.advance()
-    update = rig.policies.latest()
+    update = rig.policies.latest("B")
     assert update is not None
     assert not update.partial
     assert update.version == 1
     rig.put(Trajectory(1))
     rig.trainer.advance()
-    update = rig.policies.latest()
+    update = rig.policies.latest("B")
     assert update is not None
     assert update.partial, "no update is due after one more step"
 
@@ -152,7 +152,7 @@ def test_the_value_networks_have_the_actors_normaliser() -> None:
     rig = OffPolicyRig(_settings(network_settings=evolve(SMALL, normalize=True)))
     rig.put(Trajectory(6, columns={"obs.0": np.full((7, 4), 3.0, np.float32)}))
     rig.trainer.advance()
-    networks = rig.trainer._networks
+    networks = rig.learner._networks
     bodies = [each.body for each in (rig.trainer.actor, networks.critic, networks.target, networks.q1, networks.q2)]
     normalizers = [body.encoder.normalizers()[0] for body in bodies]
     for one in normalizers:
@@ -167,7 +167,7 @@ def test_a_terminated_step_has_no_future_and_an_interrupted_one_has() -> None:
     }
     rig = OffPolicyRig(_settings(reward_signals=signals))
     rig.put(Trajectory(2, ended=True), Trajectory(2, ended=True, interrupted=True), Trajectory(2))
-    rig.trainer._process(rig.trajectories.drain())
+    rig.take_in()
     batch = _draw(rig, np.arange(6))
     np.testing.assert_allclose(batch["discount"].t()[0], [0.9, 0.0, 0.9, 0.9, 0.9, 0.9])
     np.testing.assert_allclose(batch["discount"].t()[1], [0.8] * 6, err_msg="novelty goes on after the end")
@@ -177,7 +177,7 @@ def test_rewards_are_evaluated_when_drawn() -> None:
     rig = OffPolicyRig(_settings(reward_signals=_two_signals()))
     columns = {"reward": np.arange(6, dtype=np.float32), "group_reward": np.full(6, 10.0, np.float32)}
     rig.put(Trajectory(6, columns=columns))
-    rig.trainer._process(rig.trajectories.drain())
+    rig.take_in()
     before = _draw(rig, np.array([5, 0, 3]))
     np.testing.assert_allclose(before["rewards"].t()[0], [7.5, 5.0, 6.5], err_msg="own and group's, half strength")
     _train(rig, 6)
@@ -189,7 +189,7 @@ def test_rewards_are_evaluated_when_drawn() -> None:
 def test_sequences_keep_their_padding_out_of_rewards() -> None:
     rig = OffPolicyRig(_settings(network_settings=RECURRENT, reward_signals=_two_signals()))
     rig.put(Trajectory(6, columns={"reward": np.arange(1, 7, dtype=np.float32)}))
-    rig.trainer._process(rig.trajectories.drain())
+    rig.take_in()
     batch = _draw(rig, np.array([1, 0]))
     np.testing.assert_allclose(batch["rewards"].t()[0], [2.5, 3.0, 0.0, 0.0, 0.5, 1.0, 1.5, 2.0])
     assert batch.loss_mask is not None
@@ -204,10 +204,10 @@ def test_sequences_keep_their_padding_out_of_rewards() -> None:
 def test_batches_come_in_blocks_and_all_of_them() -> None:
     rig = OffPolicyRig(_settings())
     rig.put(Trajectory(50))
-    rig.trainer._process(rig.trajectories.drain())
-    sizes = [len(block) for block in rig.trainer._batches.blocks(75)]
+    rig.take_in()
+    sizes = [len(block) for block in rig.learner._batches.blocks(75)]
     assert sizes == [32, 32, 11]
-    assert list(rig.trainer._batches.blocks(0)) == []
+    assert list(rig.learner._batches.blocks(0)) == []
 
 
 def test_drawing_together_is_drawing_one_after_the_other() -> None:
@@ -215,8 +215,8 @@ def test_drawing_together_is_drawing_one_after_the_other() -> None:
     for parts in ((6,), (1, 2, 3)):
         rig = OffPolicyRig(_settings())
         rig.put(Trajectory(50))
-        rig.trainer._process(rig.trajectories.drain())
-        blocks = [block for count in parts for block in rig.trainer._batches.blocks(count)]
+        rig.take_in()
+        blocks = [block for count in parts for block in rig.learner._batches.blocks(count)]
         draws.append([batch for block in blocks for batch in block])
     for ours, theirs in zip(*draws, strict=True):
         assert torch.equal(ours.obs[0], theirs.obs[0])
@@ -229,9 +229,9 @@ def test_nothing_is_learnt_beyond_max_steps() -> None:
     for _ in range(4):
         rig.put(Trajectory(20, ended=True))
         rig.trainer.advance()
-    assert rig.trainer.replay.num_steps == 40
+    assert rig.learner.replay.num_steps == 40
     assert max(updates) == 40
-    assert rig.trainer.is_finished
+    assert not rig.trainer.clock.should_still_train
 
 
 def test_inference_counts_episodes_and_nothing_else() -> None:
@@ -239,9 +239,9 @@ def test_inference_counts_episodes_and_nothing_else() -> None:
     before = weights(rig.trainer)
     _train(rig)
     assert same(before, weights(rig.trainer))
-    assert len(rig.trainer.reward_buffer) == 3
-    assert rig.trainer.replay.num_steps == 0
-    assert rig.policies.latest() is None
+    assert len(rig.trainer.episodes.reward_buffer) == 3
+    assert rig.learner.replay.num_steps == 0
+    assert rig.policies.latest("B") is None
     assert rig.pool.num_free == rig.pool.capacity
 
 
@@ -266,7 +266,7 @@ def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone(
     _train(second)
     assert same(weights(first.trainer), weights(second.trainer))
     assert not same(start, weights(first.trainer))
-    is_stacked = isinstance(first.trainer._sac._evaluate, StackedEvaluation)
+    is_stacked = isinstance(first.learner._sac._evaluate, StackedEvaluation)
     assert is_stacked == (network.memory is None and network.hidden_units < 300)
 
 
@@ -281,8 +281,8 @@ def _restored(first: OffPolicyRig, settings: TrainerSettings, spec: BehaviorSpec
 
 def _copy_replay(first: OffPolicyRig, second: OffPolicyRig, path: Path) -> None:
 
-    replay_file.write(first.trainer.replay, path / "replay.npz")
-    replay_file.read(second.trainer.replay, path / "replay.npz")
+    replay_file.write(first.learner.replay, path / "replay.npz")
+    replay_file.read(second.learner.replay, path / "replay.npz")
 
 
 @pytest.mark.parametrize("network", [evolve(SMALL, normalize=True), RECURRENT], ids=["normalised", "lstm"])
@@ -304,8 +304,8 @@ def test_a_restored_trainer_goes_on_identically(
         _train(rig, 4)
     assert updates[0] == updates[1] != []
     assert same(weights(first.trainer), weights(second.trainer))
-    for kind, value in first.trainer._sac.coefficients().items():
-        assert torch.equal(value, second.trainer._sac.coefficients()[kind])
+    for kind, value in first.learner._sac.coefficients().items():
+        assert torch.equal(value, second.learner._sac.coefficients()[kind])
 
 
 def test_entropy_coefficients_are_saved(tmp_path: Path) -> None:
@@ -313,10 +313,10 @@ def test_entropy_coefficients_are_saved(tmp_path: Path) -> None:
     settings, spec = _settings(), vector_spec(4, 2, (3, 2))
     first = OffPolicyRig(settings, spec)
     _train(first)
-    expected = first.trainer._sac.coefficients()
+    expected = first.learner._sac.coefficients()
     assert all((value != 0).all() for value in expected.values())
     second = _restored(first, settings, spec, tmp_path)
-    for kind, value in second.trainer._sac.coefficients().items():
+    for kind, value in second.learner._sac.coefficients().items():
         assert torch.equal(value, expected[kind])
 
 
@@ -330,10 +330,10 @@ def test_a_checkpoint_of_the_peer_begins_with_the_settings_coefficients(tmp_path
     assert {f"Optimizer:{name}_optimizer" for name in ("policy", "value", "entropy")} <= peers.keys()
     second.trainer.restore(from_peer(peers, second.trainer.checkpoint_state()), reset_step=False)
     assert same(weights(first.trainer), weights(second.trainer))
-    assert second.trainer._sac.coefficients()["continuous"] == 0.0
+    assert second.learner._sac.coefficients()["continuous"] == 0.0
     assert second.trainer.step == 60
-    assert not second.trainer._pace.due(60)
-    states = [rig.trainer._sac.states()["entropy"]["state"][1] for rig in (first, second)]
+    assert not second.learner._pace.due(60)
+    states = [rig.learner._sac.states()["entropy"]["state"][1] for rig in (first, second)]
     assert torch.equal(states[0]["exp_avg"], states[1]["exp_avg"])
 
 
@@ -343,8 +343,8 @@ def test_initialising_takes_the_networks_and_starts_anew() -> None:
     second.trainer.restore(first.trainer.checkpoint_state(), reset_step=True)
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.trainer.step == 0
-    assert second.trainer._pace.count == 1
-    assert second.trainer._sac.coefficients()["continuous"] == 0.0
+    assert second.learner._pace.count == 1
+    assert second.learner._sac.coefficients()["continuous"] == 0.0
     _train(second)
 
 
@@ -359,10 +359,10 @@ def test_an_abort_forgets_the_value_networks_memories_of_a_worker() -> None:
     rig = OffPolicyRig(_settings(network_settings=RECURRENT))
     rig.put(Trajectory(5, agent=1), Trajectory(5, agent=1 << WORKER_SHIFT | 1))
     rig.trainer.advance()
-    assert len(rig.trainer._values._memories) == 2
+    assert len(rig.learner._values._memories) == 2
     rig.trajectories.abort_episodes(1)
     rig.trainer.advance()
-    assert list(rig.trainer._values._memories) == [1]
+    assert list(rig.learner._values._memories) == [1]
 
 
 def test_diverged_weights_are_told() -> None:
@@ -375,13 +375,13 @@ def test_diverged_weights_are_told() -> None:
 def test_rows_are_given_back_before_the_update_when_nobody_acts_meanwhile() -> None:
     rig = OffPolicyRig(_settings())
     free: list[bool] = []
-    update = rig.trainer._sac.update
+    update = rig.learner._sac.update
 
     def spy(*args: Any) -> Any:
         free.append(rig.pool.num_free == rig.pool.capacity)
         return update(*args)
 
-    rig.trainer._sac.update = spy  # type: ignore[method-assign, assignment]
+    rig.learner._sac.update = spy  # type: ignore[method-assign, assignment]
     rig.put(Trajectory(40, ended=True), Trajectory(3))
     rig.trainer.advance()
     assert free

@@ -54,11 +54,11 @@ def _trajectory(case: Case, number: int) -> Trajectory:
 def test_golden_trajectories(trajectories: Case) -> None:
     case = trajectories
     rig = _rig(case)
-    replay = rig.trainer.replay
+    replay = rig.learner.replay
     for number, entry in enumerate(case.json["trajectories"]):
         before = replay.num_steps
         rig.put(_trajectory(case, number))
-        rig.trainer._process(rig.trajectories.drain())
+        rig.take_in()
         sample = replay.sample(np.arange(before, replay.num_steps))
         expected = {n.removeprefix(f"t{number}_out_"): a for n, a in case.arrays.items() if f"t{number}_out_" in n}
         np.testing.assert_array_equal(sample.rows.obs[0], expected["obs__0"])
@@ -82,7 +82,7 @@ def test_golden_trajectories(trajectories: Case) -> None:
 
 def _assert_normalizers(case: Case, rig: OffPolicyRig, number: int) -> None:
     names = {"steps": "normalization_steps", "mean": "running_mean", "variance": "running_variance"}
-    networks = rig.trainer._networks
+    networks = rig.learner._networks
     others = (networks.critic, networks.q1, networks.q2, networks.target)
     for who, ours in (("actor", (rig.trainer.actor,)), ("critic", others)):
         for module in ours:
@@ -136,22 +136,22 @@ def _use_the_peers_draws(case: Case, rig: OffPolicyRig, monkeypatch: pytest.Monk
     def normal(size: int) -> Tensor:
         return torch.from_numpy(np.concatenate([next(noise) for _ in range(size // 8)]))
 
-    monkeypatch.setattr(rig.trainer._batches, "_numbers", numbers)
-    monkeypatch.setattr(rig.trainer._batches, "_normal", normal)
+    monkeypatch.setattr(rig.learner._batches, "_numbers", numbers)
+    monkeypatch.setattr(rig.learner._batches, "_normal", normal)
     return rows
 
 
 def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case = loop
     rig = _rig(case, buffer_size=100)
-    trainer = rig.trainer
-    trainer.step = case.json["step"]
-    trainer.replay.add(_rows(case))
+    trainer, learner = rig.trainer, rig.learner
+    trainer.clock.step = case.json["step"]
+    learner.replay.add(_rows(case))
     rows = _use_the_peers_draws(case, rig, monkeypatch)
-    assert trainer._is_ready()
+    assert learner.is_ready(trainer.step)
     trainer._update()
     assert next(rows, None) is None
-    assert not trainer._is_ready()
+    assert not learner.is_ready(trainer.step)
     found = rig.statistics()
     for tag, values in case.json["statistics"].items():
         if tag == "Policy/Learning Rate":
@@ -162,8 +162,8 @@ def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
             # Documented difference: the peer hands over the running mean after each update.
             running = np.cumsum(found[tag]) / np.arange(1, len(values) + 1)
             assert running.tolist() == pytest.approx(values, rel=2e-5, abs=1e-5), tag
-    assert trainer._pace.count == case.json["update_steps_after"]
-    assert trainer._signal_pace.count == case.json["reward_signal_update_steps_after"]
+    assert learner._pace.count == case.json["update_steps_after"]
+    assert learner._signal_pace.count == case.json["reward_signal_update_steps_after"]
     _assert_after(case, rig)
 
 

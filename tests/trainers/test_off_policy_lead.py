@@ -12,6 +12,7 @@ from attrs import evolve
 
 from tests.trainers.acting import Acting
 from tests.trainers.rig import OffPolicyRig, Trajectory
+from trajtrainer.algos.sac.learner import SACLearner
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.runtime.trainer_thread import TrainerThread
@@ -21,8 +22,6 @@ from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.toy import Toy, ToyOptions
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import max_lead
-from trajtrainer.trainers.loan import Loan
-from trajtrainer.trainers.off_policy import OffPolicyTrainer
 
 WAIT_S = 60.0
 HYPER = SACHyperparameters(batch_size=8, buffer_size=100_000, steps_per_update=1)
@@ -49,35 +48,36 @@ def _batch(rows: list[int], bootstrap: list[int]) -> TrajectoryBatch:
     )
 
 
-def test_a_loan_is_given_back_little_by_little() -> None:
+def test_rows_that_are_held_are_given_back_little_by_little() -> None:
     rig = OffPolicyRig(SETTINGS)
     pool: RowPool = rig.pool
     rows = pool.allocate(12)
     pool.retain(rows[5:6])  # bootstrap of the first trajectory and first row of the second one
     first, second = rows[:5].tolist(), rows[5:11].tolist()
-    loan, free = Loan(pool), pool.num_free
-    loan.take([_batch(first + second, [rows[5], rows[11]])])
+    batch, free = _batch(first + second, [rows[5], rows[11]]), pool.num_free
+    rig.trajectories.put(batch, batch.num_steps)
+    rig.source.drain(lambda _: None, hold=True)
     found = []
-    for share in (0.0, 0.2, 0.2, 0.5, 1.0):
-        loan.give_back(share)
+    for part in (0.0, 0.2, 0.2, 0.5, 1.0):
+        rig.source.give_back(part)
         found.append(pool.num_free - free)
-    loan.settle()
+    rig.source.settle()
     found.append(pool.num_free - free)
-    loan.settle()
+    rig.source.settle()
     assert found == [0, 2, 2, 5, 10, 12], "the shared row is free with its second owner"
 
 
 def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = OffPolicyRig(SETTINGS)
     free, versions = [], []
-    update = rig.trainer._sac.update
+    update = rig.learner._sac.update
 
     def spy(*args: Any) -> Any:
         free.append(rig.pool.capacity - rig.pool.num_free)
-        versions.append(rig.trainer._version)
+        versions.append(rig.trainer.publisher.version)
         return update(*args)
 
-    monkeypatch.setattr(rig.trainer._sac, "update", spy)
+    monkeypatch.setattr(rig.learner._sac, "update", spy)
     rig.put(Trajectory(49), Trajectory(51))
     rig.trainer.advance()
     assert len(free) == 99
@@ -85,7 +85,7 @@ def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytes
     assert sorted(set(free), reverse=True) == [102, 102 - 32, 102 - 64, 102 - 96]
     assert sorted(set(versions)) == [0, 1, 2, 3]
     assert rig.pool.num_free == rig.pool.capacity
-    update_ = rig.policies.latest()
+    update_ = rig.policies.latest("B")
     assert update_ is not None
     assert update_.version == 4
 
@@ -94,13 +94,13 @@ def test_a_stopped_run_ends_between_gradient_steps_and_leaves_the_rest_for_its_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = OffPolicyRig(SETTINGS)
-    update, made = rig.trainer._sac.update, []
+    update, made = rig.learner._sac.update, []
 
     def count(*args: Any) -> Any:
         made.append(1)
         return update(*args)
 
-    monkeypatch.setattr(rig.trainer._sac, "update", count)
+    monkeypatch.setattr(rig.learner._sac, "update", count)
     rig.is_stopping = lambda: len(made) == 40
     rig.put(Trajectory(101))
     rig.trainer.advance()
@@ -111,19 +111,19 @@ def test_a_stopped_run_ends_between_gradient_steps_and_leaves_the_rest_for_its_r
     resumed = OffPolicyRig(SETTINGS)
     resumed.trainer.restore(rig.trainer.checkpoint_state(), reset_step=False)
     resumed.put(Trajectory(10))
-    resumed.trainer._process(resumed.trajectories.drain())
-    assert resumed.trainer._pace.due(resumed.trainer.step) == 110 - 40
+    resumed.take_in()
+    assert resumed.learner._pace.due(resumed.trainer.step) == 110 - 40
 
 
 def test_a_drain_that_passes_max_steps_is_learnt_from() -> None:
     rig = OffPolicyRig(evolve(SETTINGS, max_steps=100))
     rig.put(Trajectory(60), Trajectory(39), Trajectory(10))
     rig.trainer.advance()
-    assert rig.trainer._pace.count == 109, "of each step but the first, as one by one"
-    assert rig.trainer.replay.num_steps == 99
+    assert rig.learner._pace.count == 109, "of each step but the first, as one by one"
+    assert rig.learner.replay.num_steps == 99
     rig.put(Trajectory(10))
     rig.trainer.advance()
-    assert rig.trainer._pace.count == 109
+    assert rig.learner._pace.count == 109
 
 
 def test_without_an_update_the_rows_come_back_at_once() -> None:
@@ -140,7 +140,7 @@ def test_a_failed_update_gives_the_rows_back(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: Any) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(rig.trainer._sac, "update", fail)
+    monkeypatch.setattr(rig.learner._sac, "update", fail)
     rig.put(Trajectory(49))
     with pytest.raises(RuntimeError, match="on purpose"):
         rig.trainer.advance()
@@ -191,8 +191,9 @@ class _Threads:
         self.acting = Acting(toy, SETTINGS)
         self.gate = _Gate()
         trainer = self.acting.trainer
-        assert isinstance(trainer, OffPolicyTrainer)
-        trainer._sac.update = self.gate.wrap(trainer._sac.update)  # type: ignore[method-assign]
+        learner = trainer.algorithm
+        assert isinstance(learner, SACLearner)
+        learner._sac.update = self.gate.wrap(learner._sac.update)  # type: ignore[method-assign]
         self._end = threading.Event()
         self._waits = threading.Semaphore(0)
         self._watch_waiting()
@@ -262,9 +263,9 @@ def test_gradient_steps_keep_the_pace_in_threads(threads: _Threads) -> None:
     threads._end.set()
     threads._collector.join(WAIT_S)
     threads.stop()
-    trainer = threads.acting.trainer
-    assert isinstance(trainer, OffPolicyTrainer)
-    assert threads.gate.made == trainer._pace.count - 1
+    trainer, learner = threads.acting.trainer, threads.acting.trainer.algorithm
+    assert isinstance(learner, SACLearner)
+    assert threads.gate.made == learner._pace.count - 1
     # One gradient step per step but for the first, made or (because the run was stopped) still to be made.
-    assert threads.gate.made + trainer._pace.due(trainer.step) == trainer.step - 1
-    assert trainer._pace.due(trainer.step) <= max_lead(SETTINGS)
+    assert threads.gate.made + learner._pace.due(trainer.step) == trainer.step - 1
+    assert learner._pace.due(trainer.step) <= max_lead(SETTINGS)

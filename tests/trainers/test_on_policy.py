@@ -66,7 +66,7 @@ def test_a_summary_holds_what_came_before_its_boundary() -> None:
     assert early["Environment/Cumulative Reward"].aggregation is Aggregation.HISTOGRAM
     assert early["Is Training"].aggregated == 1.0
     assert early["Step"].aggregated == 16.0
-    assert rig.trainer.best_reward == pytest.approx(12.0)
+    assert rig.trainer.episodes.best_reward == pytest.approx(12.0)
 
 
 @pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
@@ -80,7 +80,7 @@ def test_one_drain_equals_many(network: NetworkSettings) -> None:
             rig.put(*trajectories[start : start + size])
             rig.trainer.advance()
         rigs.append(rig)
-    expected, *others = ({n: rig.trainer._buffer.column(n) for n in rig.trainer._buffer._rows} for rig in rigs)
+    expected, *others = ({n: rig.learner._buffer.column(n) for n in rig.learner._buffer._rows} for rig in rigs)
     for found in others:
         for name, column in found.items():
             torch.testing.assert_close(column, expected[name], rtol=1e-5, atol=1e-5, msg=name)
@@ -93,13 +93,13 @@ def test_rows_are_given_back_before_the_update() -> None:
     rig = Rig(_settings())
     rig.put(Trajectory(40, ended=True), Trajectory(3))
     free_in_update = []
-    update = rig.trainer._ppo.update
+    update = rig.learner._ppo.update
 
     def spy(*args: Any, **kwargs: Any) -> Any:
         free_in_update.append(rig.pool.num_free == rig.pool.capacity)
         return update(*args, **kwargs)
 
-    rig.trainer._ppo.update = spy  # type: ignore[method-assign]
+    rig.learner._ppo.update = spy  # type: ignore[method-assign]
     assert rig.trainer.advance()
     assert free_in_update
     assert all(free_in_update)
@@ -108,21 +108,21 @@ def test_rows_are_given_back_before_the_update() -> None:
 def test_nothing_to_do() -> None:
     rig = Rig(_settings())
     assert not rig.trainer.advance()
-    assert rig.policies.latest() is None
+    assert rig.policies.latest("B") is None
 
 
 def test_updates_when_the_buffer_is_more_than_full() -> None:
     rig = Rig(_settings())
     rig.put(Trajectory(32))
     rig.trainer.advance()
-    assert rig.policies.latest() is None
+    assert rig.policies.latest("B") is None
     rig.put(Trajectory(1))
     rig.trainer.advance()
-    update = rig.policies.latest()
+    update = rig.policies.latest("B")
     assert update is not None
     assert update.version == 1
     assert not update.partial
-    assert rig.trainer._buffer.num_rows == 0
+    assert rig.learner._buffer.num_rows == 0
     statistics = rig.statistics()
     assert statistics.keys() >= {
         "Losses/Policy Loss",
@@ -144,7 +144,7 @@ def test_padding_counts_for_the_buffer() -> None:
     rig = Rig(_settings(network_settings=RECURRENT))
     rig.put(*(Trajectory(1, agent=i) for i in range(9)))
     rig.trainer.advance()
-    assert rig.policies.latest() is not None
+    assert rig.policies.latest("B") is not None
 
 
 def test_a_buffer_smaller_than_a_minibatch_is_one_minibatch() -> None:
@@ -157,12 +157,12 @@ def test_a_buffer_smaller_than_a_minibatch_is_one_minibatch() -> None:
 
 def test_a_published_policy_is_a_copy() -> None:
     rig = Rig(_settings())
-    update = rig.trainer.policy_update()
+    update = rig.published()
     before = copy.deepcopy(dict(update.weights))
     rig.put(Trajectory(33))
     rig.trainer.advance()
     assert all(torch.equal(before[name], value) for name, value in update.weights.items())
-    assert not same(list(before.values()), list(rig.trainer.policy_update().weights.values()))
+    assert not same(list(before.values()), list(rig.published().weights.values()))
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -172,7 +172,7 @@ def test_normalisers_are_published_at_once(shared: bool) -> None:
     policy = Policy(rig.trainer.actor, seed=0)
     rig.put(Trajectory(6, columns={"obs.0": np.full((7, 4), 3.0, np.float32)}))
     rig.trainer.advance()
-    update = rig.policies.latest()
+    update = rig.policies.latest("B")
     assert update is not None
     assert update.partial
     assert update.version == 0
@@ -190,17 +190,15 @@ def test_normalisers_are_published_at_once(shared: bool) -> None:
 def test_nothing_is_learnt_beyond_max_steps() -> None:
     rig = Rig(_settings(max_steps=50, checkpoint_interval=25))
     rig.put(Trajectory(25, ended=True), Trajectory(25, ended=True), Trajectory(25, ended=True))
-    finished = [rig.trainer.is_finished]
+    trains = [rig.trainer.clock.should_still_train]
     rig.trainer.advance()
-    assert rig.trainer._buffer.num_rows == 50, "the third trajectory crosses max_steps"
-    assert rig.policies.latest() is None, "no update any more"
-    assert [*finished, rig.trainer.is_finished] == [False, True]
-    assert not rig.trainer.should_still_train
-    assert rig.trainer.progress == 1.0
-    assert len(rig.trainer.reward_buffer) == 3, "episodes are still counted"
+    assert rig.learner._buffer.num_rows == 50, "the third trajectory crosses max_steps"
+    assert rig.policies.latest("B") is None, "no update any more"
+    assert [*trains, rig.trainer.clock.should_still_train] == [True, False]
+    assert len(rig.trainer.episodes.reward_buffer) == 3, "episodes are still counted"
     rig.put(Trajectory(40), Trajectory(40))
     rig.trainer.advance()
-    assert rig.trainer._buffer.num_rows == 50
+    assert rig.learner._buffer.num_rows == 50
     assert rig.checkpoints == [25, 50], "weights that no longer change are not saved again and again"
 
 
@@ -208,8 +206,8 @@ def test_a_step_count_of_exactly_max_steps_still_trains() -> None:
     rig = Rig(_settings(max_steps=40))
     rig.put(Trajectory(40))
     rig.trainer.advance()
-    assert not rig.trainer.is_finished
-    assert rig.policies.latest() is not None
+    assert rig.trainer.clock.should_still_train
+    assert rig.policies.latest("B") is not None
 
 
 def test_inference_counts_episodes_and_nothing_else() -> None:
@@ -227,10 +225,10 @@ def test_inference_counts_episodes_and_nothing_else() -> None:
         rig.put(Trajectory(40, ended=True, columns={"reward": np.ones(40, np.float32)}))
         assert rig.trainer.advance()
     assert same(before, weights(rig.trainer))
-    assert list(rig.trainer.reward_buffer) == [40.0] * 4
-    assert not rig.trainer.is_finished
+    assert list(rig.trainer.episodes.reward_buffer) == [40.0] * 4
+    assert not rig.trainer.has_enough
     assert rig.checkpoints == []
-    assert rig.policies.latest() is None
+    assert rig.policies.latest("B") is None
     assert rig.pool.num_free == rig.pool.capacity
     assert [step for step, _ in rig.recorder.summaries] == [50, 100, 150]
     _, values = rig.recorder.summaries[0]
@@ -240,24 +238,24 @@ def test_inference_counts_episodes_and_nothing_else() -> None:
 
 def test_checkpoint_reward_is_that_of_episodes_since_the_last_update() -> None:
     rig = Rig(_settings())
-    found = [rig.trainer.checkpoint_reward]
+    found = [rig.trainer.episodes.reward_since_update]
     for reward in (1.0, 3.0):
         rig.put(Trajectory(1, ended=True, columns={"reward": np.array([reward], np.float32)}))
     rig.trainer.advance()
-    found.append(rig.trainer.checkpoint_reward)
+    found.append(rig.trainer.episodes.reward_since_update)
     rig.put(Trajectory(40))
     rig.trainer.advance()
-    found.append(rig.trainer.checkpoint_reward)
+    found.append(rig.trainer.episodes.reward_since_update)
     assert found == [None, 2.0, None]
-    assert list(rig.trainer.reward_buffer) == [1.0, 3.0]
+    assert list(rig.trainer.episodes.reward_buffer) == [1.0, 3.0]
 
 
 def test_reward_buffer_size() -> None:
     rig = Rig(_settings())
-    rig.trainer.set_reward_buffer_size(2)
+    rig.trainer.episodes.set_reward_buffer_size(2)
     rig.put(*(Trajectory(1, ended=True, columns={"reward": np.array([i], np.float32)}) for i in range(4)))
     rig.trainer.advance()
-    assert list(rig.trainer.reward_buffer) == [2.0, 3.0]
+    assert list(rig.trainer.episodes.reward_buffer) == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
@@ -270,7 +268,7 @@ def test_an_abort_forgets_unfinished_episodes_of_a_worker(network: NetworkSettin
     rig.trainer.advance()
     rig.put(Trajectory(1, True, agent=here, columns=one), Trajectory(1, True, agent=there, columns=one))
     rig.trainer.advance()
-    assert list(rig.trainer.reward_buffer) == [2.0, 1.0]
+    assert list(rig.trainer.episodes.reward_buffer) == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("network", [SMALL, RECURRENT], ids=["plain", "lstm"])
@@ -286,8 +284,8 @@ def test_an_abort_stands_between_the_old_episode_and_the_new_one(network: Networ
     rig.trajectories.abort_episodes(2)
     rig.put(Trajectory(1, ended=True, agent=other, columns={"reward": np.full(1, 1, np.float32)}))
     rig.trainer.advance()
-    assert list(rig.trainer.reward_buffer) == [5.0, 1.0]
-    _, first, second, *_ = rig.trainer._buffer.column("value")[:: rig.trainer._buffer.sequence_length]
+    assert list(rig.trainer.episodes.reward_buffer) == [5.0, 1.0]
+    _, first, second, *_ = rig.learner._buffer.column("value")[:: rig.learner._buffer.sequence_length]
     assert torch.equal(first, second), "the value network begins the new episode without a memory"
     assert rig.pool.num_free == rig.pool.capacity
 
@@ -307,7 +305,7 @@ def test_an_update_ends_between_two_gradient_steps(
     hyper = PPOHyperparameters(batch_size=8, buffer_size=32, num_epoch=2, shared_critic=shared)
     settings = _settings(hyperparameters=hyper, network_settings=network)
     rig = Rig(settings)
-    update = rig.trainer._ppo.update
+    update = rig.learner._ppo.update
     after: list[list[torch.Tensor]] = []
     rig.is_stopping = lambda: len(after) == 3
 
@@ -316,14 +314,14 @@ def test_an_update_ends_between_two_gradient_steps(
         after.append(weights(rig.trainer))
         return found
 
-    monkeypatch.setattr(rig.trainer._ppo, "update", stop_soon)
+    monkeypatch.setattr(rig.learner._ppo, "update", stop_soon)
     rig.put(Trajectory(33, ended=True))
     rig.trainer.advance()
     assert len(after) == 3, "of 8"
     state = copy.deepcopy(rig.trainer.checkpoint_state())
     assert {float(one["step"]) for one in state["optimizers"]["adam"]["state"].values()} == {3.0}
     assert state["step"] == 33
-    assert rig.policies.latest() is not None, "what was learnt is published"
+    assert rig.policies.latest("B") is not None, "what was learnt is published"
     rig.put(Trajectory(40, ended=True))
     rig.trainer.advance()
     assert (len(after), rig.trainer.step) == (3, 73), "counted, but nothing new begins"
@@ -341,7 +339,7 @@ def test_group_rewards_count_and_are_warned_of_once(caplog: pytest.LogCaptureFix
         rig.put(Trajectory(2, ended=True, columns=columns))
         rig.trainer.advance()
     assert rig.statistics()["Policy/Extrinsic Reward"] == [22.0, 22.0]
-    assert list(rig.trainer.reward_buffer) == [2.0, 2.0], "the agents' own"
+    assert list(rig.trainer.episodes.reward_buffer) == [2.0, 2.0], "the agents' own"
     assert caplog.text.count("receives group rewards") == 1
 
 
@@ -379,7 +377,7 @@ def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_pa
     checkpoint = read_checkpoint(tmp_path / "checkpoint.pt")
     second.trainer.restore(from_peer(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
     assert second.trainer.step == first.trainer.step == 99
-    restored = second.policies.latest()
+    restored = second.policies.latest("B")
     assert restored is not None
     assert restored.version == 3
     assert not restored.partial
@@ -389,10 +387,10 @@ def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_pa
     for rig in (first, second):
         _train(rig, 4)
     assert same(weights(first.trainer), weights(second.trainer))
-    assert list(first.trainer.reward_buffer) == list(second.trainer.reward_buffer)
-    assert first.trainer.best_reward == second.trainer.best_reward
+    assert list(first.trainer.episodes.reward_buffer) == list(second.trainer.episodes.reward_buffer)
+    assert first.trainer.episodes.best_reward == second.trainer.episodes.best_reward
     assert [step for step, _ in first.recorder.summaries] == [step for step, _ in second.recorder.summaries]
-    ours, theirs = (rig.policies.latest() for rig in (first, second))
+    ours, theirs = (rig.policies.latest("B") for rig in (first, second))
     assert ours is not None
     assert theirs is not None
     assert ours.version == theirs.version == 7
@@ -404,8 +402,8 @@ def test_initialising_takes_the_networks_and_starts_anew() -> None:
     second.trainer.restore(first.trainer.checkpoint_state(), reset_step=True)
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.trainer.step == 0
-    assert not second.trainer.reward_buffer
-    assert second.trainer.policy_update().version == 0
+    assert not second.trainer.episodes.reward_buffer
+    assert second.published().version == 0
 
 
 def test_a_checkpoint_without_extras_is_enough() -> None:
@@ -469,7 +467,7 @@ def test_it_learns_in_a_thread_of_its_own() -> None:
     thread.start()
     thread.join(timeout=60)
     assert not thread.is_alive()
-    assert rig.policies.latest() is not None
+    assert rig.policies.latest("B") is not None
     timers = rig.timers.to_dict()
     assert any("process_trajectory" in json.dumps(child) for child in timers["children"].values())
 
@@ -493,7 +491,7 @@ def test_it_learns_which_action_is_good(memory: MemorySettings | None, shared: b
     obs = np.ones((257, 1), np.float32)
     means = []
     for _ in range(25):
-        update = rig.policies.latest()
+        update = rig.policies.latest("B")
         if update is not None:
             policy.load(update)
         actions = policy.act((obs,), np.zeros((257, 3), np.bool_), np.zeros((257, policy.memory_size), np.float32))

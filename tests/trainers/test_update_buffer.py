@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.data.packing import packed_steps
 from tests.data.streams import mixed_spec
+from trajtrainer.algos.ppo import update_buffer
+from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
+from trajtrainer.algos.values import sequence_offsets
 from trajtrainer.data.trajectory import offsets
-from trajtrainer.trainers import update_buffer
-from trajtrainer.trainers.update_buffer import Targets, UpdateBuffer
-from trajtrainer.trainers.values import sequence_offsets
 
 MEMORY = 4
 

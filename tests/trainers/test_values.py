@@ -13,13 +13,13 @@ from torch import Tensor
 
 from tests.data.packing import concatenate, packed_steps
 from tests.trainers.rig import vector_spec
+from trajtrainer.algos import values
+from trajtrainer.algos.values import ValueEstimator, sequence_offsets
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.trainers import values
-from trajtrainer.trainers.values import ValueEstimator, sequence_offsets
 
 LENGTH, MEMORY = 3, 8
 

@@ -6,9 +6,10 @@ Letters of shapes: B packed steps, S trajectories, V reward signals.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import takewhile
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, IntArray
 from trajtrainer.timers import Timers
+
+T = TypeVar("T")
 
 # Tag -> values, any number of them. The trainer reports each value; a summary writes their mean.
 Statistics = dict[str, NDArray[np.floating]]
@@ -128,6 +131,10 @@ class Algorithm(ABC):
         actor = self.networks["actor"]
         assert isinstance(actor, Actor)
         return actor
+
+    def until_stop(self, steps: Iterable[T]) -> Iterator[T]:
+        """Yield one after the other, until the run shall end."""
+        return takewhile(lambda _: not self.context.is_stopping(), steps)
 
     def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:  # noqa: ARG002
         """Return whether what waits should be taken now, or whether it saves time to wait for more.

@@ -85,3 +85,22 @@ def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequenc
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """Return the type in which a column of ``dtype`` is learnt from: torch looks up by int64 only."""
     return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over the real rows; every column of a row counts.
+
+    Args:
+        values: [b] or [b, columns]. A column-wise ``values`` of no column gives 0.
+        mask: f32 [b], 1 for a real row and 0 for padding; None when every row is real.
+
+    Returns:
+        A 0-d tensor, 0 where nothing is real.
+    """
+    if values.numel() == 0:
+        return values.sum()
+    if mask is None:
+        return values.mean()
+    if values.dim() == 1:
+        return (values * mask).sum() / mask.sum().clamp(min=1.0)
+    return (values * mask[:, None]).sum() / (mask.sum() * values.shape[1]).clamp(min=1.0)

@@ -1,4 +1,4 @@
-"""Sums over the future of packed trajectories: discounted rewards, generalised advantages, lambda-returns.
+"""Sums over the future of packed trajectories: generalised advantages, lambda-returns.
 
 All of them solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory. Every trajectory of a pack is solved at once by
 doubling: after pass k each x holds the terms of its next 2^k steps, and the pass adds to it, times c^(2^k), the x that
@@ -100,15 +100,3 @@ def lambda_return(
     last = offset[1:] - 1
     terms[:, last] = rewards[:, last] + discount * bootstrap
     return _solve(terms, discount * lambd, steps_to_end(offset)).astype(np.float32)
-
-
-def discounted(rewards: FloatArray, bootstrap: FloatArray, offset: Offsets, gamma: Sequence[float]) -> FloatArray:
-    """Discounted sums ``R[t] = r[t] + gamma * R[t+1]``, R after the last step being the bootstrap value.
-
-    Arguments and result as ``gae``.
-    """
-    discount = _column(gamma)
-    terms = rewards.astype(np.float64)
-    last = offset[1:] - 1
-    terms[:, last] += discount * bootstrap
-    return _solve(terms, discount, steps_to_end(offset)).astype(np.float32)

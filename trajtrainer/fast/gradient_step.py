@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.losses import ratio_statistics
 from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.ppo.losses import ratio_statistics
 from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.fast import ppo_loss
 from trajtrainer.fast.acting import is_mlp
@@ -150,8 +150,8 @@ class Autograd(GradientStep):
 class ClosedForm(GradientStep):
     """Differentiate PPO's loss by a hand-written backward pass. The networks' modules go on working.
 
-    Twin of ``trajtrainer.algos.ppo.PPO.loss`` and its ``backward``: the same to rounding, several times faster where
-    the networks are small.
+    Twin of ``trajtrainer.algos.ppo.optimizer.PPO.loss`` and its ``backward``: the same to rounding, several times
+    faster where the networks are small.
     """
 
     def __init__(self, actor: Actor, critic: Critic, hyper: PPOHyperparameters) -> None:

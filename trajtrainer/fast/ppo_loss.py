@@ -34,7 +34,7 @@ def policy_loss(
 ) -> tuple[np.float32, FloatArray]:
     """Return the clipped surrogate loss, and its gradient with respect to the log-probabilities [b, C + K].
 
-    Twin of ``trajtrainer.algos.losses.clipped_policy_loss``.
+    Twin of ``trajtrainer.algos.ppo.losses.clipped_policy_loss``.
 
     Args:
         ratio: [b, C + K], new probability over old.
@@ -58,7 +58,7 @@ def value_loss(
 ) -> tuple[np.float32, FloatArray]:
     """Return the value loss, and its gradient with respect to the values. All [b, V].
 
-    Twin of ``trajtrainer.algos.losses.value_loss``.
+    Twin of ``trajtrainer.algos.ppo.losses.value_loss``.
     """
     error: FloatArray = values - returns
     squared = error * error

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac_values import Encoded, Estimates, Evaluation, SeparateEvaluation, ValueNetworks
+from trajtrainer.algos.sac.values import Encoded, Estimates, Evaluation, SeparateEvaluation, ValueNetworks
 from trajtrainer.fast.adam import Piece
 from trajtrainer.nn.conditioning import Layer, Mlp, affine, linears, swish_layers
 from trajtrainer.nn.critic import Critic
@@ -49,7 +49,7 @@ def value_evaluation(networks: ValueNetworks, encode: nn.Module, stacked: bool |
 class StackedEvaluation:
     """Evaluate MLPs on vectors (see ``can_stack``). The four modules go on working: their parameters are views.
 
-    Twin of ``trajtrainer.algos.sac_values.SeparateEvaluation``.
+    Twin of ``trajtrainer.algos.sac.values.SeparateEvaluation``.
     """
 
     def __init__(self, networks: ValueNetworks, encode: nn.Module) -> None:

@@ -9,8 +9,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
-from trajtrainer.algos.losses import masked_mean
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.body import NetworkBody

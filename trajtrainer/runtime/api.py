@@ -229,7 +229,7 @@ def _result(run: FinishedRun) -> LearnResult:
 
 
 def _behavior_result(name: str, behavior: Behavior, folder: RunFolder) -> BehaviorResult:
-    rewards = behavior.trainer.recent_rewards
+    rewards = behavior.trainer.episodes.recent
     files = behavior.checkpoints.folder
 
     def written(path: Path) -> Path | None:

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
+from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import CheckpointError, OutOfMemoryError
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
@@ -36,7 +38,7 @@ from trajtrainer.stats import StatsReporter, StatsWriter
 from trajtrainer.steps import StepBatch
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_trainer, max_lead
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ logger = logging.getLogger(__name__)
 class Behavior:
     """One behaviour's learning side."""
 
-    trainer: RLTrainer
+    trainer: Trainer
     policy: Policy
     checkpoints: CheckpointManager
 
@@ -79,7 +81,7 @@ class Behaviors:
     on_checkpoint: Callable[[], None]
     is_stopping: Callable[[], bool]
     known: dict[str, Behavior] = field(default_factory=dict)
-    trainers: dict[str, RLTrainer] = field(default_factory=dict)
+    trainers: dict[str, Trainer] = field(default_factory=dict)
     replays: ReplayFiles = field(default_factory=ReplayFiles)
 
     def make(
@@ -116,22 +118,20 @@ class Behaviors:
         policies: PolicyQueue[Tensor] = PolicyQueue()
         seed = self.settings.env_settings.seed
         with _told_if_too_large(name):
-            trainer = create_trainer(
-                name,
-                spec,
-                settings,
-                pool=pool,
-                trajectories=trajectories,
-                policies=policies,
-                reporter=reporter,
-                timers=self.timers,
+            context = LearningContext(
+                behavior=name,
+                spec=spec,
+                settings=settings,
+                obs_dtypes=[obs.dtype for obs in first.obs],
                 seed=seed,
                 device=self.device,
                 training=training,
-                checkpoint=self._checkpoint,
+                timers=self.timers,
                 is_stopping=self.is_stopping,
             )
-        trainer.set_reward_buffer_size(self.curriculum.reward_buffer_length(name))
+            source = LocalSource(pool, trajectories)
+            trainer = create_trainer(context, source, policies, reporter, self._checkpoint)
+        trainer.episodes.set_reward_buffer_size(self.curriculum.reward_buffer_length(name))
         policy = Policy(
             trainer.actor,
             seed=derived_seeds(seed, f"{name} acting")[0],
@@ -142,7 +142,7 @@ class Behaviors:
         self.known[name] = Behavior(trainer, policy, manager)
         self._restore(self.known[name], misread_elsewhere=misread_elsewhere)
         if self.folder.resume:
-            reporter.resume(trainer.summarized_step)
+            reporter.resume(trainer.clock.summarized_step)
         self.trainers[name] = trainer
         reporter.add_hyperparameters(hyperparameters_text(trainer_mapping(settings)))
         reporter.add_source(Throughput({"Perf/Agent Steps per Second": lambda: trainer.step}))
@@ -166,12 +166,14 @@ class Behaviors:
         for behavior in self.known.values():
             trainer = behavior.trainer
             if not _is_finite(trainer):
-                logger.error("The weights of behavior %r are not finite and are not saved.", trainer.behavior)
+                logger.error("The weights of behavior %r are not finite and are not saved.", trainer.context.behavior)
                 continue
             try:
                 with self.timers("RLTrainer._checkpoint"):
                     state = to_checkpoint(trainer, behavior.policy)
-                    behavior.checkpoints.save_final(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
+                    behavior.checkpoints.save_final(
+                        trainer.step, trainer.episodes.reward_since_update, state, _exporter(trainer)
+                    )
             except CheckpointError as failure:
                 failures.append(str(failure))
             if self.folder.writes:
@@ -180,10 +182,10 @@ class Behaviors:
         if failures:
             raise CheckpointError("\n".join(failures))
 
-    def _checkpoint(self, trainer: RLTrainer) -> None:
-        behavior = self.known[trainer.behavior]
+    def _checkpoint(self, trainer: Trainer) -> None:
+        behavior = self.known[trainer.context.behavior]
         state = to_checkpoint(trainer, behavior.policy)
-        behavior.checkpoints.save(trainer.step, trainer.checkpoint_reward, state, _exporter(trainer))
+        behavior.checkpoints.save(trainer.step, trainer.episodes.reward_since_update, state, _exporter(trainer))
         if self.folder.writes:
             # Behind the checkpoint, whose way to the disk would otherwise be behind all of this.
             self.replays.save(trainer, behavior.checkpoints.folder.path)
@@ -192,7 +194,7 @@ class Behaviors:
     def _restore(self, behavior: Behavior, *, misread_elsewhere: bool) -> None:
         """Resumes, or takes another run's weights, or begins from scratch."""
         trainer = behavior.trainer
-        name = trainer.behavior
+        name = trainer.context.behavior
         if self.folder.resume:
             loaded = behavior.checkpoints.resume()
             if loaded is not None:
@@ -203,7 +205,7 @@ class Behaviors:
                     load_replay(trainer, behavior.checkpoints.folder.path)
             return
         listed = name in self.settings.behaviors
-        path = self.folder.initial_weights(name, trainer.settings.init_path, listed=listed)
+        path = self.folder.initial_weights(name, trainer.context.settings.init_path, listed=listed)
         if path is not None:
             logger.info("Initializing from %s.", path)
             state = read_checkpoint(path)
@@ -238,15 +240,15 @@ def _warn_of_misread_pictures(state: Mapping[str, Any], path: Path, *, misread_e
         )
 
 
-def _is_finite(trainer: RLTrainer) -> bool:
+def _is_finite(trainer: Trainer) -> bool:
     return all(bool(torch.isfinite(weights).all()) for weights in trainer.actor.parameters())
 
 
-def _exporter(trainer: RLTrainer) -> Callable[[Path], None]:
+def _exporter(trainer: Trainer) -> Callable[[Path], None]:
     def export(path: Path) -> None:
         # Late: it takes long to import and is needed at the first checkpoint.
         from trajtrainer.export.onnx import export_policy
 
-        export_policy(trainer.actor, trainer.spec, path)
+        export_policy(trainer.actor, trainer.context.spec, path)
 
     return export

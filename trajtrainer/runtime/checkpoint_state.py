@@ -14,16 +14,17 @@ from trajtrainer.export.checkpoint_interop import from_peer, to_peer
 from trajtrainer.export.peer_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer
 
 _ACTING_RNG = "acting_rng"
 
 
-def to_checkpoint(trainer: RLTrainer, policy: Policy) -> dict[str, Any]:
+def to_checkpoint(trainer: Trainer, policy: Policy) -> dict[str, Any]:
     """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step."""
     state = trainer.checkpoint_state()
+    context = trainer.context
     record = PolicyRecord(
-        trainer.behavior, trainer.settings.trainer_type, trainer.spec, trainer.settings.network_settings
+        context.behavior, context.settings.trainer_type, context.spec, context.settings.network_settings
     )
     state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
     return to_peer(state)
@@ -35,7 +36,7 @@ def is_ours(content: Mapping[str, Any]) -> bool:
 
 
 def from_checkpoint(
-    content: Mapping[str, Any], trainer: RLTrainer, policy: Policy, source: str, *, reset_step: bool
+    content: Mapping[str, Any], trainer: Trainer, policy: Policy, source: str, *, reset_step: bool
 ) -> None:
     """Restores a trainer and the acting policy from a checkpoint of ours or of ML-Agents.
 

@@ -219,7 +219,7 @@ class Collector:
         answers: dict[int, dict[str, ActionBatch]] = {}
         for name, parts in waiting.items():
             behavior = self.behaviors[name]
-            update = behavior.policies.latest()
+            update = behavior.policies.latest(name)
             if update is not None:
                 behavior.policy.load(update)
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])

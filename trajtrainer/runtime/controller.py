@@ -17,7 +17,7 @@ from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.signals import StopRequest
 from trajtrainer.runtime.trainer_thread import TrainerThread
 from trajtrainer.timers import TimerNode, Timers
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Controller:
     def __init__(
         self,
         collector: Collector,
-        trainers: dict[str, RLTrainer],
+        trainers: dict[str, Trainer],
         lessons: LessonKeeper,
         stop: StopRequest,
         timers: Timers,
@@ -102,7 +102,7 @@ class Controller:
     def _advance(self) -> None:
         self._collector.collect(WAIT_S)
         for name, trainer in self.trainers.items():
-            if trainer.settings.threaded:
+            if trainer.context.settings.threaded:
                 self._watch_thread(name, trainer)
             elif trainer.is_due():
                 with self._timers("trainer_advance"):
@@ -111,20 +111,20 @@ class Controller:
             self._lessons.update(self.trainers)
 
     def _take_in_the_rest(self) -> None:
-        """What was not worth taking in yet (``RLTrainer.is_due``)."""
+        """What was not worth taking in yet (``Trainer.is_due``)."""
         for trainer in self.trainers.values():
-            if not trainer.settings.threaded:
+            if not trainer.context.settings.threaded:
                 trainer.advance()
 
     def _done(self) -> bool:
         return bool(self.trainers) and all(self._is_done(trainer) for trainer in self.trainers.values())
 
-    def _is_done(self, trainer: RLTrainer) -> bool:
+    def _is_done(self, trainer: Trainer) -> bool:
         if self._training:
             return trainer.has_enough
-        return self._max_episodes is not None and trainer.num_episodes >= self._max_episodes
+        return self._max_episodes is not None and trainer.episodes.num_episodes >= self._max_episodes
 
-    def _watch_thread(self, name: str, trainer: RLTrainer) -> None:
+    def _watch_thread(self, name: str, trainer: Trainer) -> None:
         thread = self._threads.get(name)
         if thread is None:
             thread = self._threads[name] = TrainerThread(trainer, self._timers)
@@ -134,7 +134,7 @@ class Controller:
     def _end_threads(self) -> None:
         """Waits until all threads have taken in what is left, and have ended: what they work on is saved next."""
         for thread in self._threads.values():
-            thread.trainer.trajectories.close()
+            thread.trainer.source.close()
         with self._timers("trainer_threads"):
             tell_s = time.monotonic() + _PATIENCE_S
             for thread in self._threads.values():

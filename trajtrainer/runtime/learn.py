@@ -250,7 +250,7 @@ class _Run:
     def _say_what_came_out(self) -> None:
         for name, behavior in self._behaviors.known.items():
             trainer = behavior.trainer
-            rewards = trainer.recent_rewards
+            rewards = trainer.episodes.recent
             reward = (
                 f"mean reward {np.mean(rewards):.3f} of the last {len(rewards)} episodes" if rewards else "no episode"
             )
@@ -264,7 +264,7 @@ class _Run:
 
     def _say_how_to_go_on(self) -> None:
         unfinished = any(
-            behavior.trainer.should_still_train and behavior.checkpoints.folder.checkpoint.is_file()
+            behavior.trainer.clock.should_still_train and behavior.checkpoints.folder.checkpoint.is_file()
             for behavior in self._behaviors.known.values()
         )
         if self._resume_command and unfinished:
@@ -302,9 +302,9 @@ class _Run:
             BehaviorSnapshot(
                 name,
                 behavior.trainer.step,
-                behavior.trainer.settings.max_steps,
+                behavior.trainer.context.settings.max_steps,
                 self._rewards.of(name),
-                behavior.trainer.should_still_train,
+                behavior.trainer.clock.should_still_train,
             )
             for name, behavior in self._behaviors.known.items()
         ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trajtrainer.curriculum import BehaviorProgress, Curriculum
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.runtime.status import TrainingStatus
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class LessonKeeper:
         for line in self.curriculum.descriptions():
             logger.info(line)
 
-    def update(self, trainers: Mapping[str, RLTrainer]) -> bool:
+    def update(self, trainers: Mapping[str, Trainer]) -> bool:
         """Checks all completion criteria once.
 
         Returns:
@@ -39,7 +39,7 @@ class LessonKeeper:
         if not self.curriculum.has_next_lesson:
             return False
         progress = {
-            name: BehaviorProgress(trainer.step, trainer.settings.max_steps, trainer.reward_buffer)
+            name: BehaviorProgress(trainer.step, trainer.context.settings.max_steps, trainer.episodes.reward_buffer)
             for name, trainer in trainers.items()
         }
         change = self.curriculum.advance(progress)
@@ -47,7 +47,7 @@ class LessonKeeper:
             return False
         self._note_lessons()
         for trainer in trainers.values():
-            trainer.reward_buffer.clear()
+            trainer.episodes.reward_buffer.clear()
         for line in self.curriculum.descriptions(change.advanced):
             logger.info(line)
         if change.require_reset:

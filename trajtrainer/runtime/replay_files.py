@@ -11,12 +11,9 @@ import threading
 from pathlib import Path
 
 from trajtrainer.data import replay_file
-from trajtrainer.data.replay import Replay
 from trajtrainer.errors import CheckpointError
 from trajtrainer.runtime import atomic
-from trajtrainer.settings.trainer import SACHyperparameters
-from trajtrainer.trainers.off_policy import OffPolicyTrainer
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +26,12 @@ class ReplayFiles:
     def __init__(self) -> None:
         self._pending: dict[Path, threading.Thread] = {}
 
-    def save(self, trainer: RLTrainer, folder: Path) -> None:
+    def save(self, trainer: Trainer, folder: Path) -> None:
         """Writes the trainer's experience into the behaviour's folder, if its settings ask for it.
 
         A failure (full disk) is logged; the file before stays and training goes on.
         """
-        replay = _saved_replay(trainer)
+        replay = trainer.algorithm.saved_replay
         if replay is None:
             return
         path = folder / NAME
@@ -45,7 +42,7 @@ class ReplayFiles:
             _log_failure(path, error)
             return
         logger.info("Saving %d steps of experience to %s.", replay.num_steps, path)
-        thread = threading.Thread(target=_publish, args=(temporary, path), name=f"replay of {trainer.behavior}")
+        thread = threading.Thread(target=_publish, args=(temporary, path), name=f"replay of {trainer.context.behavior}")
         self._pending[path] = thread
         thread.start()
 
@@ -60,10 +57,10 @@ class ReplayFiles:
             thread.join()
 
 
-def load_replay(trainer: RLTrainer, folder: Path) -> None:
+def load_replay(trainer: Trainer, folder: Path) -> None:
     """Takes up the saved experience of a resumed run, if its settings ask for it. Without a file that can be used,
     training begins with none, which is told."""
-    replay = _saved_replay(trainer)
+    replay = trainer.algorithm.saved_replay
     if replay is None:
         return
     path = folder / NAME
@@ -84,10 +81,3 @@ def _publish(temporary: Path, path: Path) -> None:
 
 def _log_failure(path: Path, error: OSError) -> None:
     logger.error("The replay could not be saved to %s: %s. Training goes on.", path, error.strerror or error)
-
-
-def _saved_replay(trainer: RLTrainer) -> Replay | None:
-    hyper = trainer.settings.hyperparameters
-    if isinstance(trainer, OffPolicyTrainer) and isinstance(hyper, SACHyperparameters) and hyper.save_replay_buffer:
-        return trainer.replay
-    return None

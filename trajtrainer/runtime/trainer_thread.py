@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 
 from trajtrainer.timers import Timers
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.trainer import Trainer
 
 
 class TrainerThread(threading.Thread):
-    """Advances one trainer whenever its trajectory queue has something that is worth it (``RLTrainer.is_due``), or that
+    """Advances one trainer whenever its source has something that is worth it (``Trainer.is_due``), or that
     the collector cannot do without any longer.
 
-    Waits on the queue's condition; ``close`` of the queue ends the thread. What ``advance`` raises is kept in
+    ``close`` of the source ends the thread. What ``advance`` raises is kept in
     ``failure`` for the controller to raise.
     """
 
-    def __init__(self, trainer: RLTrainer, timers: Timers) -> None:
-        super().__init__(name=f"trainer {trainer.behavior}", daemon=True)
+    def __init__(self, trainer: Trainer, timers: Timers) -> None:
+        super().__init__(name=f"trainer {trainer.context.behavior}", daemon=True)
         self.trainer = trainer
         self._timers = timers
         self.failure: BaseException | None = None
@@ -34,8 +34,8 @@ class TrainerThread(threading.Thread):
                     self.trainer.advance()
         except BaseException as failure:  # handed to the main thread, which ends the run with it
             self.failure = failure
-            self.trainer.pool.close()
+            self.trainer.source.abandon()
 
     def _wait(self) -> bool:
         with self._timers("trajectory_wait"):
-            return self.trainer.trajectories.wait(enough=self.trainer.is_due)
+            return self.trainer.source.wait(enough=self.trainer.is_due)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Container
+
+import numpy as np
 
 from trajtrainer.algos.acting import PolicyDivergedError
+from trajtrainer.algos.algorithm import Statistics
 
 
-def check_finite(behavior: str, step: int, means: Mapping[str, float]) -> None:
-    """Looks at the statistics of an update.
+def check_finite(behavior: str, step: int, statistics: Statistics, may_be_nan: Container[str]) -> None:
+    """Look at the statistics of an update.
 
     Args:
         behavior: of the trainer, for the error.
         step: likewise.
-        means: statistics tag -> mean over the update.
+        statistics: of the update.
+        may_be_nan: tags that need not have a value.
 
     Raises:
-        PolicyDivergedError: one of them is not a finite number.
+        PolicyDivergedError: the mean of one of them is not a finite number.
     """
-    diverged = [tag for tag, mean in means.items() if not math.isfinite(mean)]
+    means = {tag: values.mean() for tag, values in statistics.items() if len(values) and tag not in may_be_nan}
+    diverged = [tag for tag, mean in means.items() if not np.isfinite(mean)]
     if diverged:
         raise PolicyDivergedError(
             f"Behavior {behavior!r}: {', '.join(diverged)} of the update at step {step} is not a finite number, so the "

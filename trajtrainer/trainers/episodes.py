@@ -101,6 +101,15 @@ class EpisodeRecord:
         """Drops the unfinished episodes of one worker, or of all."""
         self._sums.forget(worker)
 
+    def set_reward_buffer_size(self, size: int) -> None:
+        """Keep as many rewards in ``reward_buffer`` as the curriculum asks for."""
+        self.reward_buffer = deque(self.reward_buffer, maxlen=size)
+
+    @property
+    def reward_since_update(self) -> float | None:
+        """Return the mean reward of the episodes since the last policy update; None without any."""
+        return float(np.mean(self.returns_since_update)) if self.returns_since_update else None
+
     def note_best(self) -> None:
         """Compares the present mean with the best one."""
         if self.reward_buffer:

@@ -1,27 +1,29 @@
-"""Trainers by the names of ``trainer_type``."""
+"""Trainers and their algorithms, by the names of ``trainer_type``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.algos.algorithm import Algorithm, LearningContext
+from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.sac.learner import SACLearner
+from trajtrainer.data.source import ExperienceSource
 from trajtrainer.errors import UnsupportedError
-from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.nn.init import seeded
+from trajtrainer.queues import PolicyQueue
+from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.support import unsupported
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.stats import StatsReporter
-from trajtrainer.timers import Timers
-from trajtrainer.trainers.off_policy import OffPolicyTrainer
-from trajtrainer.trainers.on_policy import OnPolicyTrainer
-from trajtrainer.trainers.rl_trainer import RLTrainer
+from trajtrainer.trainers.clock import Clock
+from trajtrainer.trainers.episodes import EpisodeRecord
+from trajtrainer.trainers.publisher import PolicyPublisher
+from trajtrainer.trainers.trainer import Trainer
 
-TRAINERS: dict[str, type[RLTrainer]] = {"ppo": OnPolicyTrainer, "sac": OffPolicyTrainer}
+ALGORITHMS: dict[str, type[Algorithm]] = {"ppo": PPOLearner, "sac": SACLearner}
 
 
 def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
@@ -43,44 +45,46 @@ def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 
 def max_lead(settings: TrainerSettings) -> int:
-    """How many steps acting may be ahead of a trainer that has a thread of its own."""
-    return TRAINERS[settings.trainer_type].max_lead(settings)
+    """Return how many steps acting may be ahead of a trainer that has a thread of its own."""
+    return ALGORITHMS[settings.trainer_type].max_lead(settings)
 
 
-def create_trainer(
-    behavior: str,
-    spec: BehaviorSpec,
-    settings: TrainerSettings,
-    *,
-    pool: RowPool,
-    trajectories: TrajectoryQueue[TrajectoryBatch],
-    policies: PolicyQueue[Tensor],
-    reporter: StatsReporter,
-    timers: Timers,
-    seed: int,
-    device: torch.device,
-    training: bool,
-    checkpoint: Callable[[RLTrainer], None],
-    is_stopping: Callable[[], bool],
-) -> RLTrainer:
-    """The trainer that ``settings.trainer_type`` names; see ``RLTrainer`` for the arguments.
+def create_algorithm(context: LearningContext) -> Algorithm:
+    """Return the algorithm that ``trainer_type`` names, with its networks and reward signals.
 
     Raises:
         UnsupportedError: something the settings ask for, or a sensor, is not built yet.
     """
-    check_supported({behavior: settings})
-    return TRAINERS[settings.trainer_type](
-        behavior,
-        spec,
-        settings,
-        pool=pool,
-        trajectories=trajectories,
-        policies=policies,
+    check_supported({context.behavior: context.settings})
+    algorithm = ALGORITHMS[context.settings.trainer_type]
+    with seeded(context.weights_seed):
+        networks = algorithm.make_networks(context)
+        signals = create_reward_signals(context.behavior, context.spec, context.settings, context.device)
+    for network in networks.values():
+        network.to(context.device)
+    return algorithm(context, networks, signals)
+
+
+def create_trainer(
+    context: LearningContext,
+    source: ExperienceSource,
+    policies: PolicyQueue[Tensor],
+    reporter: StatsReporter,
+    checkpoint: Callable[[Trainer], None],
+) -> Trainer:
+    """Return a trainer at step 0, composed of its parts; see ``Trainer`` for the arguments.
+
+    Raises:
+        UnsupportedError: something the settings ask for, or a sensor, is not built yet.
+    """
+    algorithm = create_algorithm(context)
+    return Trainer(
+        context=context,
+        source=source,
+        algorithm=algorithm,
+        publisher=PolicyPublisher(context.behavior, algorithm.actor, policies),
+        clock=Clock(context.settings, training=context.training),
+        episodes=EpisodeRecord(reporter),
         reporter=reporter,
-        timers=timers,
-        seed=seed,
-        device=device,
-        training=training,
         checkpoint=checkpoint,
-        is_stopping=is_stopping,
     )

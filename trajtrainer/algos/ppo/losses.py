@@ -9,24 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over the real rows; every column of a row counts.
-
-    Args:
-        values: [b] or [b, columns]. A column-wise ``values`` of no column gives 0.
-        mask: [b] or None.
-
-    Returns:
-        A 0-d tensor, 0 where nothing is real.
-    """
-    if values.numel() == 0:
-        return values.sum()
-    if mask is None:
-        return values.mean()
-    if values.dim() == 1:
-        return (values * mask).sum() / mask.sum().clamp(min=1.0)
-    return (values * mask[:, None]).sum() / (mask.sum() * values.shape[1]).clamp(min=1.0)
+from trajtrainer.algos.minibatch import masked_mean
 
 
 def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.algos import losses
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.minibatch import Minibatch, masked_mean
+from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, decayed
 from trajtrainer.fast.gradient_step import Loss, Objective, gradient_step
 from trajtrainer.nn.actor import Actor
@@ -97,7 +97,7 @@ class PPO:
         log_ratio = distribution.log_prob(minibatch["continuous"], minibatch["discrete"]) - minibatch["log_prob"]
         ratio = log_ratio.exp()
         policy_loss = losses.clipped_policy_loss(ratio, minibatch["advantage"], epsilon, mask)
-        entropy = losses.masked_mean(distribution.entropy(), mask)
+        entropy = masked_mean(distribution.entropy(), mask)
         with torch.no_grad():
             statistics = {"Losses/Policy Loss": policy_loss.abs()}
             if diagnostics:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trajtrainer.algos import sac_losses
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac_values import Estimates, ValueNetworks
+from trajtrainer.algos.sac import losses as sac_losses
+from trajtrainer.algos.sac.values import Estimates, ValueNetworks
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.fast.squashed import draw

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.data.trajectory import PackedSteps, offsets
@@ -110,6 +111,12 @@ class ValueEstimator:
                 self._memories.pop(one, None)
             else:
                 self._memories[one] = after.clone()
+
+
+def mean_values(estimates: Estimates, packed: PackedSteps) -> NDArray[np.float64]:
+    """Return the mean estimate over each trajectory, f64 [V, S]."""
+    means: NDArray[np.float64] = np.add.reduceat(estimates.values, packed.offset[:-1], axis=1) / packed.lengths
+    return means
 
 
 def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:

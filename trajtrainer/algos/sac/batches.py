@@ -107,14 +107,6 @@ class ReplayBatches:
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._device, torch_dtype(array.dtype))
 
-    def rng_states(self) -> dict[str, Tensor]:
-        """Name -> state of each random generator."""
-        return {"replay": self._draws.get_state(), "noise": self._noise.get_state()}
-
-    def load_rng(self, replay: Tensor | None, noise: Tensor | None) -> None:
-        """Takes what ``rng_states`` gave; a generator without a state goes on as it is, as does that of the noise when
-        the state is of another device."""
-        if replay is not None:
-            self._draws.set_state(replay)
-        if noise is not None and noise.shape == self._noise.get_state().shape:
-            self._noise.set_state(noise)
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return the random generators by their names in the checkpoint."""
+        return {"replay": self._draws, "noise": self._noise}

@@ -16,11 +16,11 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
+from trajtrainer.algos.values import sequence_offsets
 from trajtrainer.columns import Columns, Entry, Store, entries_of
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, LongArray
-from trajtrainer.trainers.values import sequence_offsets
 
 # Rows are put in an epoch's order this many bytes at a time: enough that the index operations cost nothing per
 # minibatch, little enough that a buffer of pictures is not copied whole.

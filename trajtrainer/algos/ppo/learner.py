@@ -1,0 +1,200 @@
+"""PPO: gathers a buffer of fresh experience, learns from it for some epochs, drops it.
+
+Letters of shapes: V reward signals, B packed steps, S trajectories, Q sequences of the buffer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.ppo.losses import explained_variance, normalized
+from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
+from trajtrainer.algos.returns import gae
+from trajtrainer.algos.values import ValueEstimator, mean_values, sequence_offsets
+from trajtrainer.columns import Columns, Store, entries_of, entry_bytes
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.trainer import PPOHyperparameters
+from trajtrainer.steps import FloatArray, IntArray
+
+# Steps that wait to be taken in: of pictures, whose taking in takes as long per step however many there are, few.
+_WAITING_BYTES = 1 << 22
+
+# One minibatch in so many also gives KL divergence, clip fraction and gradient norm.
+_DIAGNOSTICS_EVERY = 8
+
+
+class PPOLearner(Algorithm):
+    """Proximal policy optimisation (Schulman et al. 2017).
+
+    When the run shall end, an update ends between two gradient steps and the buffer is dropped, as it is at every stop:
+    its steps count, but no checkpoint holds it, since a resumed run must learn from the policy it goes on with. What is
+    saved is the state after the gradient steps that were made, an update of fewer epochs.
+    """
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        super().__init__(context, networks, signals)
+        settings, hyper, critic = context.settings, context.settings.hyperparameters, networks["critic"]
+        assert isinstance(hyper, PPOHyperparameters)
+        assert isinstance(critic, Critic | SharedCritic)
+        memory = settings.network_settings.memory
+        length = memory.sequence_length if memory is not None else 1
+        self._hyper = hyper
+        self._critic = critic
+        self._ppo = PPO(self.actor, critic, settings)
+        self._values = ValueEstimator(critic, length)
+        self._buffer = UpdateBuffer(
+            context.spec,
+            context.obs_dtypes,
+            num_signals=len(signals),
+            sequence_length=length,
+            memory_size=self.actor.memory_size,
+            critic_memory_size=critic.memory_size if isinstance(critic, Critic) else 0,
+            capacity=hyper.buffer_size + 1 if context.training else 0,
+            device=context.device,
+        )
+        self._shuffle = torch.Generator().manual_seed(context.draws_seed)
+        entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
+        # Normalisers that act a quarter of a buffer late make 3DBall learn visibly later.
+        half = 0 if settings.network_settings.normalize else hyper.buffer_size // 2
+        self._steps_to_wait_for = max(hyper.batch_size, min(half, _WAITING_BYTES // entry_bytes(entries)))
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        """See ``Algorithm``: an actor, and a critic of its own body or (``shared_critic``) on the actor's."""
+        hyper, network = context.settings.hyperparameters, context.settings.network_settings
+        assert isinstance(hyper, PPOHyperparameters)
+        names = [kind.value for kind in context.settings.reward_signals]
+        actor = Actor(context.spec, network)
+        critic = SharedCritic(actor, names) if hyper.shared_critic else Critic(context.spec, network, names)
+        return {"actor": actor, "critic": critic}
+
+    def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:
+        """See ``Algorithm``. Waiting for more changes no step at which anything happens; the acting side's normalisers,
+        if there are any, are up to a minibatch late."""
+        return num_steps >= self._steps_to_wait_for or self._rows_with(num_steps, lengths) > self._hyper.buffer_size
+
+    def _rows_with(self, num_steps: int, lengths: Callable[[], IntArray]) -> int:
+        """Return the rows of the buffer with the steps that wait."""
+        length, rows = self._buffer.sequence_length, self._buffer.num_rows
+        # A step makes at most a whole sequence, one real row and the rest padding.
+        if rows + num_steps * length <= self._hyper.buffer_size or length == 1:
+            return rows + num_steps * length
+        return rows + length * int(sequence_offsets(lengths(), length)[-1])
+
+    def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:
+        """See ``Algorithm``."""
+        return self._buffer.room(num_steps)
+
+    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        """See ``Algorithm``."""
+        device = self.context.device
+        obs = [torch.from_numpy(column).to(device) for column in packed.obs]
+        bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
+        if self.context.settings.network_settings.normalize:
+            self._update_normalizers(obs)
+        if self.context.is_stopping():
+            return {}  # there is no update to come
+        estimates = self._values.estimate(packed, obs, bootstrap_obs)
+        bootstrap = estimates.bootstrap.copy()
+        for row, signal in zip(bootstrap, self.signals, strict=True):
+            if not signal.ignore_done:
+                row[packed.terminated] = 0.0
+        gammas = [signal.gamma for signal in self.signals]
+        advantage = gae(rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd)
+        targets = Targets(
+            value=estimates.values,
+            returns=advantage + estimates.values,
+            advantage=advantage.mean(0),
+            critic_memory=estimates.memory,
+        )
+        self._buffer.append(packed, targets)
+        means = mean_values(estimates, packed)
+        return {f"Policy/{signal.title} Value Estimate": m for signal, m in zip(self.signals, means, strict=True)}
+
+    def _update_normalizers(self, obs: Sequence[Tensor]) -> None:
+        """Take all steps in at once: running sums do not depend on how rows are grouped.
+
+        Actor and critic see the same rows, so one computes for both. On a shared body ML-Agents counts each row twice.
+        """
+        if self._critic.body is self.actor.body:
+            self.actor.update_normalization(obs, repeats=2)
+        else:
+            self.actor.update_normalization(obs)
+            self._critic.body.copy_normalization(self.actor.body)
+
+    def is_ready(self, step: int) -> bool:  # noqa: ARG002
+        """See ``Algorithm``: the buffer is full, whatever the step."""
+        return self._buffer.num_rows > self._hyper.buffer_size
+
+    def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
+        """See ``Algorithm``. The policy acts as it is after the whole update."""
+        buffer, hyper = self._buffer, self._hyper
+        coefficients = self._ppo.coefficients(step)
+        variance = explained_variance(buffer.column("value").sum(1), buffer.column("returns").sum(1))
+        columns = {"advantage": normalized(buffer.column("advantage"), buffer.loss_mask)}
+        encoded = self._ppo.encoded(buffer.observations)
+        if encoded is not None:
+            columns["encoded"] = encoded
+        # A buffer that is smaller than a minibatch is one minibatch; ML-Agents learns nothing then.
+        batch_size = min(hyper.batch_size, buffer.num_rows)
+        found: dict[str, list[Tensor]] = {}
+        epochs = (self._epoch(batch_size, columns) for _ in range(hyper.num_epoch))
+        for number, minibatch in self.until_stop(chain.from_iterable(epochs)):
+            with self.context.timers("TorchPPOOptimizer.update"):
+                diagnostics = number % _DIAGNOSTICS_EVERY == 0
+                statistics = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)
+            for signal in self.signals:
+                statistics |= signal.update(minibatch)
+            for tag, value in statistics.items():
+                found.setdefault(tag, []).append(value)
+        buffer.clear()
+        # Read back from the device once per update.
+        means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}
+        means["Policy/Learning Rate"] = coefficients.learning_rate
+        means["Policy/Epsilon"] = coefficients.epsilon
+        means["Policy/Beta"] = coefficients.beta
+        explained = variance.item()
+        if math.isfinite(explained):
+            means["Policy/Explained Variance"] = explained
+        return {tag: np.array([mean]) for tag, mean in means.items()}
+
+    def _epoch(self, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[tuple[int, Minibatch]]:
+        """Return the minibatches of one epoch, numbered."""
+        order = self._epoch_order(self._buffer.num_sequences).to(self.context.device)
+        return enumerate(self._buffer.minibatches(order, batch_size, columns))
+
+    def _epoch_order(self, num_sequences: int) -> Tensor:
+        """Return the order of the sequences in one epoch, i64 [Q]."""
+        return torch.randperm(num_sequences, generator=self._shuffle)
+
+    def forget(self, worker: int | None) -> None:
+        """See ``Algorithm``."""
+        self._values.forget(worker)
+
+    def optimizer_states(self) -> dict[str, dict[str, Any]]:
+        """See ``Algorithm``."""
+        return {"adam": self._ppo.state()}
+
+    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """See ``Algorithm``."""
+        self._ppo.load_state(states["adam"])
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """See ``Algorithm``."""
+        return {"shuffle": self._shuffle}

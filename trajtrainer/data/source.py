@@ -1,0 +1,155 @@
+"""The learning side of the experience channel: from what waits to columns.
+
+Letters of shapes: B packed steps, S trajectories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.columns import Columns
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, join, release
+from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
+from trajtrainer.steps import IntArray
+
+# Gives columns to write so many steps into, or None for anywhere.
+Room = Callable[[int], Columns[NDArray[Any]] | None]
+
+_NONE = np.zeros(0, np.int32)
+
+
+class ExperienceSource(Protocol):
+    """Where a trainer's experience comes from. One thread drains it."""
+
+    @property
+    def num_put(self) -> int:
+        """Return the steps that ever came, drained or not."""
+
+    @property
+    def num_steps(self) -> int:
+        """Return the steps that wait."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether what waits should be drained, however little it is."""
+
+    def __len__(self) -> int:
+        """Return how many items wait."""
+
+    def lengths(self) -> IntArray:
+        """Return the length of each trajectory that waits, [S]."""
+
+    def wait(self, timeout_s: float | None = None, enough: Callable[[], bool] | None = None) -> bool:
+        """Wait until something is worth draining; see ``TrajectoryQueue.wait``."""
+
+    def drain(self, room: Room, *, hold: bool = False) -> list[PackedSteps | EpisodesAborted]:
+        """Take all there is, in its order, without waiting.
+
+        Args:
+            room: where the steps should be written.
+            hold: keep the acting side from reusing what the steps took there until ``give_back`` or ``settle``. That is
+                how a learner bounds how far acting is ahead of it.
+        """
+
+    def give_back(self, part: float) -> None:
+        """Give back what is held until ``part`` (0 to 1) of the steps is given back, the oldest first."""
+
+    def settle(self) -> None:
+        """Give back all that is held."""
+
+    def close(self) -> None:
+        """End all waiting for experience, now and later: nothing more will come."""
+
+    def abandon(self) -> None:
+        """Tell the acting side that nothing will be drained any more: it need not wait for it."""
+
+
+class LocalSource:
+    """Rows of a pool, named by a queue."""
+
+    def __init__(self, pool: RowPool, queue: TrajectoryQueue[TrajectoryBatch]) -> None:
+        """Take both ends as they are; the acting side writes into the pool and puts into the queue."""
+        self._pool = pool
+        self._queue = queue
+        self._rows: IntArray = _NONE
+        self._bootstraps: IntArray = _NONE
+        self._returned = 0
+        self.wait = queue.wait
+        self.close = queue.close
+        self.abandon = pool.close
+
+    @property
+    def num_put(self) -> int:
+        """See ``ExperienceSource``."""
+        return self._queue.num_put
+
+    @property
+    def num_steps(self) -> int:
+        """See ``ExperienceSource``."""
+        return self._queue.num_steps
+
+    @property
+    def is_needed(self) -> bool:
+        """See ``ExperienceSource``."""
+        return self._queue.is_needed
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def lengths(self) -> IntArray:
+        """See ``ExperienceSource``."""
+        lengths = [batch.lengths for batch in _batches(self._queue.waiting())]
+        return np.concatenate(lengths) if lengths else _NONE
+
+    def drain(self, room: Room, *, hold: bool = False) -> list[PackedSteps | EpisodesAborted]:
+        """See ``ExperienceSource``. Trajectories between two aborts are gathered together."""
+        items = self._queue.drain()
+        batches = _batches(items)
+        into = room(sum(batch.num_steps for batch in batches)) if batches else None
+        parts: list[PackedSteps | EpisodesAborted] = []
+        end = 0
+        for is_aborted, group in groupby(items, lambda item: isinstance(item, EpisodesAborted)):
+            found = list(group)
+            if is_aborted:
+                parts += [item for item in found if isinstance(item, EpisodesAborted)]
+                continue
+            some = _batches(found)
+            start, end = end, end + sum(batch.num_steps for batch in some)
+            parts.append(gather(self._pool, some, None if into is None else into.slice(start, end)))
+        if hold:
+            self._hold(batches)
+        else:
+            release(self._pool, batches)
+        return parts
+
+    def _hold(self, batches: Sequence[TrajectoryBatch]) -> None:
+        self.settle()
+        if batches:
+            held = join(batches)
+            self._rows, self._bootstraps = held.rows, held.bootstrap
+
+    def give_back(self, part: float) -> None:
+        """See ``ExperienceSource``."""
+        until = int(part * len(self._rows))
+        if until > self._returned:
+            self._pool.release(self._rows[self._returned : until])
+            self._returned = until
+
+    def settle(self) -> None:
+        """See ``ExperienceSource``."""
+        rows, bootstraps = self._rows[self._returned :], self._bootstraps
+        self._rows, self._bootstraps, self._returned = _NONE, _NONE, 0
+        if len(bootstraps):
+            # Two calls, because a row can be a step of one trajectory and the bootstrap of the one before.
+            self._pool.release(rows)
+            self._pool.release(bootstraps)
+
+
+def _batches(items: Sequence[TrajectoryBatch | EpisodesAborted]) -> list[TrajectoryBatch]:
+    return [item for item in items if isinstance(item, TrajectoryBatch)]

@@ -1,0 +1,133 @@
+"""The step of a trainer, and what is due at which step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.steps import IntArray, LongArray
+
+
+class Boundary(NamedTuple):
+    """Something is due ahead of trajectory ``trajectory`` of the drain.
+
+    Attributes:
+        trajectory: index; it is the first one that is counted after the summary or checkpoint.
+        summary: the step that labels the summary, or None if none is due.
+        checkpoint: whether a checkpoint is due. Its step is that of the trainer then.
+    """
+
+    trajectory: int
+    summary: int | None
+    checkpoint: bool
+
+
+def boundaries(step: int, lengths: IntArray, summary_freq: int, checkpoint_interval: int) -> list[Boundary]:
+    """Boundaries that a trainer at ``step`` meets while it counts trajectories of these lengths (reference 3.7).
+
+    One is due ahead of the trajectory that would reach the next multiple of its interval; the label is that multiple,
+    however many more the trajectory skips. Nothing is ever due ahead of the first trajectory of a run.
+
+    Args:
+        step: of the trainer so far.
+        lengths: whole numbers [S], in the order in which they are counted.
+        summary_freq: steps between summaries.
+        checkpoint_interval: steps between checkpoints.
+    """
+    after = step + int(lengths.sum())
+    if step // summary_freq == after // summary_freq and step // checkpoint_interval == after // checkpoint_interval:
+        return []
+    ends = step + np.cumsum(lengths, dtype=np.int64)
+    begins = ends - lengths
+    summary = (begins // summary_freq != ends // summary_freq) & (begins > 0)
+    checkpoint = (begins // checkpoint_interval != ends // checkpoint_interval) & (begins > 0)
+    return [
+        Boundary(
+            trajectory=int(i),
+            summary=int((begins[i] // summary_freq + 1) * summary_freq) if summary[i] else None,
+            checkpoint=bool(checkpoint[i]),
+        )
+        for i in np.flatnonzero(summary | checkpoint)
+    ]
+
+
+class Clock:
+    """Counts agent steps, and knows what is due at which.
+
+    Attributes:
+        step: agent steps counted so far. Read by other threads.
+    """
+
+    def __init__(self, settings: TrainerSettings, *, training: bool) -> None:
+        """Begin at step 0.
+
+        Args:
+            settings: of these ``summary_freq``, ``checkpoint_interval`` and ``max_steps`` count.
+            training: False to count episodes only (inference).
+        """
+        self.step = 0
+        self._settings = settings
+        self._training = training
+        self._first_step = 0
+        self._summarized = 0
+
+    @property
+    def should_still_train(self) -> bool:
+        """Return whether there is training, and ``max_steps`` are not passed."""
+        return self._training and self.step <= self._settings.max_steps
+
+    @property
+    def summarized_step(self) -> int:
+        """Return the last step that the summaries written so far tell of: a summary is written ahead of the steps that
+        reach its label."""
+        return max(self.step, self._summarized)
+
+    def has_enough(self, num_put: int) -> bool:
+        """Return whether ``max_steps`` are passed with all the steps that came in this process, counted yet or not."""
+        return self._training and self._first_step + num_put > self._settings.max_steps
+
+    def crosses(self, num_steps: int) -> bool:
+        """Return whether so many more steps lead to a summary, a checkpoint or the end."""
+        settings, after = self._settings, self.step + num_steps
+        intervals = (settings.summary_freq, settings.checkpoint_interval)
+        passed = any(self.step // interval != after // interval for interval in intervals)
+        return passed or after > settings.max_steps
+
+    def boundaries(self, lengths: IntArray) -> list[Boundary]:
+        """Return what is due while trajectories of these lengths are counted, but for summaries that were written by
+        the run that this one resumes: it may have been killed before the steps that reach their labels."""
+        settings = self._settings
+        found = boundaries(self.step, lengths, settings.summary_freq, settings.checkpoint_interval)
+        return [one._replace(summary=self._unwritten(one.summary)) for one in found]
+
+    def count(self, ends: LongArray) -> int:
+        """Count trajectories.
+
+        Args:
+            ends: where each ends, in steps from here, i64 [S].
+
+        Returns:
+            How many of them end within ``max_steps``.
+        """
+        ends = self.step + ends
+        self.step = int(ends[-1])
+        return int(np.searchsorted(ends, self._settings.max_steps, side="right"))
+
+    def summarize(self, step: int) -> None:
+        """Note that the summary of ``step`` is written."""
+        self._summarized = step
+
+    def state(self) -> dict[str, int]:
+        """Return what a checkpoint keeps beside the step."""
+        return {"summarized": self._summarized}
+
+    def restore(self, step: int, state: Mapping[str, Any]) -> None:
+        """Go on at ``step``, with what ``state`` gave, if it is there."""
+        self.step = self._first_step = step
+        self._summarized = int(state.get("summarized", 0))
+
+    def _unwritten(self, summary: int | None) -> int | None:
+        return summary if summary is not None and summary > self._summarized else None

@@ -1,0 +1,238 @@
+"""The learning side of one behaviour: experience in, statistics, summaries, checkpoints and policies out.
+
+Letters of shapes: V reward signals, B packed steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.data.source import ExperienceSource
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.queues import EpisodesAborted
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.stats import StatsReporter
+from trajtrainer.trainers.clock import Clock
+from trajtrainer.trainers.divergence import check_finite
+from trajtrainer.trainers.episodes import EpisodeRecord
+from trajtrainer.trainers.publisher import PolicyPublisher
+from trajtrainer.trainers.state import learned_state, load_generators, load_learned
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Trainer:
+    """Drain the experience channel, count, reward, hand over to the algorithm, publish its policy.
+
+    ``advance`` may be called from another thread than the one that acts; nothing else writes here. What the acting side
+    reads (``clock``, ``episodes``) is replaced or appended to, never left half-written.
+
+    Attributes:
+        context: of the behaviour.
+        source: where experience comes from.
+        algorithm: what learns.
+        publisher: of its policy.
+        clock: counts steps.
+        episodes: counts episodes.
+        reporter: of the behaviour's statistics.
+        checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
+    """
+
+    context: LearningContext
+    source: ExperienceSource
+    algorithm: Algorithm
+    publisher: PolicyPublisher
+    clock: Clock
+    episodes: EpisodeRecord
+    reporter: StatsReporter
+    checkpoint: Callable[[Trainer], None]
+    _group_rewards_seen: bool = field(default=False, init=False)
+
+    @property
+    def step(self) -> int:
+        """Return the agent steps counted so far."""
+        return self.clock.step
+
+    @property
+    def actor(self) -> Actor:
+        """Return the network to export. Being trained: read it only between two ``advance``."""
+        return self.algorithm.actor
+
+    @property
+    def has_enough(self) -> bool:
+        """Return whether training is past ``max_steps`` with what waits or is just being taken in."""
+        return self.clock.has_enough(self.source.num_put)
+
+    def is_due(self) -> bool:
+        """Return whether ``advance`` has something to do that should not wait for more experience.
+
+        Taking in one short trajectory costs as much as taking in many, so an algorithm may wait for some steps, unless
+        something is due at a certain step, or the acting side waits. Without training nothing is waited for, as a
+        certain number of episodes may end the run. Who calls ``advance`` only then must call it once more at the end.
+        """
+        source, waiting = self.source, self.source.num_steps
+        return (
+            not self.context.training
+            or self.algorithm.is_worth_taking(waiting, source.lengths)
+            or self.clock.crosses(waiting)
+            or source.is_needed
+        )
+
+    def advance(self) -> bool:
+        """Take in all there is, then update and publish a policy if one is due. Does not wait.
+
+        No update begins, and one that is under way ends early, when the run shall end.
+
+        Returns:
+            Whether there was anything to do.
+        """
+        try:
+            return self._advance()
+        finally:
+            self.source.settle()
+
+    def _advance(self) -> bool:
+        trained_before, has_items = self.clock.should_still_train, len(self.source) > 0
+        changed = self._take_in() if has_items else False
+        # In a thread of its own a trainer may find thousands of steps, of which only the last pass max_steps.
+        may_update = trained_before if self.context.settings.threaded else self.clock.should_still_train
+        updated = may_update and not self.context.is_stopping() and self.algorithm.is_ready(self.step)
+        if updated:
+            self._update()
+        elif changed:
+            self.publisher.publish_normalizers()
+        return has_items or updated
+
+    def _take_in(self) -> bool:
+        """Take everything in, in its order. Returns whether the algorithm was given any of it."""
+        given = False
+        with self.context.timers("process_trajectory"):
+            room = self.algorithm.room if self.clock.should_still_train else _anywhere
+            hold = self.algorithm.holds_rows and self.context.settings.threaded
+            for item in self.source.drain(room, hold=hold):
+                if isinstance(item, EpisodesAborted):
+                    self.episodes.forget(item.worker)
+                    self.algorithm.forget(item.worker)
+                else:
+                    given |= self._count_by_boundaries(item)
+        return given
+
+    def _count_by_boundaries(self, packed: PackedSteps) -> bool:
+        given = False
+        start = 0
+        for boundary in self.clock.boundaries(packed.lengths):
+            if boundary.trajectory > start:
+                given |= self._count(packed.trajectories(start, boundary.trajectory))
+            start = boundary.trajectory
+            if boundary.summary is not None:
+                self._write_summary(boundary.summary)
+            # Once finished the weights stay as they are, and copies would push older checkpoints out.
+            if boundary.checkpoint and self.clock.should_still_train:
+                with self.context.timers("RLTrainer._checkpoint"):
+                    self.checkpoint(self)
+        return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or given
+
+    def _count(self, packed: PackedSteps) -> bool:
+        """Count trajectories between two boundaries and hand those up to ``max_steps`` to the algorithm."""
+        kept = self.clock.count(packed.offset[1:].astype(np.int64))
+        self.reporter.set("Step", float(self.step))
+        self._warn_of_group_rewards(packed)
+        training = self.context.training
+        # Networks of reward signals are not for evaluation alone: without training only the environment's counts.
+        signals = [s for s in self.algorithm.signals if training or isinstance(s, ExtrinsicReward)]
+        rewards = np.empty((len(signals), len(packed)), np.float32)
+        for row, signal in zip(rewards, signals, strict=True):
+            np.multiply(signal.evaluate(packed), np.float32(signal.strength), out=row)
+        self.episodes.add(packed, [signal.title for signal in signals], rewards)
+        if not (training and kept):
+            return False
+        if kept < packed.num_trajectories:
+            packed = packed.trajectories(0, kept)
+        self._report(self.algorithm.take(packed, rewards[:, : len(packed)]))
+        return True
+
+    def _update(self) -> None:
+        with self.context.timers("_update_policy"):
+            begin = time.perf_counter()
+            statistics = self.algorithm.update(self.step, self._show_progress)
+            check_finite(self.context.behavior, self.step, statistics, self.algorithm.may_be_nan)
+            self._report(statistics)
+            self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
+        self.episodes.returns_since_update.clear()
+        self.publisher.publish_next()
+
+    def _show_progress(self, part: float) -> None:
+        """Let the acting side, if it goes on meanwhile, have room for its next steps and the policy as it is now."""
+        if self.context.settings.threaded:
+            self.publisher.publish_next()
+            self.source.give_back(part)
+
+    def _report(self, statistics: Statistics) -> None:
+        for tag, values in statistics.items():
+            self.reporter.add_many(tag, values)
+
+    def _write_summary(self, step: int) -> None:
+        self.clock.summarize(step)
+        self.episodes.note_best()
+        self.reporter.set("Is Training", float(self.clock.should_still_train))
+        self.reporter.write(step)
+
+    def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
+        if not self._group_rewards_seen and packed["group_reward"].any():
+            self._group_rewards_seen = True
+            logger.warning(
+                "Behavior %r receives group rewards, which %s counts as each agent's own. The trainer 'poca' is made "
+                "for groups.",
+                self.context.behavior,
+                self.context.settings.trainer_type,
+            )
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Return all that an identical continuation needs besides the environment: ``step`` and ``learned_state``.
+
+        ``extra`` holds what ML-Agents forgets. When the next summary and checkpoint are due follows from the step, and
+        from the summary that was written ahead of it. What waits for an update and unfinished episodes are left out,
+        since the environment starts anew. Save it before the next ``advance``: tensors are not copied.
+        """
+        state = {"step": self.step, **learned_state(self.algorithm)}
+        state["extra"] |= {
+            "version": self.publisher.version,
+            "episodes": self.episodes.state(),
+            **self.clock.state(),
+        }
+        return state
+
+    def restore(self, state: Mapping[str, Any], *, reset_step: bool) -> None:
+        """Take what ``checkpoint_state`` gave, or the part of it that another program's checkpoint holds, and publish
+        the policy.
+
+        Args:
+            state: as of ``checkpoint_state``; ``rewards``, ``extra`` and what it holds may be absent.
+            reset_step: begin a new run with these networks and optimizers: the step, counters and random numbers start
+                anew. Otherwise the run goes on where it was.
+
+        Raises:
+            CheckpointError: the state is not of networks like these. They may be loaded in part then.
+        """
+        load_learned(self.algorithm, state)
+        if not reset_step:
+            extra = state.get("extra", {})
+            self.clock.restore(int(state["step"]), extra)
+            self.publisher.version = int(extra.get("version", 0))
+            load_generators(self.algorithm, extra.get("rng", {}))
+            self.episodes.restore(extra.get("episodes", {}))
+            self.algorithm.load_extra_state(extra, self.step)
+        self.publisher.publish()
+
+
+def _anywhere(_num_steps: int) -> None:
+    return None
