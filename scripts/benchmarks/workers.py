@@ -1,6 +1,6 @@
 """3DBall with 1, 2 and 4 players whose steps take 2 ms longer than they cost, as those of a real game.
 
-Whole PPO runs, from the end of the first buffer to the end. ``python -m scripts.benchmarks.workers SEATS PLAYERS`` is
+Whole PPO runs, from the end of the first buffer to the end. ``python -m scripts.benchmarks.workers SLOTS PLAYERS`` is
 one of them, in a process of its own.
 """
 
@@ -17,10 +17,10 @@ import yaml
 from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import Row, interleaved
-from trajtrainer.envs.local_seat import LocalSeat
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
-from trajtrainer.envs.worker_seat import WorkerSeats
-from trajtrainer.envs.workers import Workers
+from trajtrainer.envs.workers.child_slot import ChildSlots
+from trajtrainer.envs.workers.local_slot import LocalSlot
+from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
 
@@ -41,8 +41,8 @@ def measure() -> list[Row]:
     """All cases in turn, several times."""
     results: list[list[dict[str, float]]] = [[] for _ in CASES]
 
-    def run(index: int, seats: str, players: int) -> float:
-        results[index].append(_in_process(seats, players))
+    def run(index: int, slots: str, players: int) -> float:
+        results[index].append(_in_process(slots, players))
         return 0.0
 
     interleaved([partial(run, index, *case) for index, case in enumerate(CASES.values())], RUNS)
@@ -54,14 +54,14 @@ def measure() -> list[Row]:
     return [*rows, Row("3DBall, 2 ms a step, 4 players against 1", "times", gains, _GAIN)]
 
 
-def _in_process(seats: str, players: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "scripts.benchmarks.workers", seats, str(players), str(STEP_MS), str(MAX_STEPS)]
+def _in_process(slots: str, players: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "scripts.benchmarks.workers", slots, str(players), str(STEP_MS), str(MAX_STEPS)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def run(seats: str, players: int, step_ms: float, max_steps: int) -> dict[str, float]:
+def run(slots: str, players: int, step_ms: float, max_steps: int) -> dict[str, float]:
     """One training."""
     from trajtrainer.runtime.learn import train
 
@@ -71,8 +71,8 @@ def run(seats: str, players: int, step_ms: float, max_steps: int) -> dict[str, f
         connect = partial(
             connect_player, settings=settings.env_settings, engine=settings.engine_settings, log_folder=None
         )
-        place = LocalSeat(connect) if seats == "local" else WorkerSeats(players, connect, 180)
-        made.append(Measured(Workers(place, settings.env_settings), BALL.hyperparameters["buffer_size"]))
+        of_run = LocalSlot(connect) if slots == "local" else ChildSlots(players, connect, 180)
+        made.append(Measured(Supervisor(of_run, settings.env_settings), BALL.hyperparameters["buffer_size"]))
         return made[0]
 
     with tempfile.TemporaryDirectory() as folder:

@@ -358,11 +358,11 @@ def test_one_player_alone_is_waited_for_awake(
             return tmp_path / f"Player-{worker}.log"
 
     asked: list[bool] = []
-    monkeypatch.setattr(unity_environment, "LocalSeat", lambda connect: asked.append(connect.keywords["busy_wait"]))
+    monkeypatch.setattr(unity_environment, "LocalSlot", lambda connect: asked.append(connect.keywords["busy_wait"]))
     monkeypatch.setattr(
-        unity_environment, "WorkerSeats", lambda _, connect, __: asked.append(connect.keywords.get("busy_wait", False))
+        unity_environment, "ChildSlots", lambda _, connect, __: asked.append(connect.keywords.get("busy_wait", False))
     )
-    monkeypatch.setattr(unity_environment, "Workers", lambda *_: None)
+    monkeypatch.setattr(unity_environment, "Supervisor", lambda *_: None)
     run = RunSettings(
         env_settings=EnvironmentSettings(env_path="sim:3DBall", num_envs=num_envs),
         behaviors={"3DBall": TrainerSettings(), "Other": TrainerSettings(threaded=threaded)},

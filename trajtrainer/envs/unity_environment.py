@@ -11,11 +11,11 @@ from typing import Protocol
 
 from attrs import evolve
 
-from trajtrainer.envs.local_seat import LocalSeat
 from trajtrainer.envs.ports import candidates, holder
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.worker_seat import WorkerSeats
-from trajtrainer.envs.workers import Workers
+from trajtrainer.envs.workers.child_slot import ChildSlots
+from trajtrainer.envs.workers.local_slot import LocalSlot
+from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
@@ -43,11 +43,11 @@ class PlayerLogs(Protocol):
         """``Player-<worker>.log`` in some folder; None if nothing may be written."""
 
 
-def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Workers:
-    """The players that a run's settings ask for: one in this process, several each in a process of its own.
+def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Supervisor:
+    """Start the players that a run's settings ask for: one in this process, several each in a child.
 
     Raises:
-        EnvironmentFaultError: see ``Workers``.
+        EnvironmentFaultError: see ``Supervisor``.
     """
     environment = settings.env_settings
     if environment.env_path is not None:
@@ -64,9 +64,9 @@ def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Workers:
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
         # A learning thread needs the core itself, and so do several players.
         busy_wait = not any(behavior.threaded for behavior in behaviors)
-        return Workers(LocalSeat(partial(connect, busy_wait=busy_wait)), environment)
+        return Supervisor(LocalSlot(partial(connect, busy_wait=busy_wait)), environment)
     # The two messages of a start may each take timeout_wait.
-    return Workers(WorkerSeats(environment.num_envs, connect, 2 * environment.timeout_wait + _SLACK_S), environment)
+    return Supervisor(ChildSlots(environment.num_envs, connect, 2 * environment.timeout_wait + _SLACK_S), environment)
 
 
 def connect_player(

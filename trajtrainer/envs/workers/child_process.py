@@ -1,4 +1,4 @@
-"""The main process's hold on a worker's process: its pipes, its shared blocks, its end."""
+"""A child process as its parent holds it: pipes, shared memory, its end."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import types
 from collections.abc import Iterator, Mapping
 from multiprocessing.context import SpawnProcess
 
-from trajtrainer.envs import worker_messages as messages
-from trajtrainer.envs.shared_block import BlockAddress, SharedBlock
-from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
-from trajtrainer.envs.worker_process import EnvironmentMaker, WorkerTask, run_worker
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.child import ChildTask, EnvironmentMaker, run_child
+from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
+from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
-_FIRST_BLOCK = 16384
+_FIRST_BYTES = 16384
 
 
-class WorkerProcess:
-    """A worker's process with its pipes and blocks, from its launch to its end.
+class ChildProcess:
+    """A child process with its pipes and shared memory, from its launch to its end.
 
     Attributes:
         how_it_ended: set by ``finish``.
@@ -28,41 +28,41 @@ class WorkerProcess:
 
     def __init__(self, number: int, make_environment: EnvironmentMaker, log_level: int) -> None:
         spawning = multiprocessing.get_context("spawn")
-        self.pipe, pipe_of_worker = spawning.Pipe()
-        lifeline_of_worker, self._lifeline = spawning.Pipe(duplex=False)
+        self.pipe, pipe_of_child = spawning.Pipe()
+        lifeline_of_child, self._lifeline = spawning.Pipe(duplex=False)
         self.how_it_ended = "is running"
         self._worker = number
-        self._events = EventBlock(SharedBlock.create(_FIRST_BLOCK))
-        self._actions = ActionBlock(SharedBlock.create(_FIRST_BLOCK))
-        task = WorkerTask(
+        self._events = SharedSteps(SharedMemory.create(_FIRST_BYTES))
+        self._actions = SharedActions(SharedMemory.create(_FIRST_BYTES))
+        task = ChildTask(
             number,
             make_environment,
-            pipe_of_worker,
-            lifeline_of_worker,
-            self._events.block.address,
-            self._actions.block.address,
+            pipe_of_child,
+            lifeline_of_child,
+            self._events.memory.address,
+            self._actions.memory.address,
             log_level,
         )
         self._process: SpawnProcess = spawning.Process(
-            target=run_worker, args=(task,), name=f"environment-{number}", daemon=True
+            target=run_child, args=(task,), name=f"environment-{number}", daemon=True
         )
         with _without_main_module():
             self._process.start()
-        # Copies of the worker's ends here would hide its death.
-        pipe_of_worker.close()
-        lifeline_of_worker.close()
+        # Copies of the child's ends here would hide its death.
+        pipe_of_child.close()
+        lifeline_of_child.close()
 
     @property
     def pid(self) -> int | None:
         return self._process.pid
 
     def forget_behaviors(self) -> None:
-        """For another environment in this process."""
+        """Forget all behaviours, for another environment in this child."""
         self._events.forget()
         self._actions.forget()
 
     def event(self, extras: messages.EventExtras | None) -> EnvironmentEvent:
-        """What stands in the block."""
+        """Return the event that stands in the shared memory."""
         if extras is None:
             return EnvironmentEvent(self._worker, self._events.read())
         for behavior_id, spec, observation_types in extras.layouts:
@@ -73,37 +73,37 @@ class WorkerProcess:
             self._worker, steps, extras.new_specs, extras.statistics, extras.is_reset, extras.misread_elsewhere
         )
 
-    def write_actions(self, actions: Mapping[str, ActionBatch]) -> BlockAddress | None:
-        """Puts the actions into the block; returns where it is if it is a new one."""
+    def write_actions(self, actions: Mapping[str, ActionBatch]) -> MemoryAddress | None:
+        """Write the actions into their memory; return its address if it is new."""
         needed = self._actions.room_for(actions)
         address = None
-        if needed > self._actions.block.size:
-            self._actions.use(SharedBlock.create(_larger(needed)))
-            address = self._actions.block.address
+        if needed > self._actions.memory.size:
+            self._actions.use(SharedMemory.create(_larger(needed)))
+            address = self._actions.memory.address
         self._actions.write(actions)
         return address
 
-    def enlarge_events(self, size: int) -> BlockAddress:
-        """Another block for events; returns where it is."""
-        self._events.use(SharedBlock.create(_larger(size)))
-        return self._events.block.address
+    def enlarge_events(self, size: int) -> MemoryAddress:
+        """Make larger memory for events; return its address."""
+        self._events.use(SharedMemory.create(_larger(size)))
+        return self._events.memory.address
 
-    def unlink_blocks(self) -> None:
-        """The worker has opened the blocks: their names are of no use any more."""
-        self._events.block.unlink()
-        self._actions.block.unlink()
+    def unlink_memory(self) -> None:
+        """Free the names of the shared memory, which the child has opened."""
+        self._events.memory.unlink()
+        self._actions.memory.unlink()
 
     def cut_lifeline(self) -> None:
-        """Makes the worker kill its environment and end."""
+        """Make the child kill its environment and end."""
         with contextlib.suppress(OSError):
             self._lifeline.close()
 
     def kill(self) -> None:
-        """Ends the process. Its environment must notice by itself."""
+        """End the child. Its environment must notice by itself."""
         self._process.kill()
 
     def finish(self, timeout_s: float) -> None:
-        """Waits for the end, ends what is left after ``timeout_s`` seconds, frees everything."""
+        """Wait for the end, end what is left after ``timeout_s`` seconds, free everything."""
         self._process.join(timeout_s)
         if self._process.exitcode is None:
             self._process.kill()
@@ -118,9 +118,9 @@ class WorkerProcess:
 
 @contextlib.contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Keeps a new process from running the user's script (again), which multiprocessing does for functions in it.
+    """Keep a new process from running the user's script (again), which multiprocessing does for functions in it.
 
-    A worker needs nothing from there; a script without ``if __name__ == "__main__"`` would start worker after worker,
+    A child needs nothing from there; a script without ``if __name__ == "__main__"`` would start child after child,
     and one that imports torch would cost each of them its memory.
     """
     main = sys.modules["__main__"]
@@ -132,7 +132,7 @@ def _without_main_module() -> Iterator[None]:
 
 
 def _larger(size: int) -> int:
-    """Room for somewhat more than what is needed now."""
+    """Return room for somewhat more than what is needed now."""
     return 2 * size
 
 

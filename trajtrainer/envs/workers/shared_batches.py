@@ -1,10 +1,10 @@
-"""Step batches and actions as columns in a shared block, for both ends of it.
+"""Step batches and actions as columns in shared memory, for both ends of it.
 
-A block begins with int32 numbers: how many behaviours, then for each its place among those announced and how many
+The memory begins with int32 numbers: how many behaviours, then for each its index among those announced and how many
 rows it has. The columns follow, each at a multiple of 64 bytes. Both ends announce the same behaviours in the same
 order, so these numbers tell where everything is.
 
-Letters: N agents, T terminal rows.
+Shape legend: N agents, T terminal rows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.columns import Columns, Entry, Store, entries_of
-from trajtrainer.envs.shared_block import SharedBlock
+from trajtrainer.envs.workers.shared_memory import SharedMemory
 from trajtrainer.spec import ActionSpec, BehaviorSpec
 from trajtrainer.steps import ActionBatch, StepBatch
 
 _ALIGNMENT = 64
 _NUMBER = struct.Struct("<i")
-# Arrays over a block are kept for so many different row counts. Most messages have the counts of one before them.
+# Arrays over the memory are kept for so many different row counts. Most messages have the counts of one before them.
 _MOST_KEPT = 64
 
 # The fields of a step batch that are columns, but for its observations.
@@ -47,55 +47,55 @@ class _Layout(NamedTuple):
     entries: _Entries
 
 
-class _Block(Generic[Batch]):
+class _SharedBatches(Generic[Batch]):
     """Reads or writes batches of the behaviours announced so far.
 
     Attributes:
-        block: may be replaced by ``use``.
+        memory: may be replaced by ``use``.
     """
 
     num_counts: int
 
-    def __init__(self, block: SharedBlock) -> None:
-        self.block = block
+    def __init__(self, memory: SharedMemory) -> None:
+        self.memory = memory
         self._layouts: list[_Layout] = []
-        self._places: dict[str, int] = {}
+        self._indices: dict[str, int] = {}
         self._kept: dict[bytes, dict[str, Batch]] = {}
 
     def __contains__(self, behavior_id: str) -> bool:
-        return behavior_id in self._places
+        return behavior_id in self._indices
 
-    def use(self, block: SharedBlock) -> None:
-        """Goes over to another block and closes the one so far."""
-        former, self.block = self.block, block
+    def use(self, memory: SharedMemory) -> None:
+        """Go over to other memory and close the one so far."""
+        former, self.memory = self.memory, memory
         self._kept = {}
         former.close()
 
     def forget(self) -> None:
-        """Forgets all behaviours, for another environment."""
-        self._layouts, self._places, self._kept = [], {}, {}
+        """Forget all behaviours, for another environment."""
+        self._layouts, self._indices, self._kept = [], {}, {}
 
     def close(self) -> None:
-        """Closes the block."""
+        """Close the memory."""
         self.forget()
-        self.block.close()
+        self.memory.close()
 
     def _add(self, behavior_id: str, entries: _Entries) -> None:
-        self._places[behavior_id] = len(self._layouts)
+        self._indices[behavior_id] = len(self._layouts)
         self._layouts.append(_Layout(behavior_id, entries))
 
     def _header(self, counts: Mapping[str, tuple[int, ...]]) -> bytes:
         numbers = [len(counts)]
         for behavior_id, own in counts.items():
-            numbers += (self._places[behavior_id], *own)
+            numbers += (self._indices[behavior_id], *own)
         return struct.pack(f"<{len(numbers)}i", *numbers)
 
     def _read_header(self) -> bytes:
-        (count,) = _NUMBER.unpack(self.block.buffer[: _NUMBER.size].tobytes())
-        return self.block.buffer[: _NUMBER.size * (1 + count * (1 + self.num_counts))].tobytes()
+        (count,) = _NUMBER.unpack(self.memory.buffer[: _NUMBER.size].tobytes())
+        return self.memory.buffer[: _NUMBER.size * (1 + count * (1 + self.num_counts))].tobytes()
 
     def _write_header(self, header: bytes) -> None:
-        self.block.buffer[: len(header)] = np.frombuffer(header, np.uint8)
+        self.memory.buffer[: len(header)] = np.frombuffer(header, np.uint8)
 
     def _size(self, header: bytes) -> int:
         return _aligned(len(header)) + sum(
@@ -105,7 +105,7 @@ class _Block(Generic[Batch]):
         )
 
     def _batches(self, header: bytes) -> dict[str, Batch]:
-        """Arrays over the block, where a message with this header has its columns."""
+        """Return arrays over the memory, where a message with this header has its columns."""
         known = self._kept.get(header)
         if known is None:
             if len(self._kept) >= _MOST_KEPT:
@@ -120,7 +120,7 @@ class _Block(Generic[Batch]):
             arrays: dict[str, NDArray[Any]] = {}
             for name, entry in layout.entries.items():
                 shape = (_length(name, counts), *entry.shape)
-                arrays[name] = np.ndarray(shape, entry.dtype, self.block.buffer, position)
+                arrays[name] = np.ndarray(shape, entry.dtype, self.memory.buffer, position)
                 position += _size_of(name, entry, counts)
             batches[layout.behavior_id] = self._batch(Columns(arrays), counts)
         return batches
@@ -136,22 +136,22 @@ class _Block(Generic[Batch]):
         raise NotImplementedError
 
 
-class EventBlock(_Block[StepBatch]):
-    """The step batches of one event. The worker writes, the main process reads."""
+class SharedSteps(_SharedBatches[StepBatch]):
+    """The step batches of one event. The child writes, the parent reads."""
 
     num_counts = 2  # N and T
 
     def announce(self, behavior_id: str, spec: BehaviorSpec, types: Sequence[str]) -> None:
-        """A behaviour of which agents may come from now on; ``types`` are the numpy types of its observations."""
+        """Announce a behaviour of which agents may come; ``types`` are the numpy types of its observations."""
         entries = entries_of(Store.EVENT, spec, types)
         self._add(behavior_id, {**entries, _INTERRUPTED: Entry(np.dtype("?"), ())})
 
     def room_for(self, steps: Mapping[str, StepBatch]) -> int:
-        """How many bytes ``write`` needs."""
+        """Return how many bytes ``write`` needs."""
         return self._size(self._header(_counts(steps)))
 
     def write(self, steps: Mapping[str, StepBatch]) -> None:
-        """Puts batches of announced behaviours into the block, which must have room for them."""
+        """Write batches of announced behaviours into the memory, which must have room for them."""
         header = self._header(_counts(steps))
         for target, source in zip(self._batches(header).values(), steps.values(), strict=True):
             for name in _FIELDS:
@@ -161,29 +161,29 @@ class EventBlock(_Block[StepBatch]):
         self._write_header(header)
 
     def read(self) -> dict[str, StepBatch]:
-        """What was written last, as arrays over the block: they change with the next ``write``."""
+        """Return what was written last, as arrays over the memory: they change with the next ``write``."""
         return dict(self._batches(self._read_header()))
 
     def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> StepBatch:
         return StepBatch(obs=columns.obs, num_terminal=counts[1], **{name: columns[name] for name in _FIELDS})
 
 
-class ActionBlock(_Block[ActionBatch]):
-    """What the agents of one worker shall do. The main process writes, the worker reads."""
+class SharedActions(_SharedBatches[ActionBatch]):
+    """What the agents of one worker shall do. The parent writes, the child reads."""
 
     num_counts = 1  # N
 
     def announce(self, behavior_id: str, spec: ActionSpec) -> None:
-        """A behaviour for which actions may come from now on."""
+        """Announce a behaviour for which actions may come from now on."""
         continuous = Entry(np.dtype("<f4"), (spec.continuous_size,))
         self._add(behavior_id, {"continuous": continuous, "discrete": Entry(np.dtype("<i4"), (spec.discrete_size,))})
 
     def room_for(self, actions: Mapping[str, ActionBatch]) -> int:
-        """How many bytes ``write`` needs."""
+        """Return how many bytes ``write`` needs."""
         return self._size(self._header({name: (len(batch),) for name, batch in actions.items()}))
 
     def write(self, actions: Mapping[str, ActionBatch]) -> None:
-        """Puts actions of announced behaviours into the block, which must have room for them."""
+        """Write actions of announced behaviours into the memory, which must have room for them."""
         header = self._header({name: (len(batch),) for name, batch in actions.items()})
         for target, source in zip(self._batches(header).values(), actions.values(), strict=True):
             target.env_continuous[:] = source.env_continuous
@@ -191,7 +191,7 @@ class ActionBlock(_Block[ActionBatch]):
         self._write_header(header)
 
     def read(self) -> dict[str, ActionBatch]:
-        """What was written last, only what an environment needs of it: ``env_continuous`` and ``discrete``."""
+        """Return what was written last, only what an environment needs of it: ``env_continuous`` and ``discrete``."""
         return dict(self._batches(self._read_header()))
 
     def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> ActionBatch:

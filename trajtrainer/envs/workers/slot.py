@@ -1,4 +1,4 @@
-"""Where one environment lives: in this process or in a worker's."""
+"""A slot: one environment of a run, in this process or in a child's."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 
-class WorkerDiedError(EnvironmentFaultError):
-    """The process of a worker ended, or stopped answering."""
+class ChildDiedError(EnvironmentFaultError):
+    """A child process ended, or stopped answering."""
 
 
 class Connected:
-    """What a seat reports when its environment is there and waits for its first reset."""
+    """What a slot reports when its environment is there and waits for its first reset."""
 
 
 CONNECTED = Connected()
 Report = Connected | EnvironmentEvent | EnvironmentFaultError
-"""What comes from a seat. After a fault its environment is gone, and ``start`` makes another."""
+"""What comes from a slot. After a fault its environment is gone, and ``start`` makes another."""
 
 
-class Seat(Protocol):
+class Slot(Protocol):
     """One environment, which comes, fails and comes again. Nothing here waits but ``close``.
 
     After ``start`` it reports ``CONNECTED``, after ``reset`` and ``send`` an event, and at any time a fault.
@@ -33,27 +33,27 @@ class Seat(Protocol):
     def number(self) -> int: ...
 
     def start(self) -> None:
-        """Starts an environment, in place of the last one."""
+        """Start an environment, in place of the last one."""
 
     def reset(self, parameters: Parameters) -> None:
-        """Lets the environment begin all episodes anew, with these parameters; the others stay as they are."""
+        """Let the environment begin all episodes anew, with these parameters; the others stay as they are."""
 
     def send(self, actions: Mapping[str, ActionBatch], parameters: Parameters) -> None:
-        """Answers the last event and lets the environment go on, with these parameters."""
+        """Answer the last event and let the environment go on, with these parameters."""
 
     def kill(self) -> None:
-        """Ends the environment at once and does not wait. For signal handlers: quick, and takes no lock."""
+        """End the environment at once and do not wait. For signal handlers: quick, and takes no lock."""
 
 
-class Seats(Protocol):
-    """All seats of a run, numbered from 0."""
+class Slots(Protocol):
+    """All slots of a run, numbered from 0."""
 
-    def __getitem__(self, number: int, /) -> Seat: ...
+    def __getitem__(self, number: int, /) -> Slot: ...
 
     def __len__(self) -> int: ...
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """Waits until something comes from any seat; returns it with the seat's number, at most one thing per seat.
+        """Wait until something comes from any slot; return it with the slot's number, at most one thing per slot.
 
         May return nothing before the time is over.
 
@@ -62,4 +62,4 @@ class Seats(Protocol):
         """
 
     def close(self) -> None:
-        """Ends all environments and waits for their end. May be called again."""
+        """End all environments and wait for their end. May be called again."""

@@ -16,9 +16,9 @@ import pytest
 from tests.envs.clockwork import BEHAVIOR, Recorder, sent
 from tests.envs.clockwork_player import AT_START, Plan, write_build
 from tests.unity.client import free_port
-from trajtrainer.envs import restart_quota
 from trajtrainer.envs.unity_environment import make_unity_environment
-from trajtrainer.envs.workers import Workers
+from trajtrainer.envs.workers import restart_quota
+from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
@@ -42,7 +42,7 @@ class Logs:
 def players(
     count: int, env_path: str, base_port: int, *arguments: str, timeout_wait: int = 60, logs: Path | None = None,
     lifetime: int = -1, rate: int = -1, engine: EngineSettings | None = None, num_areas: int = 1,
-) -> Iterator[Workers]:  # fmt: skip
+) -> Iterator[Supervisor]:  # fmt: skip
     settings = EnvironmentSettings(
         env_path=env_path,
         env_args=list(arguments),
@@ -86,7 +86,7 @@ def is_taken(port: int) -> bool:
     return False
 
 
-def drive(environment: Workers, recorder: Recorder, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+def drive(environment: Supervisor, recorder: Recorder, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s, dict(recorder.seen)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.streams import vector_spec
-from trajtrainer.envs import shared_block
-from trajtrainer.envs.shared_block import SharedBlock
-from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
+from trajtrainer.envs.workers import shared_memory
+from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
+from trajtrainer.envs.workers.shared_memory import SharedMemory
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.steps import ActionBatch, StepBatch
@@ -78,12 +78,12 @@ sizes = st.lists(
 
 @given(messages=sizes, seed=st.integers(0, 1000))
 def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[str, list[int]]], seed: int) -> None:
-    block = SharedBlock.create(64)
-    other = SharedBlock.open(block.address)
+    block = SharedMemory.create(64)
+    other = SharedMemory.open(block.address)
     block.unlink()
-    writer, reader = EventBlock(block), EventBlock(other)
-    action_writer, action_reader = ActionBlock(SharedBlock.create(8192)), ActionBlock(SharedBlock.create(64))
-    action_reader.use(SharedBlock.open(action_writer.block.address))
+    writer, reader = SharedSteps(block), SharedSteps(other)
+    action_writer, action_reader = SharedActions(SharedMemory.create(8192)), SharedActions(SharedMemory.create(64))
+    action_reader.use(SharedMemory.open(action_writer.memory.address))
     for number, message in enumerate(messages):
         steps = {name: random_batch(name, n, t, seed + number) for name, (t, n) in message.items()}
         for name in steps:
@@ -93,9 +93,9 @@ def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[st
                 for end in (action_writer, action_reader):
                     end.announce(name, SPECS[name].action_spec)
         needed = writer.room_for(steps)
-        if needed > writer.block.size:
-            larger = SharedBlock.create(needed)
-            reader.use(SharedBlock.open(larger.address))
+        if needed > writer.memory.size:
+            larger = SharedMemory.create(needed)
+            reader.use(SharedMemory.open(larger.address))
             larger.unlink()
             writer.use(larger)
         writer.write(steps)
@@ -104,7 +104,7 @@ def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[st
         for name, batch in steps.items():
             check_same(found[name], batch)
         actions = {name: random_actions(name, n, seed + number) for name, (_, n) in message.items()}
-        assert action_writer.room_for(actions) <= action_writer.block.size
+        assert action_writer.room_for(actions) <= action_writer.memory.size
         action_writer.write(actions)
         done = action_reader.read()
         assert list(done) == list(actions)
@@ -118,7 +118,7 @@ def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[st
 
 def test_many_sizes_do_not_pile_up() -> None:
     spec = vector_spec(2)
-    block = EventBlock(SharedBlock.create(65536))
+    block = SharedSteps(SharedMemory.create(65536))
     block.announce("A", spec, ["<f4"])
     for agents in range(300):
         columns = random_batch("Vector?team=0", agents, 0, agents)
@@ -129,13 +129,13 @@ def test_many_sizes_do_not_pile_up() -> None:
 
 
 def test_a_block_is_gone_when_both_have_closed_it() -> None:
-    block = SharedBlock.create(100)
-    other = SharedBlock.open(block.address)
+    block = SharedMemory.create(100)
+    other = SharedMemory.open(block.address)
     block.buffer[3] = 7
     block.unlink()
     assert other.buffer[3] == 7
     with pytest.raises(OSError, match="No such file"):
-        SharedBlock.open(block.address)
+        SharedMemory.open(block.address)
     block.unlink()
     block.close()
     assert other.buffer[3] == 7
@@ -143,7 +143,7 @@ def test_a_block_is_gone_when_both_have_closed_it() -> None:
 
 
 def test_arrays_may_outlive_their_block() -> None:
-    block = SharedBlock.create(100)
+    block = SharedMemory.create(100)
     array = np.ndarray((4,), np.float32, block.buffer)
     array[:] = 5
     block.close()
@@ -152,10 +152,10 @@ def test_arrays_may_outlive_their_block() -> None:
 
 
 def test_a_block_on_disk_where_there_are_no_files_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shared_block, "_OPEN_FILES", "/does/not/exist")
+    monkeypatch.setattr(shared_memory, "_OPEN_FILES", "/does/not/exist")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    block = SharedBlock.create(100)
-    other = SharedBlock.open(block.address)
+    block = SharedMemory.create(100)
+    other = SharedMemory.open(block.address)
     block.buffer[3] = 7
     block.unlink()
     assert list(tmp_path.iterdir()) == []
@@ -164,4 +164,4 @@ def test_a_block_on_disk_where_there_are_no_files_in_memory(monkeypatch: pytest.
 
 def test_no_room() -> None:
     with pytest.raises(EnvironmentFaultError, match=r"no room for .* bytes"):
-        SharedBlock.create(2**60)
+        SharedMemory.create(2**60)

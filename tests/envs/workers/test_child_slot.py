@@ -22,12 +22,12 @@ import pytest
 
 from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
 from tests.envs.fake_worlds import ClockworkMaker, EchoEnvironment
-from trajtrainer.envs import restart_quota
-from trajtrainer.envs.shared_block import SharedBlock
-from trajtrainer.envs.worker_messages import WorkerBugError
-from trajtrainer.envs.worker_process import EnvironmentMaker
-from trajtrainer.envs.worker_seat import WorkerSeats
-from trajtrainer.envs.workers import Workers
+from trajtrainer.envs.workers import restart_quota
+from trajtrainer.envs.workers.child import EnvironmentMaker
+from trajtrainer.envs.workers.child_slot import ChildSlots
+from trajtrainer.envs.workers.messages import ChildBugError
+from trajtrainer.envs.workers.shared_memory import SharedMemory
+from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.steps import EnvironmentEvent
@@ -39,15 +39,15 @@ UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=
 @contextmanager
 def workers(
     count: int, maker: EnvironmentMaker, settings: EnvironmentSettings = UNLIMITED, patience_s: float = LIMIT_S
-) -> Iterator[tuple[Workers, WorkerSeats]]:
+) -> Iterator[tuple[Supervisor, ChildSlots]]:
     """Workers that are gone at the end, with all that was theirs."""
     open_before = open_files()
-    seats = WorkerSeats(count, maker, patience_s)
-    environment = Workers(seats, settings)
-    processes = pids(seats)
+    slots = ChildSlots(count, maker, patience_s)
+    environment = Supervisor(slots, settings)
+    processes = pids(slots)
     try:
-        yield environment, seats
-        processes = pids(seats)
+        yield environment, slots
+        processes = pids(slots)
     finally:
         environment.close()
     assert not any(is_alive(pid) for pid in processes)
@@ -65,8 +65,8 @@ def open_files() -> set[tuple[str, str]]:
     return found
 
 
-def pids(seats: WorkerSeats) -> list[int]:
-    found = [seats[number].process_id for number in range(len(seats))]
+def pids(slots: ChildSlots) -> list[int]:
+    found = [slots[number].process_id for number in range(len(slots))]
     return [pid for pid in found if pid is not None]
 
 
@@ -85,7 +85,7 @@ def until(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
         time.sleep(0.01)
 
 
-def next_event(environment: Workers) -> EnvironmentEvent:
+def next_event(environment: Supervisor) -> EnvironmentEvent:
     (event,) = environment.wait(LIMIT_S)
     return event
 
@@ -94,13 +94,13 @@ def statistics(event: EnvironmentEvent) -> dict[str, float]:
     return {statistic.key: statistic.value for statistic in event.statistics}
 
 
-def answer(environment: Workers, event: EnvironmentEvent) -> None:
+def answer(environment: Supervisor, event: EnvironmentEvent) -> None:
     batch = event.steps[BEHAVIOR]
     observations = np.asarray(batch.obs[0][batch.num_terminal :], np.float32)
     environment.send(event.worker, {BEHAVIOR: actions_for(observations)})
 
 
-def drive(environment: Workers, recorder: Recorder, condition: Callable[[], bool]) -> None:
+def drive(environment: Supervisor, recorder: Recorder, condition: Callable[[], bool]) -> None:
     """Steps until ``condition`` holds."""
     end_s = time.monotonic() + LIMIT_S
     while not condition():
@@ -152,24 +152,24 @@ def test_a_signal_that_ends_a_wait_is_no_failure(tmp_path: Path, monkeypatch: py
             raise InterruptedError(errno.EINTR, "Interrupted system call")
         return wait(*arguments)
 
-    with workers(1, ClockworkMaker(tmp_path)) as (environment, seats):
+    with workers(1, ClockworkMaker(tmp_path)) as (environment, slots):
         environment.reset({})
-        monkeypatch.setattr("trajtrainer.envs.worker_seat.wait", interrupt_at_first)
-        before = pids(seats)
+        monkeypatch.setattr("trajtrainer.envs.workers.child_slot.wait", interrupt_at_first)
+        before = pids(slots)
         drive(environment, recorder, lambda: bool(recorder.seen))
         assert len(interrupted) == 3
-        assert pids(seats) == before
+        assert pids(slots) == before
     recorder.check()
 
 
 def test_a_worker_that_is_silent_holds_nobody_back(tmp_path: Path) -> None:
     recorder = Recorder()
     maker = ClockworkMaker(tmp_path, faults=["hang"], lives=1, longest=2)
-    with workers(1, maker, patience_s=0.5) as (environment, seats):
+    with workers(1, maker, patience_s=0.5) as (environment, slots):
         environment.reset({})
-        (stuck,) = pids(seats)
+        (stuck,) = pids(slots)
         drive(environment, recorder, lambda: recorder.seen[1] > 5)
-        assert pids(seats) != [stuck]
+        assert pids(slots) != [stuck]
 
 
 @dataclass
@@ -196,13 +196,13 @@ class _TalkativeEnvironment(EchoEnvironment):
 def test_an_answer_behind_a_log_record_is_not_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The main process was busy for longer than a worker may be silent, and finds the record first."""
     patience_s = 0.5
-    with workers(1, Talkative(tmp_path), patience_s=patience_s) as (environment, seats):
-        (pid,) = pids(seats)
+    with workers(1, Talkative(tmp_path), patience_s=patience_s) as (environment, slots):
+        (pid,) = pids(slots)
         environment.reset({})
         until(lambda: (tmp_path / "answered").exists())
         time.sleep(2 * patience_s)
         assert next_event(environment).is_reset
-        assert pids(seats) == [pid]
+        assert pids(slots) == [pid]
     assert "about to answer" in caplog.text
     assert "Restarting" not in caplog.text
 
@@ -230,14 +230,14 @@ def test_three_hundred_faults_and_not_a_step_lost_or_doubled(tmp_path: Path, mon
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path, name: str) -> None:
     recorder = Recorder()
-    with workers(2, ClockworkMaker(tmp_path, step_s=0.001)) as (environment, seats):
+    with workers(2, ClockworkMaker(tmp_path, step_s=0.001)) as (environment, slots):
         environment.reset({})
         drive(environment, recorder, lambda: len(recorder.seen) == 2)
-        first, second = pids(seats)
+        first, second = pids(slots)
         os.kill(first, signal.Signals[name])
         drive(environment, recorder, lambda: 1 in recorder.seen and recorder.seen[1000] > 20)
-        assert pids(seats)[1] == second
-        assert pids(seats)[0] != first
+        assert pids(slots)[1] == second
+        assert pids(slots)[0] != first
     recorder.check()
 
 
@@ -245,7 +245,7 @@ def test_a_bug_is_shown_with_its_traceback(tmp_path: Path) -> None:
     maker = ClockworkMaker(tmp_path, faults=["bug"], lives=1, longest=2)
     with workers(1, maker) as (environment, _):
         environment.reset({})
-        with pytest.raises(WorkerBugError, match=r"(?s)fake_worlds\.py.*KeyError: 'a bug on request'"):
+        with pytest.raises(ChildBugError, match=r"(?s)fake_worlds\.py.*KeyError: 'a bug on request'"):
             drive(environment, Recorder(), lambda: False)
 
 
@@ -263,14 +263,14 @@ def test_a_start_that_always_fails(tmp_path: Path) -> None:
         pass
 
 
-def test_blocks_have_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
-    with workers(1, EchoEnvironment) as (environment, seats):
+def test_shared_memory_has_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
+    with workers(1, EchoEnvironment) as (environment, slots):
         environment.reset({})
-        process = seats[0]._process
-        assert process is not None
-        for block in (process._events.block, process._actions.block):
+        child = slots[0]._child
+        assert child is not None
+        for memory in (child._events.memory, child._actions.memory):
             with pytest.raises(OSError, match="No such file"):
-                SharedBlock.open(block.address)
+                SharedMemory.open(memory.address)
 
 
 def test_workers_log_through_the_main_process(caplog: pytest.LogCaptureFixture) -> None:
@@ -297,14 +297,14 @@ class LoggingMaker:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_many_workers_are_small_and_without_torch() -> None:
     count = int(os.environ.get("TRAJTRAINER_TEST_WORKERS", "6"))
-    with workers(count, EchoEnvironment) as (environment, seats):
+    with workers(count, EchoEnvironment) as (environment, slots):
         environment.reset({})
         seen: set[int] = set()
         end_s = time.monotonic() + 10 * LIMIT_S
         while len(seen) < count and time.monotonic() < end_s:
             seen |= {event.worker for event in environment.wait(1.0)}
         assert seen == set(range(count))
-        for pid in pids(seats):
+        for pid in pids(slots):
             assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
             assert resident_mb(pid) < 90
 
@@ -320,15 +320,15 @@ def test_scripts_without_a_main_guard_may_have_workers(tmp_path: Path) -> None:
     script.write_text(
         "print('run', flush=True)\n"
         "from tests.envs.fake_worlds import EchoEnvironment\n"
-        "from trajtrainer.envs.worker_seat import WorkerSeats\n"
-        "from trajtrainer.envs.workers import Workers\n"
+        "from trajtrainer.envs.workers.child_slot import ChildSlots\n"
+        "from trajtrainer.envs.workers.supervisor import Supervisor\n"
         "from trajtrainer.settings.environment import EnvironmentSettings\n"
-        "environment = Workers(WorkerSeats(2, EchoEnvironment, 60.0), EnvironmentSettings())\n"
+        "environment = Supervisor(ChildSlots(2, EchoEnvironment, 60.0), EnvironmentSettings())\n"
         "environment.reset({})\n"
         "print(len(environment.wait(60.0)) > 0)\n"
         "environment.close()\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         capture_output=True,
@@ -345,11 +345,11 @@ def test_too_few_open_files_are_told_before_anything_starts(most: int, outcome: 
     """A limit that may be raised is raised."""
     program = (
         "import resource\n"
-        "from trajtrainer.envs.worker_seat import WorkerSeats\n"
+        "from trajtrainer.envs.workers.child_slot import ChildSlots\n"
         "from trajtrainer.unity.faults import LaunchError\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (128, {most}))\n"
         "try:\n"
-        "    WorkerSeats(64, None, 1.0)\n"
+        "    ChildSlots(64, None, 1.0)\n"
         "    print('limit', resource.getrlimit(resource.RLIMIT_NOFILE))\n"
         "except LaunchError as error:\n"
         "    print(error)\n"

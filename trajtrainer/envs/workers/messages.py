@@ -1,6 +1,6 @@
-"""What a worker process and the main process say to each other: one byte, and sometimes something pickled after it.
+"""What a child and its parent say to each other: one byte, and sometimes something pickled after it.
 
-Observations and actions are not in here, they stand in shared blocks. Both ends are ours and of one version.
+Observations and actions are not in here, they stand in shared memory. Both ends are ours and of one version.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ else:
 
     Pipe = Connection
 
-# To the worker.
+# To the child.
 START = b"S"  # start an environment, in place of the last one
 PARAMETERS = b"P"  # Parameters; they go out with the next RESET or STEP
 RESET = b"R"
-STEP = b"A"  # the actions stand in the block
-ACTION_BLOCK = b"B"  # address of a larger block for actions from now on
-EVENT_BLOCK = b"E"  # answers NEED: address of a larger block for events from now on
+STEP = b"A"  # the actions stand in their memory
+ACTION_MEMORY = b"B"  # address of larger memory for actions from now on
+EVENT_MEMORY = b"E"  # answers NEED: address of larger memory for events from now on
 END = b"X"  # close the environment and end
-# To the main process.
+# To the parent.
 CONNECTED = b"c"  # the environment is there and waits for its first reset
-EVENT = b"e"  # an event stands in the block
+EVENT = b"e"  # an event stands in its memory
 EVENT_WITH_MORE = b"m"  # the same, with EventExtras
-NEED = b"n"  # bytes that an event needs and the block lacks
-FAULT = b"f"  # the error; the environment is gone, the worker waits for START
+NEED = b"n"  # bytes that an event needs, more than its memory has
+FAULT = b"f"  # the error; the environment is gone, the child waits for START
 LOG = b"l"  # a log record
 
 
@@ -57,12 +57,12 @@ class EventExtras:
     misread_elsewhere: frozenset[str] = frozenset()
 
 
-class WorkerBugError(RuntimeError):
-    """A worker failed in a way nobody foresaw. The message ends with its traceback."""
+class ChildBugError(RuntimeError):
+    """A child failed in a way nobody foresaw. The message ends with its traceback."""
 
 
 def post(connection: Pipe, kind: bytes, *content: Any) -> None:
-    """Sends a message.
+    """Send a message.
 
     Raises:
         OSError: the other end is gone.
@@ -71,7 +71,7 @@ def post(connection: Pipe, kind: bytes, *content: Any) -> None:
 
 
 def read(connection: Pipe) -> tuple[bytes, bytes]:
-    """Waits for a message; returns its kind and what is pickled after it.
+    """Wait for a message; return its kind and what is pickled after it.
 
     Raises:
         EOFError, OSError: the other end is gone.
@@ -81,16 +81,16 @@ def read(connection: Pipe) -> tuple[bytes, bytes]:
 
 
 def content_of(pickled: bytes) -> Any:
-    """What ``post`` was given."""
+    """Return what ``post`` was given."""
     return pickle.loads(pickled)  # noqa: S301  (from a process of our own, over a pipe that only the two of us hold)
 
 
 def portable(error: Exception) -> Exception:
-    """``error`` as it can be sent: itself if a user can cause it, otherwise its traceback."""
+    """Return ``error`` as it can be sent: itself if a user can cause it, otherwise its traceback."""
     if isinstance(error, TrajtrainerError):
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301
         except Exception:
             return TrajtrainerError(str(error))
         return error
-    return WorkerBugError("".join(["An environment's worker failed.\n", *traceback.format_exception(error)]))
+    return ChildBugError("".join(["An environment's worker failed.\n", *traceback.format_exception(error)]))

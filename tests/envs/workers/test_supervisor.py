@@ -1,4 +1,4 @@
-"""Who is started again, when, and what the collector sees of it. No processes: seats under the test's command."""
+"""Who is started again, when, and what the collector sees of it. No processes: slots under the test's command."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tests.envs.clockwork import BEHAVIOR, SPEC, batch
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.restart_quota import FIRST_DELAY_S
-from trajtrainer.envs.seat import CONNECTED, Report
-from trajtrainer.envs.workers import Workers
+from trajtrainer.envs.workers.restart_quota import FIRST_DELAY_S
+from trajtrainer.envs.workers.slot import CONNECTED, Report
+from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.spec import BehaviorSpec
@@ -39,7 +39,7 @@ class Clock:
         return self.now_s
 
 
-class FakeSeat:
+class FakeSlot:
     """Writes down what it is told."""
 
     def __init__(self, number: int) -> None:
@@ -63,21 +63,21 @@ class FakeSeat:
         self.told.append(("kill", {}))
 
 
-class FakeSeats:
+class FakeSlots:
     """Reports what the test has put in, one list per wait; an empty one lets the time pass."""
 
     def __init__(self, count: int, clock: Clock) -> None:
-        self.seats = [FakeSeat(number) for number in range(count)]
+        self.slots = [FakeSlot(number) for number in range(count)]
         self.coming: list[list[tuple[int, Report]]] = []
         self.waits: list[float | None] = []
         self.is_closed = False
         self._clock = clock
 
-    def __getitem__(self, number: int) -> FakeSeat:
-        return self.seats[number]
+    def __getitem__(self, number: int) -> FakeSlot:
+        return self.slots[number]
 
     def __len__(self) -> int:
-        return len(self.seats)
+        return len(self.slots)
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         self.waits.append(timeout_s)
@@ -120,20 +120,20 @@ def unlimited() -> EnvironmentSettings:
 class Rig:
     def __init__(self, count: int = 2, settings: EnvironmentSettings | None = None, connect: bool = True) -> None:
         self.clock = Clock()
-        self.seats = FakeSeats(count, self.clock)
-        self.seats.coming.append([(number, CONNECTED) for number in range(count if connect else 1)])
-        self.workers = Workers(self.seats, settings or EnvironmentSettings(), self.clock)
+        self.slots = FakeSlots(count, self.clock)
+        self.slots.coming.append([(number, CONNECTED) for number in range(count if connect else 1)])
+        self.workers = Supervisor(self.slots, settings or EnvironmentSettings(), self.clock)
 
     def take(self) -> list[list[tuple[str, dict[str, float]]]]:
-        return [seat.take() for seat in self.seats.seats]
+        return [slot.take() for slot in self.slots.slots]
 
     def come(self, *reports: Report) -> list[EnvironmentEvent]:
         """What the collector sees when these come, in the order of the workers, and nothing after them."""
-        self.seats.coming.append(list(enumerate(reports)))
+        self.slots.coming.append(list(enumerate(reports)))
         return self.workers.wait(0.0)
 
     def report(self, number: int, report: Report) -> list[EnvironmentEvent]:
-        self.seats.coming.append([(number, report)])
+        self.slots.coming.append([(number, report)])
         return self.workers.wait(0.0)
 
 
@@ -218,12 +218,12 @@ def test_a_failed_one_comes_back_reset_with_all_parameters_while_the_others_go_o
 def test_waiting_ends_in_time_for_a_restart() -> None:
     rig = running()
     rig.report(0, crash())
-    rig.seats.waits.clear()
+    rig.slots.waits.clear()
     rig.clock.now_s += 0.1
-    rig.seats.coming.clear()
+    rig.slots.coming.clear()
     begin_s = rig.clock.now_s
     rig.workers.wait(10.0)
-    assert rig.seats.waits[0] == pytest.approx(FIRST_DELAY_S - 0.1)
+    assert rig.slots.waits[0] == pytest.approx(FIRST_DELAY_S - 0.1)
     assert rig.take()[0] == [("start", {})]
     assert rig.clock.now_s == pytest.approx(begin_s + 10.0)
 
@@ -264,15 +264,15 @@ def test_faults_at_work_are_healed(fault: EnvironmentFaultError) -> None:
 )
 def test_faults_of_the_first_start(fault: EnvironmentFaultError, heals: bool) -> None:
     clock = Clock()
-    seats = FakeSeats(1, clock)
-    seats.coming = [[(0, fault)], [], [(0, CONNECTED)]]
+    slots = FakeSlots(1, clock)
+    slots.coming = [[(0, fault)], [], [(0, CONNECTED)]]
     if heals:
-        Workers(seats, EnvironmentSettings(), clock)
-        assert [told for told, _ in seats[0].take()] == ["start", "start"]
+        Supervisor(slots, EnvironmentSettings(), clock)
+        assert [told for told, _ in slots[0].take()] == ["start", "start"]
         return
     with pytest.raises(type(fault)):
-        Workers(seats, EnvironmentSettings(), clock)
-    assert seats.is_closed
+        Supervisor(slots, EnvironmentSettings(), clock)
+    assert slots.is_closed
 
 
 def test_a_late_player_that_never_connects_is_tried_again_but_not_the_editor() -> None:
@@ -296,15 +296,15 @@ def test_environments_must_be_alike() -> None:
 
 
 def test_an_interrupted_start_leaves_nothing_behind() -> None:
-    class Interrupted(FakeSeats):
+    class Interrupted(FakeSlots):
         def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
             raise KeyboardInterrupt
 
-    seats = Interrupted(2, Clock())
+    slots = Interrupted(2, Clock())
     with pytest.raises(KeyboardInterrupt):
-        Workers(seats, EnvironmentSettings())
-    assert seats.is_closed
-    assert all(("kill", {}) in seat.told for seat in seats.seats)
+        Supervisor(slots, EnvironmentSettings())
+    assert slots.is_closed
+    assert all(("kill", {}) in slot.told for slot in slots.slots)
 
 
 def test_a_worker_that_fails_again_and_again_waits_longer_each_time() -> None:
@@ -313,9 +313,9 @@ def test_a_worker_that_fails_again_and_again_waits_longer_each_time() -> None:
     for _ in range(5):
         rig.report(0, crash())
         rig.take()
-        rig.seats.coming.clear()
+        rig.slots.coming.clear()
         begin_s = rig.clock.now_s
-        until(lambda: rig.workers.wait(0.05), lambda: bool(rig.seats[0].take()))
+        until(lambda: rig.workers.wait(0.05), lambda: bool(rig.slots[0].take()))
         delays.append(rig.clock.now_s - begin_s)
     assert np.allclose(np.diff(np.log2(delays)), 1, atol=0.4)
 

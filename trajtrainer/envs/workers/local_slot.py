@@ -1,4 +1,4 @@
-"""One environment in this process, which spares it a process and two hops per step."""
+"""Run one environment in this process, which spares it a child and two hops per step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.envs.seat import CONNECTED, Report
-from trajtrainer.envs.worker_process import EnvironmentMaker
+from trajtrainer.envs.workers.child import EnvironmentMaker
+from trajtrainer.envs.workers.slot import CONNECTED, Report
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.steps import ActionBatch
 
 
-class LocalSeat:
-    """The only seat of a run, and all ``Seats`` at once.
+class LocalSlot:
+    """The only slot of a run, and all ``Slots`` at once.
 
     The first environment is made by ``start`` itself, which a signal may interrupt. Later ones are made in a thread, so
     that a run that shall end does not wait for a player that does not come.
@@ -31,14 +31,14 @@ class LocalSeat:
         self._report: Report | None = None
         self._is_first = True
 
-    def __getitem__(self, number: int) -> LocalSeat:
+    def __getitem__(self, number: int) -> LocalSlot:
         return (self,)[number]
 
     def __len__(self) -> int:
         return 1
 
     def start(self) -> None:
-        """See ``Seat``."""
+        """See ``Slot``."""
         self._end_environment()
         if not self._is_first:
             self._starting = _Start(self._make_environment, self.number)
@@ -51,7 +51,7 @@ class LocalSeat:
             self._report = fault
 
     def reset(self, parameters: Parameters) -> None:
-        """See ``Seat``."""
+        """See ``Slot``."""
         if self._environment is not None:
             try:
                 self._environment.reset(parameters)
@@ -59,7 +59,7 @@ class LocalSeat:
                 self._fail(fault)
 
     def send(self, actions: Mapping[str, ActionBatch], parameters: Parameters) -> None:
-        """See ``Seat``."""
+        """See ``Slot``."""
         if self._environment is not None:
             try:
                 self._environment.set_parameters(parameters)
@@ -68,19 +68,19 @@ class LocalSeat:
                 self._fail(fault)
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """See ``Seats``."""
+        """See ``Slots``."""
         if self._report is None:
             self._look(timeout_s)
         report, self._report = self._report, None
         return [] if report is None else [(self.number, report)]
 
     def kill(self) -> None:
-        """See ``Seat``. A player that is just starting has a guard that ends it after this process."""
+        """See ``Slot``. A player that is just starting has a guard that ends it after this process."""
         if self._environment is not None:
             self._environment.kill()
 
     def close(self) -> None:
-        """See ``Seats``."""
+        """See ``Slots``."""
         if self._starting is not None:
             self._starting.abandon()
             self._starting = None
@@ -120,7 +120,7 @@ class LocalSeat:
 
 
 class _Start:
-    """Makes an environment in a thread."""
+    """Make an environment in a thread."""
 
     def __init__(self, make_environment: EnvironmentMaker, number: int) -> None:
         self._make_environment = make_environment
@@ -130,14 +130,14 @@ class _Start:
         threading.Thread(target=self._make, args=(number,), name="start-environment", daemon=True).start()
 
     def result(self, timeout_s: float | None) -> Environment | Exception | None:
-        """The environment or why there is none; None if it is not known after ``timeout_s`` seconds."""
+        """Return the environment or why there is none; None if it is not known after ``timeout_s`` seconds."""
         try:
             return self._made.get(timeout=timeout_s)
         except Empty:
             return None
 
     def abandon(self) -> None:
-        """Closes the environment as soon as it is there."""
+        """Close the environment as soon as it is there."""
         with self._lock:
             self._is_abandoned = True
         with contextlib.suppress(Empty):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from trajtrainer.envs.restart_quota import FIRST_DELAY_S, LONGEST_DELAY_S, RECOVERED_S, RestartQuota
+from trajtrainer.envs.workers.restart_quota import FIRST_DELAY_S, LONGEST_DELAY_S, RECOVERED_S, RestartQuota
 from trajtrainer.settings.environment import EnvironmentSettings
 
 

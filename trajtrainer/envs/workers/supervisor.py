@@ -1,4 +1,4 @@
-"""Several environments as one, each of which may fail and is then started again while the others go on."""
+"""Supervise several environments as one: each may fail, and is then started again while the others go on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.restart_quota import UNLIMITED, RestartQuota
-from trajtrainer.envs.seat import Connected, Report, Seat, Seats
+from trajtrainer.envs.workers.restart_quota import UNLIMITED, RestartQuota
+from trajtrainer.envs.workers.slot import Connected, Report, Slot, Slots
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.spec import BehaviorSpec
@@ -31,11 +31,11 @@ class _Phase(enum.Enum):
 
 
 @dataclass(slots=True)
-class _Place:
-    """One environment as the others' keeper sees it.
+class _Worker:
+    """What the supervisor knows of one environment.
 
     Attributes:
-        seat: where it lives.
+        slot: it runs in.
         quota: its restarts.
         phase: whose turn it is.
         has_connected: whether it ever came up.
@@ -46,7 +46,7 @@ class _Place:
         connected_s: when it came up.
     """
 
-    seat: Seat
+    slot: Slot
     quota: RestartQuota
     phase: _Phase = _Phase.STARTING
     has_connected: bool = False
@@ -61,8 +61,8 @@ class _Place:
         return changes
 
 
-class Workers:
-    """An ``Environment`` of several, each on a seat of its own.
+class Supervisor:
+    """An ``Environment`` of several, each in a slot of its own.
 
     The constructor starts all of them and returns when the first is there. The others come when they are ready.
 
@@ -72,7 +72,7 @@ class Workers:
     never connects) are raised at once.
 
     Args:
-        seats: where the environments live, none started yet.
+        slots: the environments run in, none started yet.
         settings: quotas.
         clock: seconds.
 
@@ -81,19 +81,19 @@ class Workers:
     """
 
     def __init__(
-        self, seats: Seats, settings: EnvironmentSettings, clock: Callable[[], float] = time.monotonic
+        self, slots: Slots, settings: EnvironmentSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._seats = seats
+        self._slots = slots
         self._settings = settings
         self._clock = clock
-        self._places = [_Place(seats[number], RestartQuota(settings)) for number in range(len(seats))]
+        self._workers = [_Worker(slots[number], RestartQuota(settings)) for number in range(len(slots))]
         self._parameters: dict[str, Sampler] = {}
         self._specs: dict[str, BehaviorSpec] = {}
         self._is_running = False
         self._anyone_connected = False
         try:
-            for place in self._places:
-                place.seat.start()
+            for worker in self._workers:
+                worker.slot.start()
             while not self._anyone_connected:
                 self._advance(None)
         except BaseException:
@@ -103,23 +103,23 @@ class Workers:
 
     @property
     def num_workers(self) -> int:
-        return len(self._places)
+        return len(self._workers)
 
     def reset(self, parameters: Parameters) -> None:
         """See ``Environment``."""
         self.set_parameters(parameters)
         self._is_running = True
-        for place in self._places:
-            if place.phase in (_Phase.CONNECTED, _Phase.WAITING):
-                self._reset(place)
-            elif place.phase is _Phase.WORKING:
-                place.reset_is_due = True
+        for worker in self._workers:
+            if worker.phase in (_Phase.CONNECTED, _Phase.WAITING):
+                self._reset(worker)
+            elif worker.phase is _Phase.WORKING:
+                worker.reset_is_due = True
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``."""
         self._parameters |= parameters
-        for place in self._places:
-            place.changes |= parameters
+        for worker in self._workers:
+            worker.changes |= parameters
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
         """See ``Environment``. The arrays of an event are valid until it is answered."""
@@ -131,112 +131,113 @@ class Workers:
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
         """See ``Environment``. That a worker is gone shows in ``wait``."""
-        place = self._places[worker]
-        if place.phase is not _Phase.WAITING:
+        known = self._workers[worker]
+        if known.phase is not _Phase.WAITING:
             raise ValueError(f"Worker {worker} has sent no event that waits for an answer.")
-        place.phase = _Phase.WORKING
-        place.seat.send(actions, place.take_changes())
+        known.phase = _Phase.WORKING
+        known.slot.send(actions, known.take_changes())
 
     def close(self) -> None:
         """See ``Environment``."""
-        self._seats.close()
+        self._slots.close()
 
     def kill(self) -> None:
         """See ``Environment``."""
-        for place in self._places:
-            place.seat.kill()
+        for worker in self._workers:
+            worker.slot.kill()
 
     def _advance(self, deadline_s: float | None) -> list[EnvironmentEvent]:
-        """Starts again who is due, waits until something happens, sees to it."""
+        """Start again who is due, wait until something happens, handle it."""
         self._start_again()
         events = (
-            self._see_to(self._places[number], report)
-            for number, report in self._seats.reports(self._pause_s(deadline_s))
+            self._handle(self._workers[number], report)
+            for number, report in self._slots.reports(self._pause_s(deadline_s))
         )
         return [event for event in events if event is not None]
 
     def _pause_s(self, deadline_s: float | None) -> float | None:
-        """How long to wait: until the deadline or the next restart."""
-        ends = [place.start_s for place in self._places if place.phase is _Phase.DOWN]
+        """Return how long to wait: until the deadline or the next restart."""
+        ends = [worker.start_s for worker in self._workers if worker.phase is _Phase.DOWN]
         if deadline_s is not None:
             ends.append(deadline_s)
         return max(0.0, min(ends) - self._clock()) if ends else None
 
-    def _see_to(self, place: _Place, report: Report) -> EnvironmentEvent | None:
-        """Returns the event if the collector shall see it."""
+    def _handle(self, worker: _Worker, report: Report) -> EnvironmentEvent | None:
+        """Take a report in; return the event if the collector shall see it."""
         if isinstance(report, EnvironmentFaultError):
-            self._fail(place, report)
+            self._fail(worker, report)
             return None
         if isinstance(report, Connected):
-            place.phase = _Phase.CONNECTED
-            place.has_connected = self._anyone_connected = True
-            place.connected_s = self._clock()
-            place.changes = dict(self._parameters)
+            worker.phase = _Phase.CONNECTED
+            worker.has_connected = self._anyone_connected = True
+            worker.connected_s = self._clock()
+            worker.changes = dict(self._parameters)
             if self._is_running:
-                self._reset(place)
+                self._reset(worker)
             return None
-        place.phase = _Phase.WAITING
-        self._check_specs(place, report.new_specs)
-        report.take_over(place.unseen)
-        place.unseen = None
-        if place.reset_is_due:
-            place.unseen = report
-            self._reset(place)
+        worker.phase = _Phase.WAITING
+        self._check_specs(worker, report.new_specs)
+        report.take_over(worker.unseen)
+        worker.unseen = None
+        if worker.reset_is_due:
+            worker.unseen = report
+            self._reset(worker)
             return None
         return report
 
-    def _check_specs(self, place: _Place, specs: Mapping[str, BehaviorSpec]) -> None:
+    def _check_specs(self, worker: _Worker, specs: Mapping[str, BehaviorSpec]) -> None:
         for name, spec in specs.items():
             known = self._specs.setdefault(name, spec)
             if known != spec:
                 raise EnvironmentFaultError(
-                    f"Environment {place.seat.number} announces the behaviour {name!r} as {spec}, but it was announced "
-                    f"as {known} before. All environments of a run must be alike, and stay so when they start again."
+                    f"Environment {worker.slot.number} announces the behaviour {name!r} as {spec}, but it was "
+                    f"announced as {known} before. All environments of a run must be alike, and stay so when they "
+                    "start again."
                 )
 
-    def _reset(self, place: _Place) -> None:
-        place.reset_is_due = False
-        place.phase = _Phase.WORKING
-        place.seat.reset(place.take_changes())
+    def _reset(self, worker: _Worker) -> None:
+        worker.reset_is_due = False
+        worker.phase = _Phase.WORKING
+        worker.slot.reset(worker.take_changes())
 
-    def _fail(self, place: _Place, fault: EnvironmentFaultError) -> None:
+    def _fail(self, worker: _Worker, fault: EnvironmentFaultError) -> None:
         now_s = self._clock()
-        worked_s = now_s - place.connected_s if place.phase not in (_Phase.STARTING, _Phase.DOWN) else 0.0
-        if self._is_hopeless(place, fault):
+        worked_s = now_s - worker.connected_s if worker.phase not in (_Phase.STARTING, _Phase.DOWN) else 0.0
+        if self._is_hopeless(worker, fault):
             raise fault
-        refusal = place.quota.refusal(now_s)
+        refusal = worker.quota.refusal(now_s)
         if refusal is not None:
             raise EnvironmentFaultError(
-                f"Environment {place.seat.number} failed and is not started again, as {refusal}. {fault}"
+                f"Environment {worker.slot.number} failed and is not started again, as {refusal}. {fault}"
             ) from fault
-        delay_s = place.quota.grant(now_s, worked_s)
-        place.phase = _Phase.DOWN
-        place.start_s = now_s + delay_s
-        place.reset_is_due = False
-        place.unseen = None
+        delay_s = worker.quota.grant(now_s, worked_s)
+        worker.phase = _Phase.DOWN
+        worker.start_s = now_s + delay_s
+        worker.reset_is_due = False
+        worker.unseen = None
         most = self._settings.max_lifetime_restarts
         _LOGGER.warning(
             "Restarting worker[%d] in %.2f s (restart %d%s) after: %s",
-            place.seat.number,
+            worker.slot.number,
             delay_s,
-            place.quota.used,
+            worker.quota.used,
             "" if most == UNLIMITED else f" of {most}",
             fault,
         )
 
-    def _is_hopeless(self, place: _Place, fault: EnvironmentFaultError) -> bool:
+    def _is_hopeless(self, worker: _Worker, fault: EnvironmentFaultError) -> bool:
         if isinstance(fault, PlayerVersionError):
             return True
         if isinstance(fault, LaunchError | PortInUseError):
-            return not place.has_connected
-        if isinstance(fault, PlayerTimeoutError) and place.phase is _Phase.STARTING:
+            return not worker.has_connected
+        if isinstance(fault, PlayerTimeoutError) and worker.phase is _Phase.STARTING:
             # An Editor in which nobody presses Play again is not worth ten more tries, nor is a build that never came.
             return not self._anyone_connected or self._settings.env_path is None
         return False
 
     def _start_again(self) -> None:
         now_s = self._clock()
-        for place in self._places:
-            if place.phase is _Phase.DOWN and place.start_s <= now_s:
-                place.phase = _Phase.STARTING
-                place.seat.start()
+        for worker in self._workers:
+            if worker.phase is _Phase.DOWN and worker.start_s <= now_s:
+                worker.phase = _Phase.STARTING
+                worker.slot.start()

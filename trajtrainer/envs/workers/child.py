@@ -1,4 +1,4 @@
-"""The program of a worker process: one environment, driven by the main process over a pipe and two shared blocks.
+"""The program of a child process: one environment, driven by the parent over a pipe and two pieces of shared memory.
 
 It never imports torch, which would cost hundreds of megabytes per environment.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from trajtrainer.envs import worker_messages as messages
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.shared_block import BlockAddress, SharedBlock
-from trajtrainer.envs.worker_batches import ActionBlock, EventBlock
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
+from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
 from trajtrainer.printable import with_safe_arguments
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import EnvironmentEvent
@@ -25,19 +25,19 @@ from trajtrainer.steps import EnvironmentEvent
 _PACKAGE = "trajtrainer"
 
 EnvironmentMaker = Callable[[int], Environment]
-"""Makes the one environment of the worker with this number; runs in the worker's process, so it must be picklable."""
+"""Makes the one environment of the worker with this number; runs in the child, so it must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTask:
-    """What a worker process is given at its start.
+class ChildTask:
+    """What a child is given at its start.
 
     Attributes:
         number: of the worker.
         make_environment: called for every START.
-        pipe: to the main process.
-        lifeline: a pipe on which nothing is ever sent. Its end tells that the main process is gone, or in a hurry.
-        event_block, action_block: where they are.
+        pipe: to the parent.
+        lifeline: a pipe on which nothing is ever sent. Its end tells that the parent is gone, or in a hurry.
+        events, actions: addresses of the shared memory for them.
         log_level: of this package.
     """
 
@@ -45,41 +45,41 @@ class WorkerTask:
     make_environment: EnvironmentMaker
     pipe: messages.Pipe
     lifeline: messages.Pipe
-    event_block: BlockAddress
-    action_block: BlockAddress
+    events: MemoryAddress
+    actions: MemoryAddress
     log_level: int
 
 
-def run_worker(task: WorkerTask) -> None:
-    """Serves the main process until it says END or is gone."""
-    # Ctrl-C reaches all processes of a terminal. The main process alone decides what follows from it.
+def run_child(task: ChildTask) -> None:
+    """Serve the parent until it says END or is gone."""
+    # Ctrl-C reaches all processes of a terminal. The parent alone decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker = _Worker(task)
-    threading.Thread(target=worker.watch_lifeline, name="lifeline", daemon=True).start()
-    with contextlib.suppress(EOFError, OSError):  # the main process is gone
-        worker.serve()
-    worker.close()
+    child = _Child(task)
+    threading.Thread(target=child.watch_lifeline, name="lifeline", daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        child.serve()
+    child.close()
 
 
-class _Worker:
-    """The state of a worker process."""
+class _Child:
+    """The state of a child."""
 
-    def __init__(self, task: WorkerTask) -> None:
+    def __init__(self, task: ChildTask) -> None:
         self._number = task.number
         self._make_environment = task.make_environment
         self._lifeline = task.lifeline
         self._pipe = _LockedPipe(task.pipe)
-        self._events = EventBlock(SharedBlock.open(task.event_block))
-        self._actions = ActionBlock(SharedBlock.open(task.action_block))
+        self._events = SharedSteps(SharedMemory.open(task.events))
+        self._actions = SharedActions(SharedMemory.open(task.actions))
         self._environment: Environment | None = None
         self._specs: dict[str, BehaviorSpec] = {}
         _forward_log(self._pipe, task.log_level)
 
     def serve(self) -> None:
-        """Does what the main process says, until END.
+        """Do what the parent says, until END.
 
         Raises:
-            EOFError, OSError: the main process is gone.
+            EOFError, OSError: the parent is gone.
         """
         while True:
             kind, content = messages.read(self._pipe.connection)
@@ -93,13 +93,13 @@ class _Worker:
                 self._fail(error)
 
     def close(self) -> None:
-        """Ends the environment."""
+        """End the environment."""
         self._end_environment()
         self._events.close()
         self._actions.close()
 
     def watch_lifeline(self) -> None:
-        """Ends everything at once when the main process is gone, whatever the other threads wait for."""
+        """End everything at once when the parent is gone, whatever the other threads wait for."""
         with contextlib.suppress(EOFError, OSError):
             self._lifeline.recv_bytes()
         self._abort()
@@ -115,8 +115,8 @@ class _Worker:
     def _do(self, kind: bytes, content: bytes) -> None:
         if kind == messages.START:
             self._start()
-        elif kind == messages.ACTION_BLOCK:
-            self._actions.use(SharedBlock.open(messages.content_of(content)))
+        elif kind == messages.ACTION_MEMORY:
+            self._actions.use(SharedMemory.open(messages.content_of(content)))
         elif self._environment is None:
             pass  # it failed while this was on its way
         elif kind == messages.STEP:
@@ -137,15 +137,15 @@ class _Worker:
         self._pipe.post(messages.CONNECTED)
 
     def _pass_on(self, environment: Environment) -> None:
-        """Waits for what the environment sends next and hands it over."""
+        """Wait for what the environment sends next and hand it over."""
         event = environment.wait()[0]
         self._specs |= event.new_specs
         extras = messages.EventExtras(
             self._announce(event), event.new_specs, event.statistics, event.is_reset, event.misread_elsewhere
         )
         needed = self._events.room_for(event.steps)
-        if needed > self._events.block.size:
-            self._events.use(self._larger_block(needed))
+        if needed > self._events.memory.size:
+            self._events.use(self._larger_memory(needed))
         self._events.write(event.steps)
         if extras.layouts or extras.new_specs or extras.statistics or extras.is_reset:
             self._pipe.post(messages.EVENT_WITH_MORE, extras)
@@ -153,7 +153,10 @@ class _Worker:
             self._pipe.post(messages.EVENT)
 
     def _announce(self, event: EnvironmentEvent) -> list[tuple[str, BehaviorSpec, tuple[str, ...]]]:
-        """The behaviours whose agents come for the first time. Only their agents show what type a picture has."""
+        """Announce the behaviours whose agents come for the first time, and return them.
+
+        Only their agents show what type a picture has.
+        """
         new = [
             (name, self._specs[name], tuple(column.dtype.str for column in batch.obs))
             for name, batch in event.steps.items()
@@ -164,15 +167,15 @@ class _Worker:
             self._actions.announce(name, spec.action_spec)
         return new
 
-    def _larger_block(self, size: int) -> SharedBlock:
+    def _larger_memory(self, size: int) -> SharedMemory:
         self._pipe.post(messages.NEED, size)
         kind, content = messages.read(self._pipe.connection)
         if kind == messages.END:
             raise _EndError
-        return SharedBlock.open(messages.content_of(content))
+        return SharedMemory.open(messages.content_of(content))
 
     def _fail(self, error: Exception) -> None:
-        """Tells the main process, and only then ends what is left of the environment, which may take seconds."""
+        """Tell the parent, and only then end what is left of the environment, which may take seconds."""
         self._pipe.post(messages.FAULT, messages.portable(error))
         self._end_environment()
 
@@ -185,24 +188,24 @@ class _Worker:
 
 
 class _EndError(Exception):
-    """The main process said END while it was asked for something else."""
+    """The parent said END while it was asked for something else."""
 
 
 class _LockedPipe:
-    """Lets several threads send: any of them may write to the log."""
+    """A pipe on which several threads send: any of them may write to the log."""
 
     def __init__(self, connection: messages.Pipe) -> None:
         self.connection = connection
         self._lock = threading.Lock()
 
     def post(self, kind: bytes, *content: object) -> None:
-        """Sends a message. Raises ``OSError`` if the main process is gone."""
+        """Send a message. Raises ``OSError`` if the parent is gone."""
         with self._lock:
             messages.post(self.connection, kind, *content)
 
 
 class _LogForwarder(logging.Handler):
-    """Sends log records to the main process, which knows where they shall appear."""
+    """Sends log records to the parent, which knows where they shall appear."""
 
     def __init__(self, pipe: _LockedPipe) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A piece of memory that two processes see.
+"""Memory that two processes see.
 
 On Linux it is a file in memory without a name (memfd), which the other process opens through ``/proc``. Unlike
 ``multiprocessing.shared_memory`` it needs no process that cleans up, is not limited by the size of ``/dev/shm`` (64 MB
@@ -23,32 +23,32 @@ from numpy.typing import NDArray
 from trajtrainer.errors import EnvironmentFaultError
 
 
-class BlockAddress(NamedTuple):
-    """Where a block is."""
+class MemoryAddress(NamedTuple):
+    """How another process opens the memory."""
 
     name: str
     size: int
 
 
-class SharedBlock:
-    """One shared block: made by one process, opened by another under its name.
+class SharedMemory:
+    """A piece of shared memory: made by one process, opened by another under its name.
 
     The maker forgets the name (``unlink``) as soon as the other process has opened it. The memory is freed when both
     processes have closed it, or are gone, and no array over it is left.
 
     Attributes:
         address: by which it can be opened, until it is unlinked.
-        buffer: u8 [size], the block's bytes. Arrays over it keep the memory alive, even after ``close``.
+        buffer: u8 [size], its bytes. Arrays over it keep the memory alive, even after ``close``.
     """
 
     def __init__(self, name: str, memory: mmap.mmap, unlink: Callable[[], None]) -> None:
-        self.address = BlockAddress(name, len(memory))
+        self.address = MemoryAddress(name, len(memory))
         self.buffer: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._unlink: Callable[[], None] | None = unlink
 
     @classmethod
-    def create(cls, size: int) -> SharedBlock:
-        """A new block of ``size`` bytes, which are 0.
+    def create(cls, size: int) -> SharedMemory:
+        """Make ``size`` bytes, which are 0.
 
         Raises:
             EnvironmentFaultError: the system has no room for it.
@@ -62,8 +62,8 @@ class SharedBlock:
             ) from error
 
     @classmethod
-    def open(cls, address: BlockAddress) -> SharedBlock:
-        """The block that another process made and has not unlinked yet.
+    def open(cls, address: MemoryAddress) -> SharedMemory:
+        """Open the memory that another process made and has not unlinked yet.
 
         Raises:
             OSError: there is none.
@@ -75,13 +75,13 @@ class SharedBlock:
         return len(self.buffer)
 
     def unlink(self) -> None:
-        """Frees the name, in the process that made the block. Nothing happens the second time."""
+        """Free the name, in the process that made the memory. Nothing happens the second time."""
         unlink, self._unlink = self._unlink, None
         if unlink is not None:
             unlink()
 
     def close(self) -> None:
-        """Ends the use of the block by this process."""
+        """End the use of the memory by this process."""
         self.unlink()
         self.buffer = np.zeros(0, np.uint8)
 

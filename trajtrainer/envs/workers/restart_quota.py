@@ -1,4 +1,4 @@
-"""How often a failed environment may be started again, and how long to wait before (reference 1.1, 3.4)."""
+"""Limit how often a failed environment may be started again, and say how long to wait before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RestartQuota:
         self.used = 0
 
     def refusal(self, now_s: float) -> str | None:
-        """Why there may be no restart now; None if there may be one."""
+        """Return why there may be no restart now; None if there may be one."""
         if self._lifetime != UNLIMITED and self.used >= self._lifetime:
             return f"it has been restarted {self.used} times already (max_lifetime_restarts: {self._lifetime})"
         self._recent = [then_s for then_s in self._recent if now_s - then_s < self._period_s]
@@ -42,7 +42,7 @@ class RestartQuota:
         return None
 
     def grant(self, now_s: float, worked_s: float) -> float:
-        """Counts a restart.
+        """Count a restart.
 
         Args:
             now_s: the time, on any clock that the calls share.
