@@ -27,7 +27,7 @@ from tests.envs.pettingzoo_samples import Arena
 from tests.envs.test_base_env_environment import RUNNER, Scripted, script
 from tests.runtime.runs import learn as run_command
 from tests.runtime.runs import ppo
-from trajtrainer.errors import EnvironmentFaultError, RunFolderError, SettingsError
+from trajtrainer.errors import CheckpointError, EnvironmentFaultError, RunFolderError, SettingsError
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.trainer import PPOHyperparameters
 
@@ -397,3 +397,18 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.split()[:3] == ["True", "True", "True"]
     with pytest.raises(AttributeError, match="no attribute 'teach'"):
         trajtrainer.teach  # noqa: B018
+
+
+def test_a_checkpoint_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
+    """Nothing of the behaviour is saved over it: what was taken over of it is not what it holds."""
+    learn(tmp_path, settings(max_steps=500), Lamp, run_id="lamp")
+    files = list((tmp_path / "lamp" / "Lamp").glob("*.pt"))
+    for file in files:
+        content = torch.load(file, weights_only=True)
+        content["trajtrainer"]["version"] = ["no number"]
+        torch.save(content, file)
+    before = {file: file.read_bytes() for file in files}
+    with pytest.raises(CheckpointError, match="damaged"):
+        learn(tmp_path, settings(max_steps=1000), Lamp, run_id="lamp", resume=True)
+    assert before == {file: file.read_bytes() for file in (tmp_path / "lamp" / "Lamp").glob("*.pt")}
+    assert len(before) >= 2

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import Policy, WeightsUpdate
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import UnsupportedError
-from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
 from trajtrainer.runtime import collector as collector_module
-from trajtrainer.runtime.collector import ActingBehavior, Collector
-from trajtrainer.spec import ActionSpec, BehaviorId, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.runtime.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch
 from trajtrainer.timers import Timers
@@ -49,13 +49,17 @@ class Events:
 
     num_workers = 1
 
-    def __init__(self, events: Sequence[EnvironmentEvent]) -> None:
+    def __init__(self, events: Sequence[EnvironmentEvent], *, at_once: int = 1) -> None:
+        self.answers: list[dict[str, ActionBatch]] = []
         self._events = list(events)
+        self._at_once = at_once
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        return [self._events.pop(0)]
+        found, self._events = self._events[: self._at_once], self._events[self._at_once :]
+        return found
 
-    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None: ...
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
+        self.answers.append(dict(actions))
 
     def reset(self, parameters: Parameters) -> None: ...
 
@@ -74,6 +78,24 @@ class Idle(Policy):
         return ActionBatch(zeros, zeros[:, :0].astype(np.int32), zeros, zeros, zeros[:, 0], zeros[:, :0], 0)
 
 
+class Telling(Idle):
+    """Tells its number as the first continuous action, and remembers how many agents it was asked for."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+        self.asked: list[int] = []
+        self.loaded: list[int] = []
+
+    def act(self, obs: Sequence[Any], mask: Any, memory: FloatArray) -> ActionBatch:
+        self.asked.append(len(obs[0]))
+        chosen = super().act(obs, mask, memory)
+        chosen.env_continuous[:] = self.number
+        return chosen
+
+    def load(self, update: WeightsUpdate) -> None:
+        self.loaded.append(update.version)
+
+
 class Kept(StatsWriter):
     def __init__(self) -> None:
         self.values: dict[str, dict[str, list[float]]] = {}
@@ -82,25 +104,23 @@ class Kept(StatsWriter):
         self.values[category] = {tag: list(summary.values) for tag, summary in values.items() if "Policy" not in tag}
 
 
+def acting(found: NewBehavior, policy: Policy, *writers: StatsWriter) -> ActingBehavior:
+    pool = RowPool(found.spec, found.obs_dtypes)
+    return ActingBehavior(
+        spec=found.spec,
+        pool=pool,
+        processor=AgentProcessor(pool, 64),
+        policy=policy,
+        trajectories=TrajectoryQueue(),
+        policies=PolicyQueue(),
+        reporter=StatsReporter(found.behavior_id.name, writers),
+    )
+
+
 def collected(*events: EnvironmentEvent) -> dict[str, dict[str, list[float]]]:
     """What the behaviours' reporters have of statistics in the end."""
     kept = Kept()
-
-    def make(
-        behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch, *, misread_elsewhere: bool
-    ) -> ActingBehavior:
-        pool = RowPool(spec, [column.dtype for column in first.obs])
-        return ActingBehavior(
-            spec=spec,
-            pool=pool,
-            processor=AgentProcessor(pool, 64),
-            policy=Idle(),
-            trajectories=TrajectoryQueue(),
-            policies=PolicyQueue(),
-            reporter=StatsReporter(behavior_id.name, [kept]),
-        )
-
-    collector = Collector(Events(events), make, Timers())
+    collector = Collector(Events(events), lambda found: acting(found, Idle(), kept), Timers())
     for _ in events:
         collector.collect()
     for behavior in collector.behaviors.values():
@@ -110,6 +130,30 @@ def collected(*events: EnvironmentEvent) -> dict[str, dict[str, list[float]]]:
 
 def reported(*values: float, key: str = "Goals") -> list[Statistic]:
     return [Statistic(key, value, Aggregation.SUM) for value in values]
+
+
+def test_each_team_acts_with_its_own_policy() -> None:
+    """One forward per policy over the agents of both workers; a new policy of the trainer is for the others only."""
+    both, usual, opponent = spec(), Telling(1.0), Telling(2.0)
+    steps = {"A?team=0": agents(both, 2), "A?team=1": agents(both, 3), "A?team=2": agents(both, 4)}
+    specs = dict.fromkeys(steps, both)
+    events = [EnvironmentEvent(worker, steps, specs) for worker in (0, 1, 0, 1)]
+    environment = Events(events, at_once=2)
+    collector = Collector(environment, lambda found: acting(found, usual), Timers())
+    collector.collect()
+    assert usual.asked == [18], "without a policy of its own, a team acts with the behaviour's"
+    behavior = collector.behaviors["A"]
+    behavior.team_policies["A?team=1"] = opponent
+    behavior.policies.put("A", PolicyUpdate(5, {}))
+    collector.collect()
+    assert (usual.asked, opponent.asked) == ([18, 12], [6])
+    assert (usual.loaded, opponent.loaded) == ([5], [])
+    for answer in environment.answers[2:]:
+        assert {name: actions.env_continuous.tolist() for name, actions in answer.items()} == {
+            "A?team=0": [[1.0]] * 2,
+            "A?team=1": [[2.0]] * 3,
+            "A?team=2": [[1.0]] * 4,
+        }
 
 
 def test_statistics_go_to_one_behavior_whoever_is_in_a_message() -> None:

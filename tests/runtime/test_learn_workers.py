@@ -20,10 +20,9 @@ from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.runtime.collector import ActingBehavior, Collector
-from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.runtime.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray, StepBatch
+from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.timers import Timers
 
 AGENTS = ("--env-args", "--agents", "4")
@@ -170,17 +169,15 @@ def test_one_forward_for_all_workers_that_are_ready() -> None:
     policy = CountingPolicy()
     pool = RowPool(SPEC, [np.dtype(np.float32)])
 
-    def make_behavior(
-        behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch, *, misread_elsewhere: bool
-    ) -> ActingBehavior:
+    def make_behavior(found: NewBehavior) -> ActingBehavior:
         return ActingBehavior(
-            spec=spec,
+            spec=found.spec,
             pool=pool,
             processor=AgentProcessor(pool, 64),
             policy=policy,
             trajectories=TrajectoryQueue(),
             policies=PolicyQueue(),
-            reporter=StatsReporter(behavior_id.name, []),
+            reporter=StatsReporter(found.behavior_id.name, []),
         )
 
     collector = Collector(environment, make_behavior, Timers())

@@ -11,6 +11,7 @@ import pytest
 
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.runtime.behavior import Behavior
 from trajtrainer.runtime.lessons import LessonKeeper
 from trajtrainer.runtime.status import TrainingStatus
 from trajtrainer.settings.environment import (
@@ -21,7 +22,6 @@ from trajtrainer.settings.environment import (
 )
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.trainers.trainer import Trainer as RealTrainer
 
 
 class Told:
@@ -85,7 +85,9 @@ class Rig:
         self.keeper = LessonKeeper(self.curriculum, self.environment, self.status)
 
     def update(self, **trainers: FakeTrainer) -> bool:
-        return self.keeper.update({name: cast(RealTrainer, trainer) for name, trainer in trainers.items()})
+        return self.keeper.update(
+            {name: cast(Behavior, SimpleNamespace(trainer=trainer)) for name, trainer in trainers.items()}
+        )
 
 
 @pytest.mark.parametrize("require_reset", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from attrs import evolve
 from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.data import replay_file
 from trajtrainer.runtime import atomic
-from trajtrainer.runtime.replay_files import NAME, ReplayFiles, load_replay
+from trajtrainer.runtime.replay_files import NAME, ReplayFile, replay_file_of
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 
@@ -32,30 +31,37 @@ def _rig(steps: int = 0, **changes: Any) -> OffPolicyRig:
     return rig
 
 
+def _file(rig: OffPolicyRig, folder: Path) -> ReplayFile:
+    file = replay_file_of(rig.trainer, folder)
+    assert file is not None
+    return file
+
+
 def _save(rig: OffPolicyRig, folder: Path) -> None:
-    files = ReplayFiles()
-    files.save(rig.trainer, folder)
-    files.finish()
+    file = _file(rig, folder)
+    file.save()
+    file.finish()
 
 
 def test_what_was_saved_is_taken_up(tmp_path: Path) -> None:
     first, second = _rig(30), _rig()
     _save(first, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
-    load_replay(second.trainer, tmp_path)
+    _file(second, tmp_path).load()
     ours, theirs = (rig.learner.replay.sample(np.arange(30)) for rig in (first, second))
     np.testing.assert_array_equal(ours.obs[0], theirs.obs[0])
     np.testing.assert_array_equal(ours.next_obs[0], theirs.next_obs[0])
 
 
 def test_a_later_save_replaces_the_earlier_one(tmp_path: Path) -> None:
-    rig, second, files = _rig(), _rig(), ReplayFiles()
+    rig, second = _rig(), _rig()
+    file = _file(rig, tmp_path)
     for _ in range(3):
         rig.put(Trajectory(10))
         rig.take_in()
-        files.save(rig.trainer, tmp_path)
-    files.finish()
-    load_replay(second.trainer, tmp_path)
+        file.save()
+    file.finish()
+    _file(second, tmp_path).load()
     assert second.learner.replay.num_steps == 30
 
 
@@ -67,15 +73,16 @@ def test_the_trainer_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pyt
         publish(temporary, path)
 
     monkeypatch.setattr(atomic, "publish", slow)
-    rig, second, files = _rig(30), _rig(), ReplayFiles()
-    files.save(rig.trainer, tmp_path)
+    rig, second = _rig(30), _rig()
+    file = _file(rig, tmp_path)
+    file.save()
     assert not (tmp_path / NAME).exists(), "whole or not at all"
     # What is written is what was there when it was saved.
     rig.put(Trajectory(70))
     rig.take_in()
     on_disk.set()
-    files.finish()
-    load_replay(second.trainer, tmp_path)
+    file.finish()
+    _file(second, tmp_path).load()
     assert second.learner.replay.num_steps == 30
 
 
@@ -94,13 +101,13 @@ def test_a_full_disk_is_told_and_the_file_before_stays(
     assert "No space left on device" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     second = _rig()
-    load_replay(second.trainer, tmp_path)
+    _file(second, tmp_path).load()
     assert second.learner.replay.num_steps == 20
 
 
 def test_a_missing_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rig = _rig()
-    load_replay(rig.trainer, tmp_path)
+    _file(rig, tmp_path).load()
     assert "There is no saved replay" in caplog.text
     assert "Training goes on without earlier experience" in caplog.text
     assert rig.learner.replay.num_steps == 0
@@ -111,7 +118,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     content = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(content[: len(content) // 2])
     rig = _rig()
-    load_replay(rig.trainer, tmp_path)
+    _file(rig, tmp_path).load()
     assert "damaged" in caplog.text
     rig.put(Trajectory(20))
     rig.trainer.advance()
@@ -119,14 +126,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert rig.policies.latest("B") is not None
 
 
-def test_only_where_the_settings_ask_for_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    _save(_rig(30, save_replay_buffer=False), tmp_path)
-    files = ReplayFiles()
-    files.save(Rig(TrainerSettings()).trainer, tmp_path)
-    files.finish()
-    assert list(tmp_path.iterdir()) == []
-    _save(_rig(30), tmp_path)
-    rig = _rig(save_replay_buffer=False)
-    load_replay(rig.trainer, tmp_path)
-    assert rig.learner.replay.num_steps == 0
+def test_only_where_the_settings_ask_for_it(tmp_path: Path) -> None:
+    assert replay_file_of(_rig(save_replay_buffer=False).trainer, tmp_path) is None
+    assert replay_file_of(Rig(TrainerSettings()).trainer, tmp_path) is None
+    assert replay_file_of(_rig().trainer, tmp_path) is not None

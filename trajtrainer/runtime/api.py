@@ -21,7 +21,7 @@ from attrs import evolve
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import from_factory, make_environment, to_env_args
 from trajtrainer.errors import SettingsError
-from trajtrainer.runtime.behaviors import Behavior
+from trajtrainer.runtime.behavior import Behavior
 from trajtrainer.runtime.learn import FinishedRun, train
 from trajtrainer.runtime.logs import ConsoleHandler, banner, console_logging
 from trajtrainer.runtime.rundir import RunFolder

@@ -1,4 +1,4 @@
-"""The acting side: environment messages in, rows written, one forward per behaviour, actions out.
+"""The acting side: environment messages in, rows written, one forward per policy, actions out.
 
 Who waits for whom: the collector waits for at least one environment (``Environment.wait``) and, when trainers
 have threads of their own, for rows that a trainer holds (``RowPool.allocate``). Nobody waits for the collector but
@@ -8,9 +8,9 @@ the environments.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -43,7 +43,19 @@ _LONGEST_KEY = 1000
 
 @dataclass(frozen=True, slots=True)
 class ActingBehavior:
-    """What the collector needs of one behaviour. All teams of a name share it."""
+    """What the collector needs of one behaviour. All teams of a name share it.
+
+    Attributes:
+        spec: what its agents see and do.
+        pool: the rows of their steps.
+        processor: writes these and cuts them into trajectories.
+        policy: acts for all teams but those of ``team_policies``; what ``policies`` brings goes into it.
+        trajectories: the channel to the trainer.
+        policies: the channel from the trainer.
+        reporter: of its statistics.
+        team_policies: behaviour id -> policy that acts for this team in place of ``policy``. May be changed between two
+            ``collect``.
+    """
 
     spec: BehaviorSpec
     pool: RowPool
@@ -52,25 +64,39 @@ class ActingBehavior:
     trajectories: TrajectoryQueue[TrajectoryBatch]
     policies: PolicyQueue[Tensor]
     reporter: StatsReporter
+    team_policies: dict[str, Policy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewBehavior:
+    """A behaviour whose agents appear for the first time.
+
+    Attributes:
+        behavior_id: whose agents these are.
+        spec: what they see and do.
+        obs_dtypes: numpy types of their observations, per sensor.
+        misread_elsewhere: ML-Agents reads its uncompressed pictures in the wrong order (see ``EnvironmentEvent``).
+    """
+
+    behavior_id: BehaviorId
+    spec: BehaviorSpec
+    obs_dtypes: Sequence[np.dtype[Any]]
+    misread_elsewhere: bool
+
+
+BehaviorFactory = Callable[[NewBehavior], ActingBehavior]
+"""Makes what the collector needs of a behaviour. Called once per name, when it first appears."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """Agents of one message that wait for an action."""
 
+    behavior: ActingBehavior
     worker: int
     behavior_id: str
     batch: StepBatch
     rows: LongArray
-
-
-class BehaviorFactory(Protocol):
-    """Makes what the collector needs of a behaviour. Called once per name, when it first appears."""
-
-    def __call__(
-        self, behavior_id: BehaviorId, spec: BehaviorSpec, first: StepBatch, *, misread_elsewhere: bool
-    ) -> ActingBehavior:
-        """``first`` shows its observations' types; ``misread_elsewhere`` as in ``EnvironmentEvent``."""
 
 
 class Collector:
@@ -90,7 +116,7 @@ class Collector:
         self._gave_up: set[str] = set()
 
     def collect(self, timeout_s: float | None = None) -> int:
-        """Waits for messages, records them, decides for all waiting agents at once and answers.
+        """Wait for messages, record them, decide for all waiting agents at once and answer.
 
         Returns:
             How many messages were answered; 0 after ``timeout_s`` seconds without any.
@@ -102,7 +128,7 @@ class Collector:
             step.part("env_wait")
             events = self._environment.wait(timeout_s)
             step.part("record")
-            waiting: dict[str, list[_Waiting]] = {}
+            waiting: dict[Policy, list[_Waiting]] = {}
             for event in events:
                 self._record(event, waiting)
             step.part("TorchPolicy.evaluate")
@@ -113,7 +139,7 @@ class Collector:
         self.num_messages += len(events)
         return len(events)
 
-    def _record(self, event: EnvironmentEvent, waiting: dict[str, list[_Waiting]]) -> None:
+    def _record(self, event: EnvironmentEvent, waiting: dict[Policy, list[_Waiting]]) -> None:
         self._specs.update(event.new_specs)
         self._misread_elsewhere |= event.misread_elsewhere
         if event.is_reset:
@@ -132,7 +158,8 @@ class Collector:
                 behavior.reporter.add_many("Environment/Episode Length", recorded.episode_lengths)
             if batch.num_decisions:
                 rows = recorded.rows[batch.num_terminal :]
-                waiting.setdefault(name, []).append(_Waiting(event.worker, behavior_id, batch, rows))
+                policy = behavior.team_policies.get(behavior_id, behavior.policy)
+                waiting.setdefault(policy, []).append(_Waiting(behavior, event.worker, behavior_id, batch, rows))
         if event.statistics and self.behaviors:
             # Of one behaviour, whichever are in a message: else sums would be counted twice or split.
             owner = next(iter(self.behaviors.values()))
@@ -182,12 +209,9 @@ class Collector:
             self._check(parsed, batch)
         behavior = self.behaviors.get(parsed.name)
         if behavior is None:
-            behavior = self._make_behavior(
-                parsed,
-                self._specs[behavior_id],
-                batch,
-                misread_elsewhere=behavior_id in self._misread_elsewhere,
-            )
+            dtypes = [column.dtype for column in batch.obs]
+            misread = behavior_id in self._misread_elsewhere
+            behavior = self._make_behavior(NewBehavior(parsed, self._specs[behavior_id], dtypes, misread))
             self.behaviors[parsed.name] = behavior
         return parsed.name, behavior
 
@@ -214,16 +238,17 @@ class Collector:
                 "or another name."
             )
 
-    def _act(self, waiting: Mapping[str, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
-        """One forward per behaviour over the agents of all workers. Returns worker -> behaviour id -> actions."""
+    def _act(self, waiting: Mapping[Policy, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
+        """Decide by one forward per policy over the agents of all workers. Return worker -> behaviour id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
-        for name, parts in waiting.items():
-            behavior = self.behaviors[name]
-            update = behavior.policies.latest(name)
-            if update is not None:
-                behavior.policy.load(update)
+        for policy, parts in waiting.items():
+            behavior = parts[0].behavior
+            if policy is behavior.policy:
+                update = behavior.policies.latest(self._ids[parts[0].behavior_id].name)
+                if update is not None:
+                    policy.load(update)
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
-            actions = behavior.policy.act(*_inputs(parts), behavior.pool["memory"][rows])
+            actions = policy.act(*_inputs(parts), behavior.pool["memory"][rows])
             behavior.processor.acted(rows, actions)
             behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0

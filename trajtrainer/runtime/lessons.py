@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from trajtrainer.curriculum import BehaviorProgress, Curriculum
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.runtime.behavior import Behavior
 from trajtrainer.runtime.status import TrainingStatus
-from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +23,16 @@ class LessonKeeper:
         self._note_lessons()
 
     def reset_environment(self) -> None:
-        """Resets every worker with the current samplers."""
+        """Reset every worker with the current samplers."""
         self._environment.reset(self.curriculum.samplers)
 
     def log_lessons(self) -> None:
+        """Tell each parameter's lesson."""
         for line in self.curriculum.descriptions():
             logger.info(line)
 
-    def update(self, trainers: Mapping[str, Trainer]) -> bool:
-        """Checks all completion criteria once.
+    def update(self, behaviors: Mapping[str, Behavior]) -> bool:
+        """Check all completion criteria once.
 
         Returns:
             Whether any lesson changed.
@@ -40,14 +41,14 @@ class LessonKeeper:
             return False
         progress = {
             name: BehaviorProgress(trainer.step, trainer.context.settings.max_steps, trainer.episodes.reward_buffer)
-            for name, trainer in trainers.items()
+            for name, trainer in ((name, behavior.trainer) for name, behavior in behaviors.items())
         }
         change = self.curriculum.advance(progress)
         if not change.advanced:
             return False
         self._note_lessons()
-        for trainer in trainers.values():
-            trainer.episodes.reward_buffer.clear()
+        for behavior in behaviors.values():
+            behavior.trainer.episodes.reward_buffer.clear()
         for line in self.curriculum.descriptions(change.advanced):
             logger.info(line)
         if change.require_reset:
@@ -61,4 +62,5 @@ class LessonKeeper:
             self._status.set_lesson(name, number)
 
     def statistics(self) -> dict[str, float]:
+        """Return each parameter's lesson for the summaries."""
         return {f"Environment/Lesson Number/{name}": float(n) for name, n in self.curriculum.lesson_numbers.items()}

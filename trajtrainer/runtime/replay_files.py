@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from trajtrainer.data import replay_file
+from trajtrainer.data.replay import Replay
 from trajtrainer.errors import CheckpointError
 from trajtrainer.runtime import atomic
 from trajtrainer.trainers.trainer import Trainer
@@ -20,64 +21,64 @@ logger = logging.getLogger(__name__)
 NAME = "last_replay_buffer.npz"
 
 
-class ReplayFiles:
-    """The saved experience of all behaviours of a run."""
+class ReplayFile:
+    """The saved experience of one behaviour."""
 
-    def __init__(self) -> None:
-        self._pending: dict[Path, threading.Thread] = {}
+    def __init__(self, replay: Replay, folder: Path, behavior: str) -> None:
+        """
+        Args:
+            replay: what is saved.
+            folder: of the behaviour.
+            behavior: its name.
+        """
+        self.path = folder / NAME
+        self._replay = replay
+        self._behavior = behavior
+        self._publishing: threading.Thread | None = None
 
-    def save(self, trainer: Trainer, folder: Path) -> None:
-        """Writes the trainer's experience into the behaviour's folder, if its settings ask for it.
+    def save(self) -> None:
+        """Write the experience beside the checkpoints.
 
         A failure (full disk) is logged; the file before stays and training goes on.
         """
-        replay = trainer.algorithm.saved_replay
-        if replay is None:
-            return
-        path = folder / NAME
-        self._finish(path)
+        self.finish()
         try:
-            temporary = atomic.write_apart(path, lambda apart: replay_file.write(replay, apart))
+            temporary = atomic.write_apart(self.path, lambda apart: replay_file.write(self._replay, apart))
         except OSError as error:
-            _log_failure(path, error)
+            self._log_failure(error)
             return
-        logger.info("Saving %d steps of experience to %s.", replay.num_steps, path)
-        thread = threading.Thread(target=_publish, args=(temporary, path), name=f"replay of {trainer.context.behavior}")
-        self._pending[path] = thread
-        thread.start()
+        logger.info("Saving %d steps of experience to %s.", self._replay.num_steps, self.path)
+        self._publishing = threading.Thread(target=self._publish, args=(temporary,), name=f"replay of {self._behavior}")
+        self._publishing.start()
 
     def finish(self) -> None:
-        """Waits until all that was saved is on the disk."""
-        for path in list(self._pending):
-            self._finish(path)
+        """Wait until what was saved is on the disk."""
+        if self._publishing is not None:
+            self._publishing.join()
+            self._publishing = None
 
-    def _finish(self, path: Path) -> None:
-        thread = self._pending.pop(path, None)
-        if thread is not None:
-            thread.join()
+    def load(self) -> None:
+        """Take up the experience of a resumed run. Without a file that can be used, training begins with none, which
+        is told."""
+        try:
+            replay_file.read(self._replay, self.path)
+        except CheckpointError as error:
+            logger.warning("%s Training goes on without earlier experience.", error)
+            return
+        logger.info("Loaded %d steps of experience from %s.", self._replay.num_steps, self.path)
+
+    def _publish(self, temporary: Path) -> None:
+        try:
+            atomic.publish(temporary, self.path)
+        except OSError as error:
+            self._log_failure(error)
+
+    def _log_failure(self, error: OSError) -> None:
+        reason = error.strerror or error
+        logger.error("The replay could not be saved to %s: %s. Training goes on.", self.path, reason)
 
 
-def load_replay(trainer: Trainer, folder: Path) -> None:
-    """Takes up the saved experience of a resumed run, if its settings ask for it. Without a file that can be used,
-    training begins with none, which is told."""
+def replay_file_of(trainer: Trainer, folder: Path) -> ReplayFile | None:
+    """Return the file of a trainer whose settings ask for it; None of any other."""
     replay = trainer.algorithm.saved_replay
-    if replay is None:
-        return
-    path = folder / NAME
-    try:
-        replay_file.read(replay, path)
-    except CheckpointError as error:
-        logger.warning("%s Training goes on without earlier experience.", error)
-        return
-    logger.info("Loaded %d steps of experience from %s.", replay.num_steps, path)
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    try:
-        atomic.publish(temporary, path)
-    except OSError as error:
-        _log_failure(path, error)
-
-
-def _log_failure(path: Path, error: OSError) -> None:
-    logger.error("The replay could not be saved to %s: %s. Training goes on.", path, error.strerror or error)
+    return None if replay is None else ReplayFile(replay, folder, trainer.context.behavior)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from trajtrainer.curriculum import Curriculum
 from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.runtime.collector import Collector
-from trajtrainer.runtime.controller import Controller
-from trajtrainer.runtime.lessons import LessonKeeper
+from trajtrainer.runtime.behavior import Behavior
+from trajtrainer.runtime.loop import Loop
+from trajtrainer.runtime.progress import NoView, RewardHistory
+from trajtrainer.runtime.run import Run
 from trajtrainer.runtime.signals import StopRequest
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.timers import Timers
-from trajtrainer.trainers.trainer import Trainer as RealTrainer
 
 
 @dataclass
 class Trainer:
     """Is due at every third message; is finished after seven."""
 
-    context: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(settings=TrainerSettings()))
+    context: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(behavior="B", settings=TrainerSettings()))
     messages: int = 0
     advanced_at: list[int] = field(default_factory=list)
+    step: int = 0
+    should_still_train: bool = True
 
     @property
     def has_enough(self) -> bool:
@@ -57,19 +60,26 @@ class Lessons:
 
     def reset_environment(self) -> None: ...
 
-    def update(self, trainers: object) -> None: ...
+    def update(self, behaviors: object) -> None: ...
+
+
+def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
+    """A loop of one behaviour that trains, without a folder to save to."""
+    run = SimpleNamespace(
+        is_training=True,
+        stop=stop,
+        timers=Timers(),
+        folder=SimpleNamespace(writes=False),
+        curriculum=Curriculum(None, 0),
+        rewards=RewardHistory(),
+    )
+    nothing = cast(Any, None)
+    behavior = Behavior(cast(Run, run), acting=nothing, trainer=trainer, checkpoints=nothing, replay=None)
+    return Loop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
 
 
 def run(trainer: Trainer, last: int = 100) -> None:
-    Controller(
-        cast(Collector, Messages(trainer, last)),
-        {"B": cast(RealTrainer, trainer)},
-        cast(LessonKeeper, Lessons()),
-        StopRequest(),
-        Timers(),
-        training=True,
-        on_step=lambda: None,
-    ).run()
+    loop(trainer, Messages(trainer, last), StopRequest()).train()
 
 
 def test_a_trainer_advances_when_it_is_due_and_once_more_at_the_end() -> None:

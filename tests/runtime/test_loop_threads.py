@@ -7,21 +7,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from tests.runtime.test_controller import Lessons
+from tests.runtime.test_loop import loop
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.runtime import controller
-from trajtrainer.runtime.collector import Collector
-from trajtrainer.runtime.controller import Controller
-from trajtrainer.runtime.lessons import LessonKeeper
+from trajtrainer.runtime import loop as loop_module
 from trajtrainer.runtime.signals import StopRequest
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
-from trajtrainer.timers import Timers
 
 PATIENCE_S = 30.0
 SETTINGS = TrainerSettings(
@@ -49,15 +45,7 @@ class Messages:
 
 
 def run(messages: Messages, stop: StopRequest) -> None:
-    Controller(
-        cast(Collector, messages),
-        {"B": messages.rig.trainer},
-        cast(LessonKeeper, Lessons()),
-        stop,
-        Timers(),
-        training=True,
-        on_step=lambda: None,
-    ).run()
+    loop(messages.rig.trainer, messages, stop).train()
 
 
 def before_updates(rig: OffPolicyRig, do: Callable[[], None]) -> None:
@@ -136,8 +124,8 @@ def test_a_request_ends_an_update_in_a_thread() -> None:
 def test_the_end_waits_for_a_trainer_and_tells_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(controller, "_PATIENCE_S", 0.02)
-    monkeypatch.setattr(controller, "_JOIN_S", 0.01)
+    monkeypatch.setattr(loop_module, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(loop_module, "_JOIN_S", 0.01)
     rig = OffPolicyRig(SETTINGS)
     before_updates(rig, lambda: until(lambda: "Waiting for the trainer B" in caplog.text))
     with caplog.at_level(logging.INFO, "trajtrainer"):

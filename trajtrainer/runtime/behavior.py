@@ -1,0 +1,270 @@
+"""One behaviour of a run: how it acts, how it learns, and its files."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.source import LocalSource
+from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.errors import OutOfMemoryError
+from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
+from trajtrainer.nn.init import derived_seeds
+from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.runtime.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
+from trajtrainer.runtime.checkpoints import CheckpointManager
+from trajtrainer.runtime.collector import ActingBehavior, NewBehavior
+from trajtrainer.runtime.logs import shell_line
+from trajtrainer.runtime.progress import BehaviorSnapshot
+from trajtrainer.runtime.replay_files import ReplayFile, replay_file_of
+from trajtrainer.runtime.run import Run
+from trajtrainer.runtime.throughput import Throughput
+from trajtrainer.runtime.trainer_thread import TrainerThread
+from trajtrainer.runtime.writers import hyperparameters_text
+from trajtrainer.settings.convert import trainer_mapping
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.stats import StatsReporter
+from trajtrainer.trainers.factory import create_trainer, max_lead
+from trajtrainer.trainers.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Behavior:
+    """Everything that a run has of one behaviour.
+
+    Attributes:
+        run: which it is part of.
+        acting: its side of the collector: policy, agents' rows, and the channels to and from the trainer.
+        trainer: learns it.
+        checkpoints: its saved states.
+        replay: the file with its experience beside them, where the settings ask for it.
+        thread: the one in which the trainer advances, with ``threaded: true`` and from the first ``advance`` on.
+    """
+
+    run: Run
+    acting: ActingBehavior
+    trainer: Trainer
+    checkpoints: CheckpointManager
+    replay: ReplayFile | None
+    thread: TrainerThread | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        return self.trainer.context.behavior
+
+    def advance(self) -> None:
+        """Let the trainer take in what came and update, if it is due; with a thread of its own, see that this lives.
+
+        Raises:
+            BaseException: whatever the trainer raised.
+        """
+        if self.trainer.context.settings.threaded:
+            if self.thread is None:
+                self.thread = TrainerThread(self.trainer, self.run.timers)
+                self.thread.start()
+            self.thread.raise_failure()
+        elif self.trainer.is_due():
+            with self.run.timers("trainer_advance"):
+                self.trainer.advance()
+
+    def take_in_the_rest(self) -> None:
+        """Let the trainer take in what was not worth it yet; one with a thread does so as this ends."""
+        if not self.trainer.context.settings.threaded:
+            self.trainer.advance()
+
+    def is_done(self) -> bool:
+        """Return whether it has collected enough: past ``max_steps``, or the episodes asked for without training."""
+        if self.run.is_training:
+            return self.trainer.has_enough
+        episodes = self.run.settings.inference_episodes
+        return episodes is not None and self.trainer.episodes.num_episodes >= episodes
+
+    def save_checkpoint(self) -> None:
+        """Save a checkpoint that is due. A failure is logged and training goes on. Called by the trainer."""
+        trainer = self.trainer
+        state = to_checkpoint(trainer, self.acting.policy)
+        self.checkpoints.save(trainer.step, trainer.episodes.reward_since_update, state, self._export)
+        if self.replay is not None:
+            # Behind the checkpoint, whose way to the disk would otherwise be behind all of this.
+            self.replay.save()
+        self.run.write_files()
+
+    def save_final(self) -> None:
+        """Save the last checkpoint of the run.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        trainer = self.trainer
+        with self.run.timers("RLTrainer._checkpoint"):
+            state = to_checkpoint(trainer, self.acting.policy)
+            self.checkpoints.save_final(trainer.step, trainer.episodes.reward_since_update, state, self._export)
+
+    def is_finite(self) -> bool:
+        """Return whether all weights of the policy are numbers, so that they are worth saving."""
+        return all(bool(torch.isfinite(weights).all()) for weights in self.trainer.actor.parameters())
+
+    def snapshot(self) -> BehaviorSnapshot:
+        """Return how far it is, for the live view."""
+        trainer = self.trainer
+        rewards = self.run.rewards.of(self.name)
+        return BehaviorSnapshot(
+            self.name, trainer.step, trainer.context.settings.max_steps, rewards, trainer.clock.should_still_train
+        )
+
+    @property
+    def can_go_on(self) -> bool:
+        """Return whether there is something left to train, and a checkpoint to train it from."""
+        return self.trainer.clock.should_still_train and self.checkpoints.folder.checkpoint.is_file()
+
+    def log_result(self) -> None:
+        """Tell what came out, and where it is."""
+        rewards = self.trainer.episodes.recent
+        reward = f"mean reward {np.mean(rewards):.3f} of the last {len(rewards)} episodes" if rewards else "no episode"
+        logger.info("%s: %d steps, %s.", self.name, self.trainer.step, reward)
+        if self.run.folder.writes:
+            files = self.checkpoints.folder
+            policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
+            logger.info("  policy for Unity %s, checkpoints in %s", policy, checkpoints)
+
+    def _export(self, path: Path) -> None:
+        # Late: it takes long to import and is needed at the first checkpoint.
+        from trajtrainer.export.onnx import export_policy
+
+        export_policy(self.trainer.actor, self.trainer.context.spec, path)
+
+
+def make_behavior(run: Run, found: NewBehavior) -> Behavior:
+    """Make all parts of a behaviour that appears, restored from a checkpoint where the settings ask for it.
+
+    Raises:
+        SettingsError: the configuration does not cover it.
+        UnsupportedError: its sensors or actions fit no network.
+        CheckpointError: its checkpoint cannot be used.
+        OutOfMemoryError: there is no memory for its networks or its buffer.
+    """
+    name = found.behavior_id.name
+    settings = run.settings.for_behavior(name)
+    behavior = _make_parts(run, found, settings)
+    behavior.trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
+    _restore(behavior, misread_elsewhere=found.misread_elsewhere)
+    reporter = behavior.acting.reporter
+    if run.folder.resume:
+        reporter.resume(behavior.trainer.clock.summarized_step)
+    reporter.add_hyperparameters(hyperparameters_text(trainer_mapping(settings)))
+    reporter.add_source(Throughput({"Perf/Agent Steps per Second": lambda: behavior.trainer.step}))
+    return behavior
+
+
+def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Behavior:
+    """Make the channels, the trainer and the acting side, as at step 0."""
+    name = found.behavior_id.name
+    seed = run.settings.env_settings.seed
+    memory = settings.network_settings.memory
+    trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+    policies: PolicyQueue[Tensor] = PolicyQueue()
+    reporter = StatsReporter(name, run.writers)
+    pool = RowPool(
+        found.spec,
+        found.obs_dtypes,
+        memory_size=0 if memory is None else memory.memory_size,
+        limit=max_lead(settings) if settings.threaded else None,
+        on_wait=trajectories.hurry,
+    )
+    context = LearningContext(
+        behavior=name,
+        spec=found.spec,
+        settings=settings,
+        obs_dtypes=found.obs_dtypes,
+        seed=seed,
+        device=run.device,
+        training=run.is_training,
+        timers=run.timers,
+        is_stopping=lambda: run.stop.requested,
+    )
+    with _told_if_too_large(name):
+        trainer = create_trainer(
+            context, LocalSource(pool, trajectories), policies, reporter, lambda _: behavior.save_checkpoint()
+        )
+    policy = Policy(
+        trainer.actor,
+        seed=derived_seeds(seed, f"{name} acting")[0],
+        deterministic=settings.network_settings.deterministic,
+        device=run.device,
+    )
+    acting = ActingBehavior(
+        spec=found.spec,
+        pool=pool,
+        processor=AgentProcessor(pool, settings.time_horizon),
+        policy=policy,
+        trajectories=trajectories,
+        policies=policies,
+        reporter=reporter,
+    )
+    folder = run.folder.behavior(name)
+    checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
+    replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
+    behavior = Behavior(run, acting, trainer, checkpoints, replay)
+    return behavior
+
+
+def _restore(behavior: Behavior, *, misread_elsewhere: bool) -> None:
+    """Resume, or take another run's weights, or begin from scratch."""
+    run, trainer, policy = behavior.run, behavior.trainer, behavior.acting.policy
+    if run.folder.resume:
+        loaded = behavior.checkpoints.resume()
+        if loaded is not None:
+            from_checkpoint(loaded.state, trainer, policy, str(loaded.path), reset_step=False)
+            _warn_of_misread_pictures(loaded.state, loaded.path, misread_elsewhere=misread_elsewhere)
+            logger.info("Resuming training from step %d.", trainer.step)
+            if behavior.replay is not None:
+                behavior.replay.load()
+        return
+    listed = behavior.name in run.settings.behaviors
+    path = run.folder.initial_weights(behavior.name, trainer.context.settings.init_path, listed=listed)
+    if path is not None:
+        logger.info("Initializing from %s.", path)
+        state = read_checkpoint(path)
+        from_checkpoint(state, trainer, policy, str(path), reset_step=True)
+        _warn_of_misread_pictures(state, path, misread_elsewhere=misread_elsewhere)
+        logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
+
+
+@contextlib.contextmanager
+def _told_if_too_large(behavior: str) -> Iterator[None]:
+    """Turn an allocation that fails into a message."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has no class of its own for it on the CPU.
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        raise OutOfMemoryError(
+            f"There is no memory for the networks and the buffer of behavior {behavior!r} ({first_line(error)}). Make "
+            "its observations smaller (pictures above all), or buffer_size and hidden_units."
+        ) from error
+
+
+def _warn_of_misread_pictures(state: Mapping[str, Any], path: Path, *, misread_elsewhere: bool) -> None:
+    if misread_elsewhere and not is_ours(state):
+        logger.warning(
+            "The weights of %s are of ML-Agents, which reads the uncompressed pictures of this player's package in the "
+            "wrong order (height, width, channels as channels, height, width). They have learnt from scrambled "
+            "pictures and see the right ones from now on, as in the game: expect lower rewards at first, or start "
+            "afresh. Pictures sent as PNG are not affected.",
+            path,
+        )

@@ -1,0 +1,182 @@
+"""The loop of a run: collect, advance, lessons, show, until everyone is done; then it ends in good order.
+
+Unthreaded (the default) everything happens in the calling thread, in this order, so that a seed repeats a run bit
+for bit. With ``threaded: true`` a trainer advances in its own thread (``TrainerThread``) and only the two queues
+and the pool's rows connect it to this loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.errors import CheckpointError, EnvironmentFaultError
+from trajtrainer.runtime.behavior import Behavior, make_behavior
+from trajtrainer.runtime.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.runtime.lessons import LessonKeeper
+from trajtrainer.runtime.progress import ProgressView, RunSnapshot
+from trajtrainer.runtime.run import Run
+from trajtrainer.runtime.throughput import Throughput
+
+logger = logging.getLogger(__name__)
+
+# Upper bound of one wait for messages, so that progress is shown and a stop is seen while an environment is silent.
+WAIT_S = 0.25
+# One of the waits for a trainer's thread: systems that do not interrupt a wait let signals through in between.
+_JOIN_S = 0.25
+# When it is told that a trainer's thread is waited for.
+_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The loop and its end.
+
+    Attributes:
+        run: what all behaviours share.
+        behaviors: name -> behaviour, in order of appearance. The collector adds to it.
+        collector: of the experience.
+        lessons: of the environment's parameters.
+        view: shows how far it is.
+    """
+
+    run: Run
+    behaviors: dict[str, Behavior]
+    collector: Collector
+    lessons: LessonKeeper
+    view: ProgressView
+
+    def train(self) -> None:
+        """Return when every behaviour is done, or a stop was requested; everything is saved, whatever ended it.
+
+        Raises:
+            TrajtrainerError: the environment or a trainer failed, or the last checkpoint could not be written.
+        """
+        # Not what is no Exception: that is a late further signal in a program that is not ours, and no trainer must
+        # be saved while its thread perhaps still lives.
+        try:
+            self._collect_and_learn()
+            self._show()
+        except Exception:
+            self._save()
+            raise
+        if self.run.stop.requested and self.run.folder.writes:
+            logger.info("Learning was interrupted. Please wait while the graph is generated.")
+        self._save()
+
+    def _collect_and_learn(self) -> None:
+        """Return, or raise, when no trainer is at work any more."""
+        self.lessons.log_lessons()
+        self.lessons.reset_environment()
+        try:
+            self._until_done()
+        except BaseException:
+            self.run.stop.request()  # updates in threads need not come to their end
+            raise
+        finally:
+            self._end_threads()
+        for behavior in self.behaviors.values():
+            if behavior.thread is not None:
+                behavior.thread.raise_failure()
+
+    def _until_done(self) -> None:
+        timer = self.run.timers.innermost()
+        try:
+            while not (self.run.stop.requested or self._is_done()):
+                timer.part("TrainerController.advance")
+                self.collector.collect(WAIT_S)
+                for behavior in self.behaviors.values():
+                    behavior.advance()
+                if self.run.is_training:
+                    self.lessons.update(self.behaviors)
+                if self.view.due():
+                    self._show()
+            self._take_in_the_rest()
+        except EnvironmentFaultError as fault:
+            self._take_in_the_rest()
+            if not self.run.stop.requested:
+                raise
+            # Whoever stops a whole group of processes ends the environments, too.
+            logger.warning("%s", fault)
+        finally:
+            timer.end_part()
+
+    def _is_done(self) -> bool:
+        return bool(self.behaviors) and all(behavior.is_done() for behavior in self.behaviors.values())
+
+    def _take_in_the_rest(self) -> None:
+        for behavior in self.behaviors.values():
+            behavior.take_in_the_rest()
+
+    def _show(self) -> None:
+        with self.run.timers("ProgressView.update"):
+            snapshots = [behavior.snapshot() for behavior in self.behaviors.values()]
+            self.view.update(RunSnapshot(snapshots, self.run.curriculum.lesson_names))
+
+    def _end_threads(self) -> None:
+        """Wait until all threads have taken in what is left, and have ended: what they work on is saved next."""
+        threads = [behavior.thread for behavior in self.behaviors.values() if behavior.thread is not None]
+        for thread in threads:
+            thread.trainer.source.close()
+        with self.run.timers("trainer_threads"):
+            tell_s = time.monotonic() + _PATIENCE_S
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_JOIN_S)
+                    if time.monotonic() > tell_s:
+                        logger.info("Waiting for the %s to end its update.", thread.name)
+                        tell_s = float("inf")
+
+    def _save(self) -> None:
+        """Write everything to disk.
+
+        Raises:
+            CheckpointError: the last checkpoint of one or more behaviours could not be written; all others were.
+        """
+        if not self.run.folder.writes:
+            return None
+        if not self.behaviors:
+            return self.run.write_files()
+        with self.run.timers("TrainerController._save_models"):
+            try:
+                self._save_behaviors()
+            finally:
+                self.run.write_files()
+
+    def _save_behaviors(self) -> None:
+        failures = []
+        replays = []
+        for behavior in self.behaviors.values():
+            if not behavior.is_finite():
+                logger.error("The weights of behavior %r are not finite and are not saved.", behavior.name)
+                continue
+            try:
+                behavior.save_final()
+            except CheckpointError as failure:
+                failures.append(str(failure))
+            if behavior.replay is not None:
+                behavior.replay.save()
+                replays.append(behavior.replay)
+        for replay in replays:
+            replay.finish()
+        if failures:
+            raise CheckpointError("\n".join(failures))
+
+
+def make_loop(run: Run, environment: Environment, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
+    """Make the loop of a run whose environment is connected. Behaviours that appear are put into ``behaviors``."""
+    lessons = LessonKeeper(run.curriculum, environment, run.status)
+
+    def make(found: NewBehavior) -> ActingBehavior:
+        with run.timers("make_behavior"):
+            behavior = make_behavior(run, found)
+        behaviors[behavior.name] = behavior
+        reporter = behavior.acting.reporter
+        reporter.add_source(lessons.statistics)
+        reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: collector.num_messages}))
+        return behavior.acting
+
+    collector = Collector(environment, make, run.timers)
+    return Loop(run, behaviors, collector, lessons, view)

@@ -1,0 +1,98 @@
+"""The parts of a run that all its behaviours share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from trajtrainer.curriculum import Curriculum
+from trajtrainer.runtime.progress import RewardHistory
+from trajtrainer.runtime.rundir import RunFolder
+from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.runtime.timers_file import timers_json
+from trajtrainer.runtime.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
+from trajtrainer.settings.convert import dump
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.stats import StatsWriter
+from trajtrainer.timers import Timers
+from trajtrainer.unity.versions import API_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run has once.
+
+    Attributes:
+        settings: its own, the seed settled.
+        folder: its files.
+        status: ``training_status.json``.
+        curriculum: the lessons of the environment's parameters.
+        gauges: the newest value of each statistic, for ``timers.json``.
+        rewards: the mean reward of each summary, for the live view.
+        writers: of statistics, these two among them.
+        timers: of everything.
+        device: of the networks.
+        stop: asks for the end.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    status: TrainingStatus
+    curriculum: Curriculum
+    gauges: GaugeWriter
+    rewards: RewardHistory
+    writers: Sequence[StatsWriter]
+    timers: Timers
+    device: torch.device
+    stop: StopRequest
+
+    @property
+    def is_training(self) -> bool:
+        """Return whether trainers learn; with ``--inference`` they only count."""
+        return not self.settings.checkpoint_settings.inference
+
+    def begin(self) -> None:
+        """Take possession of the folder: up to here a run that this one overwrites is whole in its place."""
+        with self.timers("run_training.setup"):
+            self.folder.begin()
+            self.write_files()
+            self.status.save()
+
+    def write_files(self) -> None:
+        """Write ``configuration.yaml`` and ``timers.json``. May be called from any thread."""
+        self.folder.write_configuration(dump(self.settings))
+        self.write_timers()
+
+    def write_timers(self) -> None:
+        """Write ``timers.json`` as everything is by now."""
+        self.folder.write_timers(timers_json(self.timers, self.gauges.gauges, sys.argv, API_VERSION))
+
+    def close_writers(self) -> None:
+        """Close the writers, which write what is pending."""
+        for writer in self.writers:
+            writer.close()
+
+
+def make_run(settings: RunSettings, folder: RunFolder, device: torch.device, timers: Timers, stop: StopRequest) -> Run:
+    """Make the parts of a run; one that is resumed has the status and the lessons of its folder.
+
+    Raises:
+        SettingsError: the run was saved in a lesson that the settings do not have.
+    """
+    status = (
+        TrainingStatus.load(folder.status, writes=folder.writes)
+        if folder.resume
+        else TrainingStatus(folder.status if folder.writes else None)
+    )
+    curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
+    curriculum.restore(status.lessons())
+    gauges, rewards = GaugeWriter(), RewardHistory()
+    writers: list[StatsWriter] = [ConsoleWriter(), gauges, rewards]
+    if folder.writes:
+        writers.append(TensorboardWriter(lambda behavior: folder.behavior(behavior).path))
+    writers += plugin_writers(settings)
+    return Run(settings, folder, status, curriculum, gauges, rewards, writers, timers, device, stop)
