@@ -24,10 +24,10 @@ class Trainer:
     """Is due at every third message; is finished after seven."""
 
     context: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(behavior="B", settings=TrainerSettings()))
+    clock: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(should_still_train=True))
     messages: int = 0
     advanced_at: list[int] = field(default_factory=list)
     step: int = 0
-    should_still_train: bool = True
 
     @property
     def has_enough(self) -> bool:
