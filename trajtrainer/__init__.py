@@ -6,22 +6,111 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trajtrainer.version import __version__
 
 if TYPE_CHECKING:
+    from trajtrainer.algos.algorithm import Algorithm, LearningContext
+    from trajtrainer.algos.minibatch import Minibatch
+    from trajtrainer.columns import Columns
+    from trajtrainer.data.trajectory import PackedSteps
+    from trajtrainer.envs.protocol import Environment
+    from trajtrainer.errors import (
+        CheckpointError,
+        EnvironmentFaultError,
+        ExportError,
+        InvalidDataError,
+        OutOfMemoryError,
+        PluginError,
+        RunFolderError,
+        SettingsError,
+        TrajtrainerError,
+        UnsupportedError,
+    )
+    from trajtrainer.nn.actor import Actor
+    from trajtrainer.rewards.signal import RewardSignal
     from trajtrainer.runtime.api import BehaviorResult, LearnResult, learn
+    from trajtrainer.settings.network import EncoderRow, NetworkSettings
+    from trajtrainer.settings.problems import ConfigurationError
+    from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
+    from trajtrainer.settings.run import RunSettings
+    from trajtrainer.settings.trainer import AlgorithmRow, Hyperparameters, TrainerSettings
+    from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
+    from trajtrainer.stats import StatsSummary, StatsWriter, StatsWriterRow
+    from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
-__all__ = ["BehaviorResult", "LearnResult", "__version__", "learn"]
+_HOMES = {
+    "algos.algorithm": "Algorithm LearningContext",
+    "algos.minibatch": "Minibatch",
+    "columns": "Columns",
+    "data.trajectory": "PackedSteps",
+    "envs.protocol": "Environment",
+    "errors": "CheckpointError EnvironmentFaultError ExportError InvalidDataError OutOfMemoryError PluginError "
+    "RunFolderError SettingsError TrajtrainerError UnsupportedError",
+    "nn.actor": "Actor",
+    "rewards.signal": "RewardSignal",
+    "runtime.api": "BehaviorResult LearnResult learn",
+    "settings.network": "EncoderRow NetworkSettings",
+    "settings.problems": "ConfigurationError",
+    "settings.rewards": "RewardSignalRow RewardSignalSettings",
+    "settings.run": "RunSettings",
+    "settings.trainer": "AlgorithmRow Hyperparameters TrainerSettings",
+    "spec": "ActionSpec BehaviorSpec ObservationSpec",
+    "stats": "StatsSummary StatsWriter StatsWriterRow",
+    "steps": "ActionBatch EnvironmentEvent StepBatch",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "ActionBatch",
+    "ActionSpec",
+    "Actor",
+    "Algorithm",
+    "AlgorithmRow",
+    "BehaviorResult",
+    "BehaviorSpec",
+    "CheckpointError",
+    "Columns",
+    "ConfigurationError",
+    "EncoderRow",
+    "Environment",
+    "EnvironmentEvent",
+    "EnvironmentFaultError",
+    "ExportError",
+    "Hyperparameters",
+    "InvalidDataError",
+    "LearnResult",
+    "LearningContext",
+    "Minibatch",
+    "NetworkSettings",
+    "ObservationSpec",
+    "OutOfMemoryError",
+    "PackedSteps",
+    "PluginError",
+    "RewardSignal",
+    "RewardSignalRow",
+    "RewardSignalSettings",
+    "RunFolderError",
+    "RunSettings",
+    "SettingsError",
+    "StatsSummary",
+    "StatsWriter",
+    "StatsWriterRow",
+    "StepBatch",
+    "TrainerSettings",
+    "TrajtrainerError",
+    "UnsupportedError",
+    "__version__",
+    "learn",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what trains (and torch with it) when it is first asked for, so that ``import trajtrainer`` is quick."""
-    if name in __all__:
-        from trajtrainer.runtime import api
-
-        return getattr(api, name)
+    """Import what a name needs when it is first asked for: ``import trajtrainer`` is quick and does without torch."""
+    if name in _HOME_OF:
+        return getattr(import_module(f"trajtrainer.{_HOME_OF[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -11,6 +11,10 @@ class SettingsError(TrajtrainerError):
     """The YAML file or the command line asks for something that does not exist or does not fit."""
 
 
+class PluginError(SettingsError):
+    """A package that adds a reward signal, an encoder or the like is broken. Runs that do not use it go on."""
+
+
 class RunFolderError(TrajtrainerError):
     """The results folder is missing, in the way, damaged or cannot be written."""
 

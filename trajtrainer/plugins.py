@@ -1,23 +1,149 @@
-"""Entry points through which other packages add statistics writers."""
+"""Registries of what a configuration can name: built-in rows, and rows that installed packages add by entry points.
+
+A package adds a row through its ``pyproject.toml``, for instance a reward signal::
+
+    [project.entry-points."trajtrainer.reward_signals"]
+    novelty = "my_package.novelty:ROW"
+
+Nothing of a package is imported until its name is asked for.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
+from typing import Any, Generic, TypeVar
+
+from trajtrainer.errors import PluginError, TrajtrainerError
 
 logger = logging.getLogger(__name__)
 
-STATS_WRITER_GROUP = "trajtrainer.stats_writer"
+Row = TypeVar("Row")
+Reference = Callable[..., Any] | str
+"""A callable, or where it is to be found, as ``my_package.novelty:Novelty``: imported when it is called."""
 
 
-def load_entry_points(group: str) -> list[tuple[str, Callable[..., Any]]]:
-    """The callables registered under ``group``. One that fails to import is reported and left out."""
-    loaded = []
-    for entry in entry_points(group=group):
+def resolve(reference: Reference) -> Callable[..., Any]:
+    """Return the callable that a reference means."""
+    found: Callable[..., Any] = resolve_name(reference) if isinstance(reference, str) else reference
+    return found
+
+
+class Registry(Generic[Row]):
+    """Name -> row. A package cannot replace a built-in row, and one that is broken hurts nobody who does not use it.
+
+    Args:
+        kind: what the rows are, for messages ("reward signal").
+        group: of the entry points.
+        row_type: what an entry point must lead to.
+        builtin: name -> row.
+    """
+
+    def __init__(self, kind: str, group: str, row_type: type[Row], builtin: Mapping[str, Row]) -> None:
+        self.kind = kind
+        self.group = group
+        self.builtin = dict(builtin)
+        self._row_type = row_type
+        self._loaded: dict[str, Row | PluginError] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield every name, the built-in ones first."""
+        yield from self.builtin
+        yield from self._declared
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.builtin or name in self._declared
+
+    def __getitem__(self, name: str) -> Row:
+        """Return the row of this name.
+
+        Raises:
+            KeyError: there is none.
+            PluginError: the package that should bring it is broken, or several packages claim the name.
+        """
+        declared = self._declared  # first, so that a package that claims a built-in name is always told
+        if name in self.builtin:
+            return self.builtin[name]
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name, declared[name])
+        row = self._loaded[name]
+        if isinstance(row, PluginError):
+            raise row
+        return row
+
+    def get(self, name: str) -> Row | None:
+        """Return the row of this name; None if there is none or its package is broken."""
         try:
-            loaded.append((entry.name, entry.load()))
-        except Exception:
-            logger.exception("Plugin %r of group %r could not be loaded and is left out.", entry.name, group)
-    return loaded
+            return self[name]
+        except (KeyError, PluginError):
+            return None
+
+    @contextmanager
+    def blaming(self, name: str) -> Iterator[None]:
+        """Say whose fault it is when what a package's row calls fails.
+
+        Raises:
+            PluginError: an exception that is no clear message of its own came from a row that is not built in.
+        """
+        try:
+            yield
+        except (TrajtrainerError, MemoryError):
+            raise
+        except Exception as error:
+            if name in self.builtin:
+                raise
+            raise PluginError(f"{self._origin(name)} failed: {_described(error)}.") from error
+
+    def refresh(self) -> None:
+        """Look for installed packages anew."""
+        self.__dict__.pop("_declared", None)
+        self._loaded.clear()
+
+    @cached_property
+    def _declared(self) -> dict[str, list[EntryPoint]]:
+        declared: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=self.group):
+            if entry.name in self.builtin:
+                message = "%s is ignored, because trajtrainer has a %s of this name; the package must choose another."
+                logger.warning(message, _place(entry, self.group), self.kind)
+            else:
+                declared.setdefault(entry.name, []).append(entry)
+        return declared
+
+    def _load(self, name: str, entries: list[EntryPoint]) -> Row | PluginError:
+        if len(entries) > 1:
+            packages = " and ".join(_package(entry) for entry in entries)
+            return PluginError(
+                f"The {self.kind} {name!r} is claimed by the packages {packages}; uninstall all but one."
+            )
+        try:
+            row = entries[0].load()
+            if not isinstance(row, self._row_type):
+                raise TypeError(f"it leads to {row!r}, expected a {self._row_type.__name__}")
+        except Exception as error:
+            logger.debug("The entry point %r could not be loaded.", name, exc_info=True)
+            failure = PluginError(
+                f"{self._origin(name)} cannot be loaded: {_described(error)}. Repair, update or uninstall the package."
+            )
+            failure.__cause__ = error
+            return failure
+        return row
+
+    def _origin(self, name: str) -> str:
+        return f"The {self.kind} {name!r} of {_place(self._declared[name][0], self.group)}"
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(".")
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.module
+
+
+def _place(entry: EntryPoint, group: str) -> str:
+    return f"package {_package(entry)} (entry point {entry.name!r} = {entry.value!r} of group {group!r})"

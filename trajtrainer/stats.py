@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.plugins import Reference, Registry
 from trajtrainer.steps import Aggregation
 
 
@@ -47,7 +48,7 @@ class StatsSummary:
 
 
 class StatsWriter(ABC):
-    """Receives every summary. Users subclass this (entry point group ``trajtrainer.stats_writer``).
+    """Receives every summary. Users subclass this.
 
     With ``threaded: true`` the methods are called from the trainers' threads.
     """
@@ -65,6 +66,21 @@ class StatsWriter(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Flushes what is pending. Called once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsWriterRow:
+    """A receiver of every summary.
+
+    Attributes:
+        create: called with the run's ``RunSettings``; returns a ``StatsWriter`` or a list of them.
+    """
+
+    create: Reference
+
+
+STATS_WRITERS: Registry[StatsWriterRow] = Registry("statistics writer", "trajtrainer.stats_writers", StatsWriterRow, {})
+"""Those of installed packages; every run has all of them beside its own."""
 
 
 def _no_values() -> array[float]:

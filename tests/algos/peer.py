@@ -21,8 +21,8 @@ from trajtrainer.export.checkpoint_interop import from_peer
 from trajtrainer.export.peer_names import actor_names, critic_names
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
-from trajtrainer.settings.trainer import HYPERPARAMETERS, ScheduleType, TrainerSettings
+from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
+from trajtrainer.settings.trainer import ALGORITHMS, ScheduleType, TrainerSettings
 
 Json = dict[str, Any]
 
@@ -95,9 +95,9 @@ def trainer_settings(data: Json) -> TrainerSettings:
     trainer_type = data.get("trainer_type", "ppo")
     return TrainerSettings(
         trainer_type=trainer_type,
-        hyperparameters=HYPERPARAMETERS[trainer_type](**(hyper | schedules)),
+        hyperparameters=ALGORITHMS[trainer_type].settings(**(hyper | schedules)),
         network_settings=network_settings(data["network_settings"]),
-        reward_signals={RewardSignalType(n): _signal(n, one) for n, one in data["reward_signals"].items()},
+        reward_signals={n: _signal(n, one) for n, one in data["reward_signals"].items()},
         max_steps=data["max_steps"],
         time_horizon=data["time_horizon"],
         summary_freq=data["summary_freq"],
@@ -145,7 +145,7 @@ def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Mi
     arrays = {n.removeprefix(prefix): case.arrays[n][rows] for n in case.arrays if n.startswith(prefix)}
     memory = settings.network_settings.memory
     length = memory.sequence_length if memory else 1
-    signals = [kind.value for kind in settings.reward_signals]
+    signals = list(settings.reward_signals)
     returns = torch.tensor(np.stack([arrays[f"returns__{s}"] for s in signals]), dtype=torch.float32)
     log_probs = [arrays["continuous_log_probs"], arrays["discrete_log_probs"]]
     return minibatch_of(

@@ -39,7 +39,7 @@ def _ppo(case: Case, **changes: Any) -> PPO:
     settings = peer.with_hyperparameters(case.settings, **changes)
     hyper = settings.hyperparameters
     assert isinstance(hyper, PPOHyperparameters)
-    signals = [kind.value for kind in settings.reward_signals]
+    signals = list(settings.reward_signals)
     actor = Actor(case.spec, settings.network_settings)
     critic: Critic | SharedCritic = (
         SharedCritic(actor, signals) if hyper.shared_critic else Critic(case.spec, settings.network_settings, signals)

@@ -23,7 +23,7 @@ from trajtrainer.export.peer_layout import EXTRA
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
-from trajtrainer.settings.network import ConditioningType, EncoderType, NetworkSettings
+from trajtrainer.settings.network import ConditioningType, NetworkSettings
 from trajtrainer.spec import BehaviorSpec, ObservationKind
 
 
@@ -376,7 +376,7 @@ def test_what_checkpoints_tell(case: Case) -> None:
         shape = spec.observation_specs[sensor.index].shape
         if sensor.kind is ObservationKind.VARIABLE_LENGTH:
             assert sensor.size == shape[1]
-        elif settings.vis_encode_type is EncoderType.FULLY_CONNECTED:
+        elif settings.vis_encode_type == "fully_connected":
             assert sensor.size == np.prod(shape)
         else:
             assert sensor.size == shape[0]

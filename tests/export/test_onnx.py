@@ -27,7 +27,7 @@ from trajtrainer.export.modules import NetworkEmitter
 from trajtrainer.export.onnx import build_model, export_policy
 from trajtrainer.export.report import Support
 from trajtrainer.nn.actor import Actor
-from trajtrainer.settings.network import ConditioningType, EncoderType
+from trajtrainer.settings.network import ConditioningType
 from trajtrainer.spec import BehaviorSpec, ObservationKind, observation_kind
 
 Arrays = dict[str, NDArray[Any]]
@@ -58,10 +58,10 @@ SPECS: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
     "discrete, branches": (behavior([vector(7)], 0, (3, 2, 4)), {}),
     "hybrid, normalised, two sensors": (behavior([vector(4, "a"), vector(3, "b")], 2, (3, 2)), {"normalize": True}),
     "simple": (behavior([camera(3, 20, 24)]), {}),
-    "nature_cnn": (behavior([camera(3, 36, 40)]), {"encoder": EncoderType.NATURE_CNN}),
-    "match3": (behavior([camera(6, 8, 9)], 0, (5, 3)), {"encoder": EncoderType.MATCH3}),
-    "resnet": (behavior([camera(3, 15, 20)]), {"encoder": EncoderType.RESNET}),
-    "fully_connected": (behavior([camera(3, 4, 5)]), {"encoder": EncoderType.FULLY_CONNECTED}),
+    "nature_cnn": (behavior([camera(3, 36, 40)]), {"encoder": "nature_cnn"}),
+    "match3": (behavior([camera(6, 8, 9)], 0, (5, 3)), {"encoder": "match3"}),
+    "resnet": (behavior([camera(3, 15, 20)]), {"encoder": "resnet"}),
+    "fully_connected": (behavior([camera(3, 4, 5)]), {"encoder": "fully_connected"}),
     "two cameras and vectors": (
         behavior([camera(1, 20, 20, "a"), vector(4), camera(3, 21, 22, "b"), vector(2, "c")], 1, (3,)),
         {"normalize": True},

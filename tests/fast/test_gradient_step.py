@@ -18,7 +18,7 @@ from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic
 from trajtrainer.nn.init import seeded
-from trajtrainer.settings.network import EncoderType, NetworkSettings
+from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 
@@ -55,7 +55,7 @@ def test_other_networks() -> None:
     assert way(behavior([entities(4, 6)], 2), network()) == "side by side"
     assert way(goal, network(hidden=16), 32) == "in turn"
     assert way(goal, network(hidden=128), 32) == "side by side"
-    assert way(TINY, network(encoder=EncoderType.FULLY_CONNECTED), 32) == "in turn"
+    assert way(TINY, network(encoder="fully_connected"), 32) == "in turn"
 
 
 def test_the_choice_is_by_numbers_that_do_not_depend_on_the_machine() -> None:

@@ -42,7 +42,7 @@ from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.init import seeded
-from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
+from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 
 Numbers = dict[str, Any]  # what -> tensor, array or number
@@ -490,7 +490,7 @@ def _after(shape: tuple[str, int], ways: str) -> Numbers:
 
 def _sac(name: str, signals: int, *, stacked: bool) -> tuple[Any, Minibatch]:
     spec = SPECS[name]
-    rewards = {RewardSignalType("extrinsic"): RewardSignalSettings(), RewardSignalType("rnd"): RndSettings()}
+    rewards = {"extrinsic": RewardSignalSettings(), "rnd": RndSettings()}
     settings = TrainerSettings(
         trainer_type="sac",
         hyperparameters=SACHyperparameters(),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trajtrainer.export.peer_names import BRANCH_SIZES, actor_names, critic_names
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
-from trajtrainer.settings.network import ConditioningType, EncoderType, MemorySettings, NetworkSettings
+from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -64,7 +64,7 @@ def network_settings(described: Mapping[str, Any]) -> NetworkSettings:
         normalize=described["normalize"],
         hidden_units=described["hidden_units"],
         num_layers=described["num_layers"],
-        vis_encode_type=EncoderType(described["vis_encode_type"]),
+        vis_encode_type=described["vis_encode_type"],
         memory=None if memory is None else MemorySettings(memory["sequence_length"], memory["memory_size"]),
         goal_conditioning_type=ConditioningType(described["goal_conditioning_type"]),
     )

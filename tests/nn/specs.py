@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trajtrainer.settings.network import ConditioningType, EncoderType, MemorySettings, NetworkSettings
+from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 _NONE, _MOVES, _VARIES = (
@@ -46,7 +46,7 @@ def network(
     layers: int = 2,
     normalize: bool = False,
     memory: int | None = None,
-    encoder: EncoderType = EncoderType.SIMPLE,
+    encoder: str = "simple",
     conditioning: ConditioningType = ConditioningType.HYPER,
 ) -> NetworkSettings:
     return NetworkSettings(

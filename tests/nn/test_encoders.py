@@ -10,8 +10,8 @@ from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
-from trajtrainer.nn.encoders import SMALLEST_SIDE, visual_encoder
-from trajtrainer.settings.network import EncoderType
+from trajtrainer.nn.encoders import visual_encoder
+from trajtrainer.settings.network import ENCODERS
 from trajtrainer.spec import DimensionProperty, ObservationSpec, ObservationType
 
 
@@ -24,61 +24,61 @@ def dense_inputs(encoder: nn.Module) -> int:
 @pytest.mark.parametrize(
     ("kind", "shape", "features"),
     [
-        (EncoderType.SIMPLE, (3, 84, 84), 2592),
-        (EncoderType.NATURE_CNN, (3, 84, 84), 3136),
-        (EncoderType.RESNET, (3, 84, 84), 2592),
-        (EncoderType.MATCH3, (6, 8, 8), 2304),
-        (EncoderType.RESNET, (3, 36, 36), 288),
-        (EncoderType.FULLY_CONNECTED, (3, 4, 5), 60),
+        ("simple", (3, 84, 84), 2592),
+        ("nature_cnn", (3, 84, 84), 3136),
+        ("resnet", (3, 84, 84), 2592),
+        ("match3", (6, 8, 8), 2304),
+        ("resnet", (3, 36, 36), 288),
+        ("fully_connected", (3, 4, 5), 60),
     ],
 )
-def test_worked_sizes(kind: EncoderType, shape: tuple[int, int, int], features: int) -> None:
+def test_worked_sizes(kind: str, shape: tuple[int, int, int], features: int) -> None:
     assert dense_inputs(visual_encoder("camera", shape, kind, 16)) == features
 
 
-@pytest.mark.parametrize("kind", EncoderType)
+@pytest.mark.parametrize("kind", ENCODERS.builtin)
 @pytest.mark.parametrize("wide", [False, True])
-def test_the_smallest_picture_is_encoded(kind: EncoderType, wide: bool) -> None:
-    side = SMALLEST_SIDE[kind]
+def test_the_smallest_picture_is_encoded(kind: str, wide: bool) -> None:
+    side = ENCODERS[kind].smallest_side
     shape = (2, side, side + 7) if wide else (2, side, side)
     encoder = visual_encoder("camera", shape, kind, 16)
     assert encoder(torch.rand(4, *shape)).shape == (4, 16)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EncoderType if kind is not EncoderType.FULLY_CONNECTED])
+@pytest.mark.parametrize("kind", [kind for kind in ENCODERS.builtin if kind != "fully_connected"])
 @pytest.mark.parametrize("axis", [1, 2])
-def test_a_pixel_less_is_refused(kind: EncoderType, axis: int) -> None:
+def test_a_pixel_less_is_refused(kind: str, axis: int) -> None:
     shape = [3, 40, 40]
-    shape[axis] = SMALLEST_SIDE[kind] - 1
+    shape[axis] = ENCODERS[kind].smallest_side - 1
     with pytest.raises(UnsupportedError) as caught:
         Actor(behavior([vector(2), camera(shape[0], shape[1], shape[2], "left eye")]), network(encoder=kind))
     message = str(caught.value)
     for words in (
         "'left eye'",
         str(tuple(shape)),
-        f"{kind.value!r}",
-        f"at least {SMALLEST_SIDE[kind]}",
+        f"{kind!r}",
+        f"at least {ENCODERS[kind].smallest_side}",
         "fully_connected",
     ):
         assert words in message
     fitting = message.split("fit: ")[1]
-    for other, smallest in SMALLEST_SIDE.items():
-        assert (other.value in fitting) == (shape[axis] >= smallest)
+    for other, row in ENCODERS.builtin.items():
+        assert (other in fitting) == (shape[axis] >= row.smallest_side)
 
 
 def test_channels_last_are_suspected() -> None:
     with pytest.raises(UnsupportedError, match="Are the channels last"):
-        visual_encoder("camera", (84, 84, 3), EncoderType.SIMPLE, 16)
+        visual_encoder("camera", (84, 84, 3), "simple", 16)
 
 
 @pytest.mark.parametrize("shape", [(0, 20, 20), (3, 0, 20), (3, 20, 0)])
 def test_no_pixels(shape: tuple[int, int, int]) -> None:
     with pytest.raises(UnsupportedError, match="no pixels"):
-        visual_encoder("camera", shape, EncoderType.FULLY_CONNECTED, 16)
+        visual_encoder("camera", shape, "fully_connected", 16)
 
 
-@pytest.mark.parametrize("kind", EncoderType)
-def test_bytes_are_divided_and_left_alone(kind: EncoderType) -> None:
+@pytest.mark.parametrize("kind", ENCODERS.builtin)
+def test_bytes_are_divided_and_left_alone(kind: str) -> None:
     encoder = visual_encoder("camera", (3, 36, 36), kind, 16)
     picture = torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8)
     before = picture.clone()

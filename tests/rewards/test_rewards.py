@@ -27,7 +27,6 @@ from trajtrainer.settings.rewards import (
     CuriositySettings,
     GailSettings,
     RewardSignalSettings,
-    RewardSignalType,
     RndSettings,
 )
 from trajtrainer.settings.trainer import TrainerSettings
@@ -112,7 +111,7 @@ def test_golden_extrinsic(shared_data: Path) -> None:
     arrays = np.load(shared_data / "golden" / "rewards" / "extrinsic.npz")
     own = arrays["batch_environment_rewards"]
     packed = _packed([np.zeros((len(own), 1), np.float32)], reward=own, group_reward=arrays["batch_group_reward"])
-    signal = ExtrinsicReward(RewardSignalSettings(strength=0.7))
+    signal = ExtrinsicReward(peer_spec(), RewardSignalSettings(strength=0.7), CPU)
     np.testing.assert_array_equal(signal.evaluate(packed), arrays["rewards_ppo_sac"])
     alone = with_columns(packed, group_reward=np.zeros_like(own))
     np.testing.assert_array_equal(signal.evaluate(alone), own)
@@ -156,7 +155,7 @@ def test_encoding_size_is_the_width() -> None:
 
 
 def test_signals_keep_the_order_of_the_settings() -> None:
-    kinds = {RewardSignalType.RND: RndSettings(), RewardSignalType.EXTRINSIC: RewardSignalSettings()}
+    kinds = {"rnd": RndSettings(), "extrinsic": RewardSignalSettings()}
     signals = create_reward_signals("B", peer_spec(), TrainerSettings(reward_signals=kinds), CPU)
     assert [signal.name for signal in signals] == ["rnd", "extrinsic"]
     assert [signal.ignore_done for signal in signals] == [True, False]
@@ -165,9 +164,9 @@ def test_signals_keep_the_order_of_the_settings() -> None:
 def test_unbuilt_signals_are_refused_by_name() -> None:
     settings = TrainerSettings(
         reward_signals={
-            RewardSignalType.EXTRINSIC: RewardSignalSettings(),
-            RewardSignalType.CURIOSITY: CuriositySettings(),
-            RewardSignalType.GAIL: GailSettings(demo_path="x"),
+            "extrinsic": RewardSignalSettings(),
+            "curiosity": CuriositySettings(),
+            "gail": GailSettings(demo_path="x"),
         }
     )
     with pytest.raises(UnsupportedError, match=r"'Ball'.*'curiosity' is not built yet"):

@@ -14,6 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trajtrainer.errors import RunFolderError
+from trajtrainer.plugins import Registry
 from trajtrainer.runtime import writers
 from trajtrainer.runtime.event_file import EventFile
 from trajtrainer.runtime.writers import (
@@ -26,7 +27,8 @@ from trajtrainer.runtime.writers import (
     plugin_writers,
     summary_line,
 )
-from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.steps import Aggregation
 
 RUNS = ["ppo_continuous", "ppo_discrete_two_behaviors"]
@@ -225,24 +227,20 @@ def test_a_broken_writer_is_logged_and_left_out(caplog: pytest.LogCaptureFixture
     assert "a plugin's mistake" in caplog.text
 
 
-def test_plugins_are_made_with_the_settings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugins_are_made_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def good(settings: object) -> list[StatsWriter]:
+    def several(settings: RunSettings) -> list[StatsWriter]:
         seen.append(settings)
         return [GaugeWriter(), GaugeWriter()]
 
-    def failing(settings: object) -> StatsWriter:
-        raise KeyError("no such server")
-
-    entries = [("good", good), ("single", lambda _: Broken()), ("failing", failing), ("wrong", lambda _: 3)]
-    monkeypatch.setattr(writers, "load_entry_points", lambda group: entries)
-    made = plugin_writers("settings")
-    assert seen == ["settings"]
+    rows = {"several": StatsWriterRow(several), "single": StatsWriterRow(lambda _: Broken())}
+    monkeypatch.setattr(writers, "STATS_WRITERS", Registry("statistics writer", "nobody's", StatsWriterRow, rows))
+    settings = RunSettings()
+    made = plugin_writers(settings)
+    assert seen == [settings]
     assert len(made) == 3
     assert all(isinstance(writer, GuardedWriter) for writer in made)
-    assert "'failing' could not be made" in caplog.text
-    assert "3, which is no StatsWriter" in caplog.text
     for writer in made:
         writer.add_hyperparameters("Ball", "text")
         writer.close()

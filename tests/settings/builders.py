@@ -19,12 +19,11 @@ from trajtrainer.settings.environment import (
     MultiRangeUniformSettings,
     UniformSettings,
 )
-from trajtrainer.settings.network import ConditioningType, EncoderType, MemorySettings, NetworkSettings
+from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import (
     CuriositySettings,
     GailSettings,
     RewardSignalSettings,
-    RewardSignalType,
     RndSettings,
 )
 from trajtrainer.settings.run import CheckpointSettings, RunSettings, TorchSettings
@@ -57,7 +56,7 @@ def networks(memories: st.SearchStrategy[MemorySettings | None]) -> st.SearchStr
         normalize=booleans,
         hidden_units=counts,
         num_layers=counts,
-        vis_encode_type=st.sampled_from(EncoderType),
+        vis_encode_type=st.sampled_from(list(ENCODERS.builtin)),
         memory=memories,
         goal_conditioning_type=st.sampled_from(ConditioningType),
         deterministic=booleans,
@@ -72,12 +71,10 @@ learned: dict[str, Any] = {**signal, "learning_rate": not_negative, "encoding_si
 reward_signals = st.fixed_dictionaries(
     {},
     optional={
-        RewardSignalType.EXTRINSIC: st.builds(RewardSignalSettings, **signal),
-        RewardSignalType.CURIOSITY: st.builds(CuriositySettings, **learned),
-        RewardSignalType.GAIL: st.builds(
-            GailSettings, **learned, use_actions=booleans, use_vail=booleans, demo_path=texts
-        ),
-        RewardSignalType.RND: st.builds(RndSettings, **learned),
+        "extrinsic": st.builds(RewardSignalSettings, **signal),
+        "curiosity": st.builds(CuriositySettings, **learned),
+        "gail": st.builds(GailSettings, **learned, use_actions=booleans, use_vail=booleans, demo_path=texts),
+        "rnd": st.builds(RndSettings, **learned),
     },
 ).filter(bool)
 

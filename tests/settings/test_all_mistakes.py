@@ -71,7 +71,7 @@ def test_a_misspelt_trainer_type_and_seven_more() -> None:
         (
             "behaviors: {A: {trainer_type: soc, hyperparameters: {tau: 7}}}",
             [
-                "1: behaviors.A.trainer_type: found 'soc', expected one of ppo, sac, poca",
+                "1: behaviors.A.trainer_type: found 'soc', expected one of ppo, sac, poca; did you mean sac?",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
             ],
         ),

@@ -8,9 +8,8 @@ import pytest
 
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.problems import ConfigurationError
-from trajtrainer.settings.rewards import RewardSignalType
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, ScheduleType
+from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, SACHyperparameters, ScheduleType
 
 
 def loaded(text: str) -> RunSettings:
@@ -55,7 +54,7 @@ behaviors:
     assert sac.hyperparameters == SACHyperparameters(batch_size=32, learning_rate=0.25, tau=0.5)
     assert sac.max_steps == 70
     assert poca.trainer_type == "poca"
-    assert not isinstance(poca.hyperparameters, SACHyperparameters)
+    assert isinstance(poca.hyperparameters, POCAHyperparameters)
     assert poca.hyperparameters.beta == 0.5
 
 
@@ -81,7 +80,7 @@ behaviors:
   A: {reward_signals: {gail: {demo_path: d}}}
 """)
 
-    assert list(settings.behaviors["A"].reward_signals) == [RewardSignalType.GAIL]
+    assert list(settings.behaviors["A"].reward_signals) == ["gail"]
 
 
 def test_hyperparameters_need_no_trainer_type_when_there_are_defaults() -> None:
@@ -130,7 +129,7 @@ behaviors:
 
     assert len(caplog.records) == 3
     assert [
-        trainer.reward_signals[RewardSignalType.RND].network_settings.hidden_units
+        trainer.reward_signals["rnd"].network_settings.hidden_units
         for trainer in (settings.for_behavior(name) for name in ("A", "B", "unlisted"))
     ] == [64, 64, 64]
 

@@ -106,7 +106,7 @@ WRONG = [
     ),
     (
         behavior("trainer_type: pp"),
-        "a.yaml:4: behaviors.A.trainer_type: found 'pp', expected one of ppo, sac, poca",
+        "a.yaml:4: behaviors.A.trainer_type: found 'pp', expected one of ppo, sac, poca; did you mean ppo?",
     ),
     (
         behavior("trainer_type: 5\nhyperparameters: {anything: 5}"),
@@ -455,7 +455,7 @@ environment_parameters:
         "Parameter 'g': lesson 'a' waits for behavior 'C', which is not listed under 'behaviors'.",
     ]
     networks = {
-        signal.value: signal_settings.network_settings
+        signal: signal_settings.network_settings
         for signal, signal_settings in settings.behaviors["A"].reward_signals.items()
     }
     assert {name: network.hidden_units for name, network in networks.items()} == {

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.settings.convert import dump, load, read_file, settle
-from trajtrainer.settings.rewards import RewardSignalType
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import PPOHyperparameters
 
@@ -53,7 +52,7 @@ def row(settings: RunSettings, behavior: str) -> tuple[float, ...]:
         network.hidden_units,
         network.num_layers,
         network.normalize,
-        trainer.reward_signals[RewardSignalType.EXTRINSIC].gamma,
+        trainer.reward_signals["extrinsic"].gamma,
     )
 
 

@@ -16,11 +16,10 @@ from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.runtime.api import learn
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.problems import ConfigurationError
-from trajtrainer.settings.rewards import RewardSignalType
+from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.support import NOT_YET
-from trajtrainer.settings.trainer import HYPERPARAMETERS, SelfPlaySettings, TrainerSettings
-from trajtrainer.trainers.factory import ALGORITHMS
+from trajtrainer.settings.trainer import ALGORITHMS, SelfPlaySettings, TrainerSettings
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ROWS: dict[str, tuple[dict[str, object], str]] = {
@@ -49,22 +48,23 @@ def test_the_table_lists_what_is_refused() -> None:
 
 
 def test_every_trainer_is_built_or_listed() -> None:
-    assert {name for name in HYPERPARAMETERS if ("trainer_type", name) not in NOT_YET} == set(ALGORITHMS)
+    built = {name for name, row in ALGORITHMS.builtin.items() if row.algorithm is not None}
+    assert {name for name in ALGORITHMS.builtin if ("trainer_type", name) not in NOT_YET} == built
 
 
-@pytest.mark.parametrize("signal", RewardSignalType)
-def test_every_reward_signal_is_built_or_listed(signal: RewardSignalType) -> None:
-    parameters = {"demo_path": "a.demo"} if signal is RewardSignalType.GAIL else {}
-    settings = trainer_settings({"reward_signals": {signal.value: parameters}})
+@pytest.mark.parametrize("signal", REWARD_SIGNALS.builtin)
+def test_every_reward_signal_is_built_or_listed(signal: str) -> None:
+    parameters = {"demo_path": "a.demo"} if signal == "gail" else {}
+    settings = trainer_settings({"reward_signals": {signal: parameters}})
 
     def create() -> list[str]:
         return [each.name for each in create_reward_signals("B", behavior([vector(3)]), settings, torch.device("cpu"))]
 
-    if ("reward_signals", signal.value) in NOT_YET:
+    if ("reward_signals", signal) in NOT_YET:
         with pytest.raises(UnsupportedError):
             create()
     else:
-        assert create() == [signal.value]
+        assert create() == [signal]
 
 
 @pytest.mark.parametrize("command", ["config", "learn"])

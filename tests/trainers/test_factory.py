@@ -7,7 +7,7 @@ from attrs import evolve
 
 from tests.trainers.rig import Rig
 from trajtrainer.errors import UnsupportedError
-from trajtrainer.settings.rewards import CuriositySettings, RewardSignalType
+from trajtrainer.settings.rewards import CuriositySettings
 from trajtrainer.settings.trainer import (
     BehavioralCloningSettings,
     POCAHyperparameters,
@@ -28,7 +28,7 @@ def test_ppo_and_sac_are_supported() -> None:
 def test_everything_missing_is_named_at_once() -> None:
     curious = evolve(
         TrainerSettings(),
-        reward_signals={RewardSignalType.CURIOSITY: CuriositySettings()},
+        reward_signals={"curiosity": CuriositySettings()},
         behavioral_cloning=BehavioralCloningSettings(demo_path="x"),
         self_play=SelfPlaySettings(),
     )

@@ -20,7 +20,7 @@ from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.checkpoint_interop import from_peer, to_peer
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
+from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.steps import WORKER_SHIFT, LongArray
 
@@ -41,10 +41,10 @@ def _settings(**changes: Any) -> TrainerSettings:
     return evolve(settings, **changes)
 
 
-def _two_signals() -> dict[RewardSignalType, RewardSignalSettings]:
+def _two_signals() -> dict[str, RewardSignalSettings]:
     return {
-        RewardSignalType.EXTRINSIC: RewardSignalSettings(gamma=0.9, strength=0.5),
-        RewardSignalType.RND: RndSettings(strength=0.1, network_settings=SMALL),
+        "extrinsic": RewardSignalSettings(gamma=0.9, strength=0.5),
+        "rnd": RndSettings(strength=0.1, network_settings=SMALL),
     }
 
 
@@ -162,8 +162,8 @@ def test_the_value_networks_have_the_actors_normaliser() -> None:
 
 def test_a_terminated_step_has_no_future_and_an_interrupted_one_has() -> None:
     signals = {
-        RewardSignalType.EXTRINSIC: RewardSignalSettings(gamma=0.9),
-        RewardSignalType.RND: RndSettings(gamma=0.8, strength=0.1, network_settings=SMALL),
+        "extrinsic": RewardSignalSettings(gamma=0.9),
+        "rnd": RndSettings(gamma=0.8, strength=0.1, network_settings=SMALL),
     }
     rig = OffPolicyRig(_settings(reward_signals=signals))
     rig.put(Trajectory(2, ended=True), Trajectory(2, ended=True, interrupted=True), Trajectory(2))

@@ -19,7 +19,7 @@ from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.checkpoint_interop import from_peer, to_peer
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings, RewardSignalType, RndSettings
+from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
 from trajtrainer.steps import Aggregation, agent_ids
 
@@ -35,10 +35,10 @@ def _settings(**changes: Any) -> TrainerSettings:
     return evolve(settings, **changes)
 
 
-def _two_signals() -> dict[RewardSignalType, RewardSignalSettings]:
+def _two_signals() -> dict[str, RewardSignalSettings]:
     return {
-        RewardSignalType.EXTRINSIC: RewardSignalSettings(gamma=0.9, strength=0.5),
-        RewardSignalType.RND: RndSettings(strength=0.1, network_settings=SMALL),
+        "extrinsic": RewardSignalSettings(gamma=0.9, strength=0.5),
+        "rnd": RndSettings(strength=0.1, network_settings=SMALL),
     }
 
 

@@ -20,7 +20,14 @@ from trajtrainer.export.graph import GraphBuilder
 from trajtrainer.nn.attention import EntityEmbedding, ResidualSelfAttention
 from trajtrainer.nn.body import NetworkBody, ObservationEncoder
 from trajtrainer.nn.conditioning import HyperBody, HyperLayer, Mlp
-from trajtrainer.nn.encoders import ConvolutionEncoder, FullyConnectedEncoder, ResidualBlock, ResnetEncoder, ResnetStage
+from trajtrainer.nn.encoders import (
+    ConvolutionEncoder,
+    FullyConnectedEncoder,
+    PluginEncoder,
+    ResidualBlock,
+    ResnetEncoder,
+    ResnetStage,
+)
 from trajtrainer.nn.memory import Memory
 from trajtrainer.nn.normalizer import CLIP, Normalizer
 
@@ -52,6 +59,7 @@ class NetworkEmitter:
 
     def __init__(self, graph: GraphBuilder, actor: nn.Module, shapes: Sequence[Sequence[int]]) -> None:
         self.graph = graph
+        self.node = graph.node
         self._shapes = shapes
         self._names = {id(tensor): name for name, tensor in (*actor.named_parameters(), *actor.named_buffers())}
         self._sensors: dict[type[nn.Module], Callable[[Any, str], str]] = {
@@ -60,6 +68,7 @@ class NetworkEmitter:
             ConvolutionEncoder: self._convolution_encoder,
             FullyConnectedEncoder: self._fully_connected_encoder,
             ResnetEncoder: self._resnet_encoder,
+            PluginEncoder: lambda module, x: module.to_onnx(self, x),
         }
 
     def body(self, body: NetworkBody, obs: Sequence[str], memory: str | None, memory_out: str) -> str:
@@ -133,7 +142,7 @@ class NetworkEmitter:
         deviation = graph.weight(name, to_array(torch.sqrt(module.variance / module.steps)))
         return graph.clip(graph.node("Div", graph.node("Sub", x, mean), deviation), -CLIP, CLIP)
 
-    def _dense_of_picture(self, layer: nn.Linear, x: str) -> str:
+    def linear_of_picture(self, layer: nn.Linear, x: str) -> str:
         return self.linear(layer, self.graph.reshape(x, [-1, layer.in_features]))
 
     def _leaky(self, x: str) -> str:
@@ -141,28 +150,28 @@ class NetworkEmitter:
 
     def _convolution_encoder(self, module: ConvolutionEncoder, x: str) -> str:
         for convolution in module.convolutions:
-            x = self._leaky(self._convolution(convolution, x))
-        return self._leaky(self._dense_of_picture(module.dense, x))
+            x = self._leaky(self.convolution(convolution, x))
+        return self._leaky(self.linear_of_picture(module.dense, x))
 
     def _fully_connected_encoder(self, module: FullyConnectedEncoder, x: str) -> str:
-        return self._leaky(self._dense_of_picture(module.dense, x))
+        return self._leaky(self.linear_of_picture(module.dense, x))
 
     def _resnet_encoder(self, module: ResnetEncoder, x: str) -> str:
         graph = self.graph
         for stage in module.stages:
             assert isinstance(stage, ResnetStage)
-            x = self._convolution(stage.convolution, x)
+            x = self.convolution(stage.convolution, x)
             x = graph.node("MaxPool", x, kernel_shape=[3, 3], pads=[0, 0, 0, 0], strides=[2, 2])
             for block in stage.blocks:
                 assert isinstance(block, ResidualBlock)
                 x = self._residual_block(block, x)
-        return graph.node("Relu", self._dense_of_picture(module.dense, graph.silu(x)))
+        return graph.node("Relu", self.linear_of_picture(module.dense, graph.silu(x)))
 
     def _residual_block(self, module: ResidualBlock, x: str) -> str:
-        y = self._convolution(module.first, self.graph.silu(x))
-        return self.graph.node("Add", x, self._convolution(module.second, self.graph.silu(y)))
+        y = self.convolution(module.first, self.graph.silu(x))
+        return self.graph.node("Add", x, self.convolution(module.second, self.graph.silu(y)))
 
-    def _convolution(self, layer: nn.Module, x: str) -> str:
+    def convolution(self, layer: nn.Module, x: str) -> str:
         assert isinstance(layer, nn.Conv2d)
         assert layer.bias is not None
         vertical, horizontal = (int(side) for side in layer.padding)

@@ -12,7 +12,7 @@ from torch import Tensor
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.peer_layout import CRITIC, POLICY, shares_critic
 from trajtrainer.nn.attention import EMBEDDING
-from trajtrainer.settings.network import ConditioningType, EncoderType, MemorySettings, NetworkSettings
+from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.spec import ActionSpec, ObservationKind
 
 _BODY = "network_body."
@@ -146,6 +146,8 @@ def _sensor(index: int, entries: Mapping[str, Tensor], policy: Mapping[str, Tens
     if entity is not None:
         own = EMBEDDING if any(".x_self_encoder." in name for name in policy) else 0
         return SensorTrace(index, ObservationKind.VARIABLE_LENGTH, entity.shape[1] - own, 0)
+    if any(name.startswith("plugin.") for name in entries):  # an encoder of another package, with names of its own
+        return SensorTrace(index, ObservationKind.VISUAL, 0, _layers(policy)[0])
     dense = entries.get("dense.weight", entries.get("dense.0.weight"))
     if dense is None:
         raise KeyError(f"sensor {index}")
@@ -155,17 +157,17 @@ def _sensor(index: int, entries: Mapping[str, Tensor], policy: Mapping[str, Tens
     return SensorTrace(index, ObservationKind.VISUAL, channels, dense.shape[0])
 
 
-def _encoder_type(policy: Mapping[str, Tensor]) -> EncoderType:
+def _encoder_type(policy: Mapping[str, Tensor]) -> str:
     """Of the first camera; the default without one."""
     names = {name.removeprefix(_PROCESSORS).partition(".")[2] for name in policy if name.startswith(_PROCESSORS)}
     if "sequential.0.weight" in names:
-        return EncoderType.RESNET
+        return "resnet"
     if "conv_layers.4.weight" in names:
-        return EncoderType.NATURE_CNN
+        return "nature_cnn"
     if "conv_layers.0.weight" in names:
         (kernel, *_) = (value.shape[2] for name, value in policy.items() if name.endswith("conv_layers.0.weight"))
-        return EncoderType.MATCH3 if kernel == 3 else EncoderType.SIMPLE
-    return EncoderType.FULLY_CONNECTED if "dense.0.weight" in names else EncoderType.SIMPLE
+        return "match3" if kernel == 3 else "simple"
+    return "fully_connected" if "dense.0.weight" in names else "simple"
 
 
 def _trainer_type(peer: Mapping[str, Any]) -> str:

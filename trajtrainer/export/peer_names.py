@@ -31,6 +31,7 @@ _ENCODER = "observation_encoder."
 _BRANCH = re.compile(r"_discrete_distribution\.branches\.(\d+)\.(weight|bias)$")
 _BUFFER = re.compile(r"\.normalizer\.[a-z_]+$")
 _SECOND = re.compile(r"(^|\.)(network_body|_encoder)\.processors\.")
+_OF_BODY = re.compile(r"encoder\.(sensors\.\d+|attention|own)\.|layers\.(layers|plain|hyper)\.|memory\.lstm\.")
 _ATTENTION = {"query": "fc_q", "key": "fc_k", "value": "fc_v", "out": "fc_out"}
 
 
@@ -66,7 +67,9 @@ def critic_names(critic: Mapping[str, Tensor]) -> dict[str, tuple[str, ...]]:
 
 
 def reward_names(network: Mapping[str, Tensor]) -> dict[str, str]:
-    """The peer's names for a reward signal's network that is one ``NetworkBody`` (RND)."""
+    """The peer's names for a reward signal's network that is one ``NetworkBody`` (RND); others keep their own."""
+    if not all(map(_OF_BODY.match, network)):
+        return {ours: ours for ours in network}
     return {ours: f"_encoder.{theirs}" for ours, theirs in body_names(network).items()}
 
 
@@ -153,6 +156,8 @@ def _layer_name(name: str, plain: int) -> str:
 
 def _sensor_name(name: str, resnet: bool) -> str:
     parts = name.split(".")
+    if parts[0] == "plugin":
+        return name
     if parts[0] in NORMALIZER_ENTRIES:
         return f"normalizer.{NORMALIZER_ENTRIES[parts[0]]}"
     if parts[0] == "dense":

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.errors import ExportError, PluginError, UnsupportedError
 from trajtrainer.nn.init import kaiming_linear
-from trajtrainer.settings.network import EncoderType
+from trajtrainer.plugins import resolve
+from trajtrainer.settings.network import ENCODERS
 
 _DENSE_GAIN = 1.41
-# (channels, kernel, stride) of each convolution.
-_CONVOLUTIONS: dict[EncoderType, tuple[tuple[int, int, int], ...]] = {
-    EncoderType.SIMPLE: ((16, 8, 4), (32, 4, 2)),
-    EncoderType.NATURE_CNN: ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
-    EncoderType.MATCH3: ((35, 3, 1), (144, 3, 1)),
-}
 _RESNET_STAGES = (16, 32, 32)
-SMALLEST_SIDE = {
-    EncoderType.SIMPLE: 20,
-    EncoderType.NATURE_CNN: 36,
-    EncoderType.RESNET: 15,
-    EncoderType.MATCH3: 5,
-    EncoderType.FULLY_CONNECTED: 1,
-}
 
 
 def to_float(picture: Tensor) -> Tensor:
@@ -39,24 +28,42 @@ def convolved_side(side: int, kernel: int, stride: int) -> int:
 
 
 class ConvolutionEncoder(nn.Module):
-    """simple, nature_cnn and match3: convolutions and a dense layer, each followed by LeakyReLU."""
+    """Convolutions and a dense layer, each followed by LeakyReLU.
 
-    def __init__(self, shape: Sequence[int], kind: EncoderType, hidden: int) -> None:
+    Args:
+        shape: (channels, height, width).
+        size: of the output.
+        layers: (channels, kernel, stride) of each convolution.
+    """
+
+    def __init__(self, shape: Sequence[int], size: int, layers: Sequence[tuple[int, int, int]]) -> None:
         super().__init__()
         channels, height, width = shape
         convolutions = []
-        for out, kernel, stride in _CONVOLUTIONS[kind]:
+        for out, kernel, stride in layers:
             convolutions.append(nn.Conv2d(channels, out, kernel, stride))
             channels = out
             height, width = convolved_side(height, kernel, stride), convolved_side(width, kernel, stride)
         self.convolutions = nn.ModuleList(convolutions)
-        self.dense = kaiming_linear(channels * height * width, hidden, _DENSE_GAIN)
+        self.dense = kaiming_linear(channels * height * width, size, _DENSE_GAIN)
 
     def forward(self, picture: Tensor) -> Tensor:
         x = to_float(picture)
         for convolution in self.convolutions:
             x = F.leaky_relu(convolution(x))
         return F.leaky_relu(self.dense(x.flatten(1)))
+
+
+def simple(shape: Sequence[int], size: int) -> nn.Module:
+    return ConvolutionEncoder(shape, size, ((16, 8, 4), (32, 4, 2)))
+
+
+def nature_cnn(shape: Sequence[int], size: int) -> nn.Module:
+    return ConvolutionEncoder(shape, size, ((32, 8, 4), (64, 4, 2), (64, 3, 1)))
+
+
+def match3(shape: Sequence[int], size: int) -> nn.Module:
+    return ConvolutionEncoder(shape, size, ((35, 3, 1), (144, 3, 1)))
 
 
 class ResidualBlock(nn.Module):
@@ -89,7 +96,7 @@ class ResnetStage(nn.Module):
 class ResnetEncoder(nn.Module):
     """resnet: three stages, Swish, a dense layer, ReLU."""
 
-    def __init__(self, shape: Sequence[int], hidden: int) -> None:
+    def __init__(self, shape: Sequence[int], size: int) -> None:
         super().__init__()
         channels, height, width = shape
         stages = []
@@ -97,7 +104,7 @@ class ResnetEncoder(nn.Module):
             stages.append(ResnetStage(channels, out))
             channels = out
             height, width = convolved_side(height, 3, 2), convolved_side(width, 3, 2)
-        self.dense = kaiming_linear(channels * height * width, hidden, _DENSE_GAIN)
+        self.dense = kaiming_linear(channels * height * width, size, _DENSE_GAIN)
         self.stages = nn.ModuleList(stages)
 
     def forward(self, picture: Tensor) -> Tensor:
@@ -110,48 +117,86 @@ class ResnetEncoder(nn.Module):
 class FullyConnectedEncoder(nn.Module):
     """fully_connected: a dense layer on all pixels, LeakyReLU."""
 
-    def __init__(self, shape: Sequence[int], hidden: int) -> None:
+    def __init__(self, shape: Sequence[int], size: int) -> None:
         super().__init__()
         channels, height, width = shape
-        self.dense = kaiming_linear(channels * height * width, hidden, _DENSE_GAIN)
+        self.dense = kaiming_linear(channels * height * width, size, _DENSE_GAIN)
 
     def forward(self, picture: Tensor) -> Tensor:
         return F.leaky_relu(self.dense(to_float(picture).flatten(1)))
 
 
-def visual_encoder(name: str, shape: Sequence[int], kind: EncoderType, hidden: int) -> nn.Module:
-    """The encoder for the pictures of one sensor.
+class PluginEncoder(nn.Module):
+    """An encoder that a package brings, which need not know that pictures may come as bytes.
+
+    Attributes:
+        name: ``vis_encode_type``.
+        plugin: the package's module. What it calls its entries is what the checkpoint calls them.
+    """
+
+    def __init__(self, name: str, shape: Sequence[int], size: int) -> None:
+        super().__init__()
+        self.name = name
+        row = ENCODERS[name]
+        with ENCODERS.blaming(name):
+            self.plugin: nn.Module = resolve(row.create)(tuple(shape), size)
+            weight = next(self.plugin.parameters(), torch.empty(0))
+            with torch.no_grad():
+                found = tuple(self.plugin(weight.new_zeros((1, *shape))).shape)
+            if found != (1, size):
+                raise ValueError(f"it made numbers of shape {found} of a picture, expected {(1, size)}")
+
+    def forward(self, picture: Tensor) -> Tensor:
+        return self.plugin(to_float(picture))  # type: ignore[no-any-return]
+
+    def to_onnx(self, graph: Any, picture: str) -> str:
+        """Draw it: [batch, channels, height, width] to [batch, size].
+
+        Raises:
+            ExportError: the package's module cannot draw itself.
+        """
+        try:
+            with ENCODERS.blaming(self.name):
+                result: str = self.plugin.to_onnx(graph, picture)  # type: ignore[operator]
+        except PluginError as error:
+            raise ExportError(f"{error} The module needs a method to_onnx(graph, picture).") from error
+        return result
+
+
+def visual_encoder(sensor: str, shape: Sequence[int], name: str, size: int) -> nn.Module:
+    """Return the encoder for the pictures of one sensor.
 
     Args:
-        name: of the sensor, for the error.
+        sensor: its name, for the error.
         shape: (channels, height, width).
-        kind: ``vis_encode_type``.
-        hidden: size of the output.
+        name: ``vis_encode_type``.
+        size: of the output.
 
     Raises:
         UnsupportedError: the pictures are too small for this encoder, or have no pixels.
+        PluginError: it is of a package, and fails.
     """
-    _check_size(name, tuple(shape), kind)
-    if kind is EncoderType.RESNET:
-        return ResnetEncoder(shape, hidden)
-    if kind is EncoderType.FULLY_CONNECTED:
-        return FullyConnectedEncoder(shape, hidden)
-    return ConvolutionEncoder(shape, kind, hidden)
+    _check_size(sensor, tuple(shape), name)
+    if name not in ENCODERS.builtin:
+        return PluginEncoder(name, shape, size)
+    encoder: nn.Module = resolve(ENCODERS[name].create)(shape, size)
+    return encoder
 
 
-def _check_size(name: str, shape: tuple[int, ...], kind: EncoderType) -> None:
+def _check_size(sensor: str, shape: tuple[int, ...], name: str) -> None:
     channels, height, width = shape
     side = min(height, width)
     if channels < 1 or side < 1:
         raise UnsupportedError(
-            f"Sensor {name!r} sends pictures of shape {shape} (channels, height, width), which have no pixels. "
+            f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), which have no pixels. "
             "Give the sensor a size in Unity."
         )
-    if side < SMALLEST_SIDE[kind]:
-        fitting = [other.value for other, smallest in SMALLEST_SIDE.items() if side >= smallest]
+    smallest = ENCODERS[name].smallest_side
+    if side < smallest:
+        fitting = [other for other, row in ENCODERS.builtin.items() if side >= row.smallest_side]
         hint = " Are the channels last? They must come first." if width <= 4 < channels else ""
         raise UnsupportedError(
-            f"Sensor {name!r} sends pictures of shape {shape} (channels, height, width), too small for "
-            f"vis_encode_type {kind.value!r}, which needs sides of at least {SMALLEST_SIDE[kind]}. "
+            f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), too small for "
+            f"vis_encode_type {name!r}, which needs sides of at least {smallest}. "
             f"Encoders that fit: {', '.join(fitting)}.{hint}"
         )

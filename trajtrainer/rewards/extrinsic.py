@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import torch
+
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray
 
 
 class ExtrinsicReward(RewardSignal):
     """The agent's reward plus its group's, which every trainer counts (reference 4.6)."""
 
-    def __init__(self, settings: RewardSignalSettings) -> None:
+    def __init__(self, spec: BehaviorSpec, settings: RewardSignalSettings, device: torch.device) -> None:  # noqa: ARG002
         super().__init__("extrinsic", gamma=settings.gamma, strength=settings.strength)
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.errors import RunFolderError
-from trajtrainer.plugins import STATS_WRITER_GROUP, load_entry_points
+from trajtrainer.errors import RunFolderError, TrajtrainerError
+from trajtrainer.plugins import resolve
 from trajtrainer.runtime import event_file
 from trajtrainer.runtime.event_file import EventFile
-from trajtrainer.stats import StatsSummary, StatsWriter
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.stats import STATS_WRITERS, StatsSummary, StatsWriter
 from trajtrainer.steps import Aggregation
 
 logger = logging.getLogger(__name__)
@@ -204,25 +205,28 @@ class GuardedWriter(StatsWriter):
             logger.exception("The statistics writer %r failed and is left out from here on.", self._name)
 
 
-def plugin_writers(settings: object) -> list[StatsWriter]:
-    """The writers of installed plugins (entry point group ``trajtrainer.stats_writer``).
+def plugin_writers(settings: RunSettings) -> list[StatsWriter]:
+    """Return the statistics writers of installed packages.
 
     Args:
-        settings: the run's settings, handed to each entry point. It returns a writer or a list of them.
+        settings: the run's.
 
     Returns:
-        The writers, each behind a ``GuardedWriter``. A plugin that fails is reported and left out.
+        The writers, each behind a ``GuardedWriter``. A package that fails is reported and left out.
     """
     writers: list[StatsWriter] = []
-    for name, make in load_entry_points(STATS_WRITER_GROUP):
+    for name in STATS_WRITERS:
         try:
-            made = make(settings)
-            found = list(made) if isinstance(made, (list, tuple)) else [made]
-            wrong = [item for item in found if not isinstance(item, StatsWriter)]
-            if wrong:
-                raise TypeError(f"it returned {wrong[0]!r}, which is no StatsWriter")
-        except Exception:
-            logger.exception("The statistics writer plugin %r could not be made and is left out.", name)
+            row = STATS_WRITERS[name]
+            with STATS_WRITERS.blaming(name):
+                made = resolve(row.create)(settings)
+                found = list(made) if isinstance(made, (list, tuple)) else [made]
+                wrong = [item for item in found if not isinstance(item, StatsWriter)]
+                if wrong:
+                    raise TypeError(f"it made {wrong[0]!r}, expected a StatsWriter or a list of them")
+        except TrajtrainerError as error:
+            logger.error("%s It is left out.", error)
+            logger.debug("This is why:", exc_info=True)
             continue
         writers += [GuardedWriter(name, writer) for writer in found]
     return writers

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import Attribute, frozen
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.errors import PluginError, SettingsError
+from trajtrainer.plugins import Registry
 
+Row = TypeVar("Row")
 Check = Callable[[Any, "Attribute[Any]", Any], None]
 
 
@@ -99,6 +101,30 @@ def satisfies(condition: Callable[[Any], bool], expected: str) -> Check:
     return check
 
 
+def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
+    """Return a registry's row of this name, which stands at ``path``.
+
+    Raises:
+        InvalidValueError: there is none, or the package that should bring it is broken.
+    """
+    if name not in registry:
+        expected = f"one of {', '.join(registry)}{closest(name, registry)}"
+        raise InvalidValueError(misfit(path, name, expected))
+    try:
+        return registry[name]
+    except PluginError as error:
+        raise InvalidValueError(Fault(path, str(error))) from error
+
+
+def registered(registry: Registry[Any]) -> Check:
+    """A check that a registry has a row of this name, which can be loaded."""
+
+    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        row_of(registry, value, attribute.name)
+
+    return check
+
+
 def at_least(minimum: float, unit: str = "a number") -> Check:
     """``value >= minimum``."""
     return satisfies(lambda value: value >= minimum, f"{unit} of at least {minimum}")
@@ -116,3 +142,13 @@ count: Check = at_least(1, "a whole number")
 unlimited_count: Check = at_least(-1, "a whole number")
 """For limits where -1 means that there is none."""
 fraction: Check = between(0, 1)
+
+
+def check_settings_class(cls: object, base: type[Any]) -> None:
+    """Raise if a row's settings cannot be read from YAML.
+
+    Raises:
+        TypeError: they are no class of attrs below ``base``.
+    """
+    if not isinstance(cls, type) or not issubclass(cls, base) or "__attrs_attrs__" not in vars(cls):
+        raise TypeError(f"its settings {cls!r} are no subclass of {base.__name__} that is decorated with attrs.frozen")

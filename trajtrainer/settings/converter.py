@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, get_origin
 
 import attrs
 from cattrs import Converter
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest
+from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest, row_of
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, EnvironmentSettings, Lesson, Sampler
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings, RewardSignalType
+from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.scalars import enum_member, real_number, refusal, text, truth_value, unwrapped, whole_number
 from trajtrainer.settings.structuring import (
@@ -26,29 +26,35 @@ from trajtrainer.settings.structuring import (
     list_hook,
     mapping_hook,
 )
-from trajtrainer.settings.trainer import HYPERPARAMETERS, PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import ALGORITHMS, Hyperparameters, PPOHyperparameters, TrainerSettings
 
-_RewardSignals = dict[RewardSignalType, RewardSignalSettings]
+_RewardSignals = dict[str, RewardSignalSettings]
 _Interval = tuple[float, float]
 
 
 def _trainer_hook(converter: Converter) -> Hook:
     """A behaviour: the class of its hyperparameters depends on its trainer_type."""
-    hooks = {name: class_hook(converter, TrainerSettings, hyperparameters=cls) for name, cls in HYPERPARAMETERS.items()}
+
+    @cache
+    def hook_for(hyperparameters: Any) -> Hook:
+        return class_hook(converter, TrainerSettings, hyperparameters=hyperparameters)
 
     def structure(value: Any, cls: Any) -> TrainerSettings:
         meant = as_meant(value, attrs.fields_dict(TrainerSettings))
         found = []
         if "hyperparameters" in meant and "trainer_type" not in meant:
-            message = f"these need a trainer_type beside them: {', '.join(HYPERPARAMETERS)}"
+            message = f"these need a trainer_type beside them: {', '.join(ALGORITHMS)}"
             found.append(Fault(("hyperparameters",), message))
         name = meant.get("trainer_type")
-        if not isinstance(name, str) or name not in hooks:
-            name = likeliest(HYPERPARAMETERS, meant.get("hyperparameters"))
-        if name is None:  # nobody knows what the hyperparameters may be
-            name, value = "ppo", _without(value, "hyperparameters")
+        if not isinstance(name, str) or name not in ALGORITHMS:
+            builtin = {each: row.settings for each, row in ALGORITHMS.builtin.items()}
+            name = likeliest(builtin, meant.get("hyperparameters"))
+        row = ALGORITHMS.get(name) if name is not None else None
+        if row is None:  # nobody knows what the hyperparameters may be
+            value = _without(value, "hyperparameters")
+        hyperparameters: Any = row.settings if row is not None else PPOHyperparameters
         with beside(found):
-            trainer: TrainerSettings = hooks[name](value, cls)
+            trainer: TrainerSettings = hook_for(hyperparameters)(value, cls)
         return trainer
 
     return structure
@@ -59,15 +65,16 @@ def _without(value: Any, key: str) -> Any:
 
 
 def _reward_signals_hook(converter: Converter) -> Hook:
-    def one(name: str, value: Any) -> tuple[RewardSignalType, RewardSignalSettings]:
-        known = {signal.value: signal for signal in RewardSignalType}
-        if name not in known:
-            message = f"unknown reward signal, expected one of {', '.join(known)}{closest(name, known)}"
-            meant = nearest(name, known)
+    def one(name: str, value: Any) -> tuple[str, RewardSignalSettings]:
+        if name not in REWARD_SIGNALS:
+            message = (
+                f"unknown reward signal, expected one of {', '.join(REWARD_SIGNALS)}{closest(name, REWARD_SIGNALS)}"
+            )
+            meant = nearest(name, REWARD_SIGNALS)
             with beside([Fault((), message)]):
                 if meant is not None:
                     one(meant, value)
-        return known[name], converter.structure(value, REWARD_SIGNALS[known[name]])
+        return name, converter.structure(value, row_of(REWARD_SIGNALS, name).settings)
 
     def structure(value: Any, _type: Any) -> _RewardSignals:
         if not isinstance(value, dict):
@@ -143,6 +150,7 @@ def _register_unstructuring(converter: Converter) -> None:
     """
     hook = converter.register_unstructure_hook_func
     hook(lambda cls: cls == _Interval, list)
+    hook(lambda cls: cls is Hyperparameters, converter.unstructure)  # by their own class
     hook(lambda cls: cls == _RewardSignals, partial(_reward_signals_mapping, converter))
     for name, sampler in SAMPLERS.items():
         parameters = make_dict_unstructure_fn(sampler, converter)
@@ -160,7 +168,7 @@ def _register_unstructuring(converter: Converter) -> None:
 
 
 def _reward_signals_mapping(converter: Converter, signals: _RewardSignals) -> dict[str, Any]:
-    return {signal.value: converter.unstructure(settings) for signal, settings in signals.items()}
+    return {name: converter.unstructure(settings) for name, settings in signals.items()}
 
 
 def _lesson_mapping(converter: Converter, lesson: Lesson) -> dict[str, Any]:

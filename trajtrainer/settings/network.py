@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
 from attrs import field, frozen
 
-from trajtrainer.settings.checks import count, satisfies
+from trajtrainer.plugins import Reference, Registry
+from trajtrainer.settings.checks import count, registered, satisfies
 
 
-class EncoderType(enum.Enum):
-    """``vis_encode_type``: the network that pictures go through."""
+@dataclass(frozen=True, slots=True)
+class EncoderRow:
+    """A network that pictures go through.
 
-    FULLY_CONNECTED = "fully_connected"
-    MATCH3 = "match3"
-    SIMPLE = "simple"
-    NATURE_CNN = "nature_cnn"
-    RESNET = "resnet"
+    Attributes:
+        create: called with the pictures' shape (channels, height, width) and ``hidden_units`` as ``size``; returns a
+            ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export
+            it has a method ``to_onnx(graph, picture)``, as the modules of ``trajtrainer.nn.encoders`` have.
+        smallest_side: height and width that pictures must have at least.
+    """
+
+    create: Reference
+    smallest_side: int = 1
+
+
+ENCODERS = Registry(
+    "encoder",
+    "trajtrainer.encoders",
+    EncoderRow,
+    {
+        "fully_connected": EncoderRow("trajtrainer.nn.encoders:FullyConnectedEncoder"),
+        "match3": EncoderRow("trajtrainer.nn.encoders:match3", smallest_side=5),
+        "simple": EncoderRow("trajtrainer.nn.encoders:simple", smallest_side=20),
+        "nature_cnn": EncoderRow("trajtrainer.nn.encoders:nature_cnn", smallest_side=36),
+        "resnet": EncoderRow("trajtrainer.nn.encoders:ResnetEncoder", smallest_side=15),
+    },
+)
+"""``vis_encode_type`` -> the network that pictures go through."""
 
 
 class ConditioningType(enum.Enum):
@@ -44,7 +66,7 @@ class NetworkSettings:
     normalize: bool = False
     hidden_units: int = field(default=128, validator=count)
     num_layers: int = field(default=2, validator=count)
-    vis_encode_type: EncoderType = EncoderType.SIMPLE
+    vis_encode_type: str = field(default="simple", validator=registered(ENCODERS))
     memory: MemorySettings | None = None
     goal_conditioning_type: ConditioningType = ConditioningType.HYPER
     deterministic: bool = False

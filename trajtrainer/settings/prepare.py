@@ -13,7 +13,7 @@ import attrs
 
 from trajtrainer.settings.document import Entry
 from trajtrainer.settings.problems import Place
-from trajtrainer.settings.trainer import HYPERPARAMETERS
+from trajtrainer.settings.trainer import ALGORITHMS
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,9 @@ def _with_defaults(default: Entry, own: Entry) -> Entry:
     default_type = _trainer_type(default) or Entry(_DEFAULT_TRAINER, default.place)
     default.mapping.setdefault("trainer_type", default_type)
     own_type = _trainer_type(own) or default_type
-    if own_type.content != default_type.content and own_type.content in HYPERPARAMETERS:
-        known = attrs.fields_dict(HYPERPARAMETERS[own_type.content])
+    row = ALGORITHMS.get(own_type.content)
+    if own_type.content != default_type.content and row is not None:
+        known = attrs.fields_dict(row.settings)
         hyperparameters = _mapping(default.mapping.get("hyperparameters"))
         for name in set(hyperparameters) - set(known):
             del hyperparameters[name]

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import enum
+from dataclasses import dataclass
 
 from attrs import field, frozen
 from attrs.validators import optional
 
-from trajtrainer.settings.checks import count, fraction, not_negative, satisfies
+from trajtrainer.plugins import Reference, Registry
+from trajtrainer.settings.checks import check_settings_class, count, fraction, not_negative, satisfies
 from trajtrainer.settings.network import NetworkSettings
-
-
-class RewardSignalType(enum.Enum):
-    """The keys under ``reward_signals``."""
-
-    EXTRINSIC = "extrinsic"
-    CURIOSITY = "curiosity"
-    GAIL = "gail"
-    RND = "rnd"
 
 
 @frozen
@@ -59,10 +51,32 @@ class RndSettings(RewardSignalSettings):
     encoding_size: int | None = field(default=None, validator=optional(count))
 
 
-REWARD_SIGNALS: dict[RewardSignalType, type[RewardSignalSettings]] = {
-    RewardSignalType.EXTRINSIC: RewardSignalSettings,
-    RewardSignalType.CURIOSITY: CuriositySettings,
-    RewardSignalType.GAIL: GailSettings,
-    RewardSignalType.RND: RndSettings,
-}
-"""Key under ``reward_signals`` -> the class of its settings."""
+@dataclass(frozen=True, slots=True)
+class RewardSignalRow:
+    """A source of reward.
+
+    Attributes:
+        settings: the class of what stands below its name, made by ``attrs``.
+        create: called with the ``BehaviorSpec``, these settings and the ``torch.device``; returns a ``RewardSignal``
+            of this name. None if it is not built yet.
+    """
+
+    settings: type[RewardSignalSettings]
+    create: Reference | None
+
+    def __post_init__(self) -> None:
+        check_settings_class(self.settings, RewardSignalSettings)
+
+
+REWARD_SIGNALS = Registry(
+    "reward signal",
+    "trajtrainer.reward_signals",
+    RewardSignalRow,
+    {
+        "extrinsic": RewardSignalRow(RewardSignalSettings, "trajtrainer.rewards.extrinsic:ExtrinsicReward"),
+        "curiosity": RewardSignalRow(CuriositySettings, None),
+        "gail": RewardSignalRow(GailSettings, None),
+        "rnd": RewardSignalRow(RndSettings, "trajtrainer.rewards.rnd:RndReward"),
+    },
+)
+"""Key under ``reward_signals`` -> its settings and how it is made."""

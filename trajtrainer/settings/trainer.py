@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from attrs import Factory, field, frozen
 from attrs.validators import optional
 
+from trajtrainer.plugins import Reference, Registry
 from trajtrainer.settings.checks import (
     Fault,
+    check_settings_class,
     count,
     fraction,
     misfit,
     not_negative,
     positive,
     refuse,
+    registered,
+    row_of,
     satisfies,
     unlimited_count,
 )
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings, RewardSignalType
+from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 
 
 class ScheduleType(enum.Enum):
@@ -31,12 +36,18 @@ class ScheduleType(enum.Enum):
 
 
 @frozen
-class POCAHyperparameters:
-    """Left out, the schedules of beta and epsilon are that of the learning rate."""
+class Hyperparameters:
+    """What the ``hyperparameters`` of every algorithm have."""
 
     batch_size: int = field(default=1024, validator=count)
     buffer_size: int = field(default=10240, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)
+
+
+@frozen
+class POCAHyperparameters(Hyperparameters):
+    """Left out, the schedules of beta and epsilon are that of the learning rate."""
+
     beta: float = field(default=5e-3, validator=not_negative)
     epsilon: float = field(default=0.2, validator=positive)
     lambd: float = field(default=0.95, validator=fraction)
@@ -47,12 +58,9 @@ class POCAHyperparameters:
 
 
 @frozen
-class PPOHyperparameters:
+class PPOHyperparameters(Hyperparameters):
     """Left out, the schedules of beta and epsilon are that of the learning rate."""
 
-    batch_size: int = field(default=1024, validator=count)
-    buffer_size: int = field(default=10240, validator=count)
-    learning_rate: float = field(default=3e-4, validator=not_negative)
     beta: float = field(default=5e-3, validator=not_negative)
     epsilon: float = field(default=0.2, validator=positive)
     lambd: float = field(default=0.95, validator=fraction)
@@ -66,7 +74,7 @@ class PPOHyperparameters:
 
 
 @frozen
-class SACHyperparameters:
+class SACHyperparameters(Hyperparameters):
     """Left out, ``reward_signal_steps_per_update`` is ``steps_per_update``."""
 
     # The order of the fields is that of ML-Agents' configuration.yaml.
@@ -84,14 +92,33 @@ class SACHyperparameters:
     )
 
 
-Hyperparameters = PPOHyperparameters | SACHyperparameters | POCAHyperparameters
+@dataclass(frozen=True, slots=True)
+class AlgorithmRow:
+    """A way to learn.
 
-HYPERPARAMETERS: dict[str, type[Hyperparameters]] = {
-    "ppo": PPOHyperparameters,
-    "sac": SACHyperparameters,
-    "poca": POCAHyperparameters,
-}
-"""``trainer_type`` -> the class of its ``hyperparameters``."""
+    Attributes:
+        settings: the class of the ``hyperparameters``, made by ``attrs``.
+        algorithm: the subclass of ``Algorithm``. None if it is not built yet.
+    """
+
+    settings: type[Hyperparameters]
+    algorithm: Reference | None
+
+    def __post_init__(self) -> None:
+        check_settings_class(self.settings, Hyperparameters)
+
+
+ALGORITHMS = Registry(
+    "algorithm",
+    "trajtrainer.algorithms",
+    AlgorithmRow,
+    {
+        "ppo": AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner"),
+        "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner"),
+        "poca": AlgorithmRow(POCAHyperparameters, None),
+    },
+)
+"""``trainer_type`` -> its hyperparameters and how it learns."""
 
 
 @frozen(kw_only=True)
@@ -118,12 +145,13 @@ class SelfPlaySettings:
     initial_elo: float = 1200.0
 
 
-def _extrinsic() -> dict[RewardSignalType, RewardSignalSettings]:
-    return {RewardSignalType.EXTRINSIC: RewardSignalSettings()}
+def _extrinsic() -> dict[str, RewardSignalSettings]:
+    return {"extrinsic": RewardSignalSettings()}
 
 
 def _hyperparameters(trainer: TrainerSettings) -> Hyperparameters:
-    return HYPERPARAMETERS.get(trainer.trainer_type, PPOHyperparameters)()
+    row = ALGORITHMS.get(trainer.trainer_type)
+    return row.settings() if row else PPOHyperparameters()
 
 
 @frozen
@@ -133,13 +161,11 @@ class TrainerSettings:
     With ``even_checkpoints`` the interval is always ``max_steps / keep_checkpoints``, whatever was asked for.
     """
 
-    trainer_type: str = field(
-        default="ppo", validator=satisfies(HYPERPARAMETERS.__contains__, f"one of {', '.join(HYPERPARAMETERS)}")
-    )
+    trainer_type: str = field(default="ppo", validator=registered(ALGORITHMS))
     hyperparameters: Hyperparameters = field(default=Factory(_hyperparameters, takes_self=True))
     checkpoint_interval: int = field(default=500000, validator=count)
     network_settings: NetworkSettings = field(factory=NetworkSettings)
-    reward_signals: dict[RewardSignalType, RewardSignalSettings] = field(
+    reward_signals: dict[str, RewardSignalSettings] = field(
         factory=_extrinsic, validator=satisfies(bool, "at least one reward signal")
     )
     init_path: str | None = None
@@ -160,7 +186,7 @@ class TrainerSettings:
             object.__setattr__(self, "checkpoint_interval", interval)  # frozen, but still under construction
 
     def _faults(self) -> Iterator[Fault]:
-        if not isinstance(self.hyperparameters, HYPERPARAMETERS[self.trainer_type]):
+        if not isinstance(self.hyperparameters, ALGORITHMS[self.trainer_type].settings):
             yield misfit(("hyperparameters",), self.hyperparameters, f"those of trainer_type {self.trainer_type}")
         memory = self.network_settings.memory
         if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
@@ -172,6 +198,7 @@ class TrainerSettings:
         if self.even_checkpoints and self.keep_checkpoints < 1:
             expected = "at least 1, as even_checkpoints spreads that many over the run"
             yield misfit(("keep_checkpoints",), self.keep_checkpoints, expected, ("even_checkpoints",))
-        for signal, settings in self.reward_signals.items():
-            if not isinstance(settings, REWARD_SIGNALS[signal]):
-                yield misfit(("reward_signals", signal.value), settings, f"a {REWARD_SIGNALS[signal].__name__}")
+        for name, settings in self.reward_signals.items():
+            cls = row_of(REWARD_SIGNALS, name, "reward_signals", name).settings
+            if not isinstance(settings, cls):
+                yield misfit(("reward_signals", name), settings, f"a {cls.__name__}")

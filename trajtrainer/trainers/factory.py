@@ -7,23 +7,20 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
-from trajtrainer.algos.ppo.learner import PPOLearner
-from trajtrainer.algos.sac.learner import SACLearner
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.nn.init import seeded
+from trajtrainer.plugins import resolve
 from trajtrainer.queues import PolicyQueue
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.support import unsupported
-from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
 from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.clock import Clock
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher
 from trajtrainer.trainers.trainer import Trainer
-
-ALGORITHMS: dict[str, type[Algorithm]] = {"ppo": PPOLearner, "sac": SACLearner}
 
 
 def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
@@ -46,7 +43,21 @@ def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 def max_lead(settings: TrainerSettings) -> int:
     """Return how many steps acting may be ahead of a trainer that has a thread of its own."""
-    return ALGORITHMS[settings.trainer_type].max_lead(settings)
+    return algorithm_class(settings.trainer_type).max_lead(settings)
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """Return the algorithm of this ``trainer_type``, which is built.
+
+    Raises:
+        PluginError: it is of a package, and is none.
+    """
+    with ALGORITHMS.blaming(name):
+        reference = ALGORITHMS[name].algorithm
+        found = None if reference is None else resolve(reference)
+        if not isinstance(found, type) or not issubclass(found, Algorithm):
+            raise TypeError(f"it leads to {found!r}, expected a subclass of Algorithm")
+    return found
 
 
 def create_algorithm(context: LearningContext) -> Algorithm:
@@ -54,15 +65,19 @@ def create_algorithm(context: LearningContext) -> Algorithm:
 
     Raises:
         UnsupportedError: something the settings ask for, or a sensor, is not built yet.
+        PluginError: it is of a package, and fails.
     """
     check_supported({context.behavior: context.settings})
-    algorithm = ALGORITHMS[context.settings.trainer_type]
+    name = context.settings.trainer_type
+    algorithm = algorithm_class(name)
     with seeded(context.weights_seed):
-        networks = algorithm.make_networks(context)
+        with ALGORITHMS.blaming(name):
+            networks = algorithm.make_networks(context)
         signals = create_reward_signals(context.behavior, context.spec, context.settings, context.device)
     for network in networks.values():
         network.to(context.device)
-    return algorithm(context, networks, signals)
+    with ALGORITHMS.blaming(name):
+        return algorithm(context, networks, signals)
 
 
 def create_trainer(

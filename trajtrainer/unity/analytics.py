@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
-from trajtrainer.settings.rewards import RewardSignalType
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorId
@@ -70,13 +69,13 @@ def _behavior(name: str, settings: TrainerSettings, run: RunSettings) -> Trainin
     return TrainingBehaviorInitialized(
         behavior_name=name,
         trainer_type=settings.trainer_type,
-        extrinsic_reward_enabled=RewardSignalType.EXTRINSIC in signals,
-        gail_reward_enabled=RewardSignalType.GAIL in signals,
-        curiosity_reward_enabled=RewardSignalType.CURIOSITY in signals,
-        rnd_reward_enabled=RewardSignalType.RND in signals,
+        extrinsic_reward_enabled="extrinsic" in signals,
+        gail_reward_enabled="gail" in signals,
+        curiosity_reward_enabled="curiosity" in signals,
+        rnd_reward_enabled="rnd" in signals,
         behavioral_cloning_enabled=settings.behavioral_cloning is not None,
         recurrent_enabled=network.memory is not None,
-        visual_encoder=network.vis_encode_type.value,
+        visual_encoder=network.vis_encode_type,
         num_network_layers=network.num_layers,
         num_network_hidden_units=network.hidden_units,
         trainer_threaded=settings.threaded,

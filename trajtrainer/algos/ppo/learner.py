@@ -79,7 +79,7 @@ class PPOLearner(Algorithm):
         """See ``Algorithm``: an actor, and a critic of its own body or (``shared_critic``) on the actor's."""
         hyper, network = context.settings.hyperparameters, context.settings.network_settings
         assert isinstance(hyper, PPOHyperparameters)
-        names = [kind.value for kind in context.settings.reward_signals]
+        names = list(context.settings.reward_signals)
         actor = Actor(context.spec, network)
         critic = SharedCritic(actor, names) if hyper.shared_critic else Critic(context.spec, network, names)
         return {"actor": actor, "critic": critic}

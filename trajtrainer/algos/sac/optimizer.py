@@ -29,7 +29,7 @@ def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor,
     Raises:
         UnsupportedError: a sensor that no encoder takes.
     """
-    network, names = settings.network_settings, [kind.value for kind in settings.reward_signals]
+    network, names = settings.network_settings, list(settings.reward_signals)
     continuous = int(spec.action_spec.continuous_size)
     outputs = max(1, sum(spec.action_spec.discrete_branches))
     actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)

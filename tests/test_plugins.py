@@ -1,0 +1,313 @@
+"""What other packages add: found by their entry points, named in the YAML, trained, exported, resumed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import yaml
+
+from tests import plugins
+from tests.nn.specs import behavior, camera, vector
+from tests.runtime.runs import behaviors_settings, learn, ppo
+from trajtrainer.cli.main import main
+from trajtrainer.errors import ExportError, PluginError
+from trajtrainer.export.inspect import inspect_model
+from trajtrainer.export.onnx import export_policy
+from trajtrainer.nn.actor import Actor
+from trajtrainer.plugins import resolve
+from trajtrainer.rewards.factory import create_reward_signals
+from trajtrainer.runtime.writers import plugin_writers
+from trajtrainer.settings.convert import dump, load, trainer_mapping, trainer_settings
+from trajtrainer.settings.network import ENCODERS, NetworkSettings
+from trajtrainer.settings.problems import ConfigurationError
+from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.stats import STATS_WRITERS
+
+SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Make packages visible to this process, and to those it starts: name, entry points, and their only module."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for folder in (plugins.SAMPLE, site):
+        monkeypatch.syspath_prepend(str(folder))
+    path = [str(site), str(plugins.SAMPLE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
+    def add(package: str = "", entry_points: dict[str, dict[str, str]] | None = None, **modules: str) -> None:
+        if entry_points is None:
+            plugins.declare_sample(site)
+        else:
+            plugins.declare(site, package, entry_points)
+        for name, source in modules.items():
+            (site / f"{name}.py").write_text(source, encoding="utf-8")
+        plugins.forget_all()
+
+    known = set(sys.modules)
+    plugins.forget_all()
+    yield add
+    plugins.forget_all()
+    for name in set(sys.modules) - known:
+        if name.startswith(("odd_", "trajtrainer_sample")):
+            del sys.modules[name]
+
+
+def sampled(**changes: Any) -> dict[str, Any]:
+    """Settings that use all of the sample package."""
+    return ppo(
+        1200,
+        summary_freq=400,
+        network_settings={"hidden_units": 16, "num_layers": 1, "vis_encode_type": "patches"},
+        reward_signals={"extrinsic": {}, "effort": {"gamma": 0.9, "strength": 0.1, "exponent": 1.5}},
+        **changes,
+    )
+
+
+PLAYER = ("--env=sim:VisualBall", "--env-args", "--agents", "4", "--camera", "20,20")
+
+
+def test_a_package_trains_exports_and_resumes(tmp_path: Path, install: Install) -> None:
+    install()
+    run = learn(tmp_path, behaviors_settings(VisualBall=sampled()), *PLAYER)
+    assert run.exit_code == 0, run.output
+    model = run.folder / "VisualBall.onnx"
+    assert inspect_model(model).loads
+    assert any(weight.endswith("plugin.patch.weight") for weight in weights_of(model))
+    tags = run.scalars("VisualBall")
+    assert {"Policy/Effort Reward", "Policy/Effort Value Estimate", "Losses/Effort Loss"} <= tags.keys()
+    lines = (run.folder.parent / "lines.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[:2] for line in lines] == [["VisualBall", str(step)] for step in (400, 800, 1200)]
+    saved = torch.load(run.folder / "VisualBall" / "checkpoint.pt", weights_only=True)
+    assert set(saved["Module:effort"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+    again = learn(tmp_path, behaviors_settings(VisualBall=sampled() | {"max_steps": 1800}), "--resume", *PLAYER)
+    assert again.exit_code == 0, again.output
+    assert "Resuming training from step" in again.output
+    assert "starts anew" not in again.output
+    assert "missing" not in again.output
+    assert again.status()["VisualBall"]["final_checkpoint"]["steps"] >= 1800
+
+    model.unlink()
+    assert main(["export", str(run.folder)]) == 0
+    session = onnxruntime.InferenceSession(model)
+    (action,) = session.run(["deterministic_continuous_actions"], {"obs_0": np.zeros((2, 3, 20, 20), np.float32)})
+    assert action.shape == (2, 2)
+
+
+def weights_of(model: Path) -> list[str]:
+    return [weight.name for weight in onnx.load(str(model)).graph.initializer]
+
+
+def test_its_settings_are_checked_like_all_others(install: Install) -> None:
+    install()
+    text = """behaviors:
+  A:
+    network_settings: {vis_encode_type: patchs}
+    reward_signals:
+      effort:
+        exponent: -1
+        stregth: 2
+      efort: {exponent: much}
+"""
+    with pytest.raises(ConfigurationError) as caught:
+        load(text, "a.yaml")
+    assert [str(problem) for problem in caught.value.problems] == [
+        "a.yaml:3: behaviors.A.network_settings.vis_encode_type: found 'patchs', expected one of fully_connected, "
+        "match3, simple, nature_cnn, resnet, patches; did you mean patches?",
+        "a.yaml:6: behaviors.A.reward_signals.effort.exponent: found -1.0, expected a number above 0",
+        "a.yaml:7: behaviors.A.reward_signals.effort.stregth: unknown option; did you mean strength?",
+        "a.yaml:8: behaviors.A.reward_signals.efort: unknown reward signal, expected one of extrinsic, curiosity, "
+        "gail, rnd, effort; did you mean effort?",
+        "a.yaml:8: behaviors.A.reward_signals.efort.exponent: found 'much', expected a number",
+    ]
+
+
+def test_its_settings_are_dumped_and_read_again(install: Install) -> None:
+    install()
+    run = load(yaml.safe_dump({"behaviors": {"A": sampled()}}), "a.yaml")
+    assert run.behaviors["A"].reward_signals["effort"].exponent == 1.5  # type: ignore[attr-defined]
+    assert trainer_mapping(run.behaviors["A"])["reward_signals"]["effort"]["learning_rate"] == 1e-3
+    assert load(dump(run), "b.yaml") == run
+
+
+BROKEN = {SIGNALS: {"odd": "odd_module:ROW"}, PICTURES: {"odd": "odd_module:ENCODER"}}
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("ROW = ENCODER = 3", "TypeError: it leads to 3, expected a "),
+        ("other = 3", "AttributeError: module 'odd_module' has no attribute "),
+    ],
+)
+def test_a_broken_package_is_one_message(
+    source: str, reason: str, tmp_path: Path, install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("odd-package", BROKEN, odd_module=source)
+    config = tmp_path / "a.yaml"
+    config.write_text(
+        "behaviors: {A: {reward_signals: {odd: {}}, network_settings: {vis_encode_type: odd}, max_steps: x}}"
+    )
+    assert main(["config", str(config)]) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown
+    for kind, group, value, path in (
+        ("reward signal", SIGNALS, "odd_module:ROW", "reward_signals.odd"),
+        ("encoder", PICTURES, "odd_module:ENCODER", "network_settings.vis_encode_type"),
+    ):
+        assert (
+            f"a.yaml:1: behaviors.A.{path}: The {kind} 'odd' of package odd-package 1.0 (entry point 'odd' = "
+            f"'{value}' of group '{group}') cannot be loaded: {reason}"
+        ) in shown
+    assert "max_steps: found 'x'" in shown
+
+
+def test_a_broken_package_hurts_nobody_who_does_not_use_it(
+    install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    install("odd-package", BROKEN, odd_module="1 / 0")
+    config = tmp_path / "a.yaml"
+    config.write_text("behaviors: {A: {reward_signals: {rnd: {}}}}")
+    assert main(["config", str(config)]) == 0
+    assert "odd" not in capsys.readouterr().err
+
+
+def test_a_built_in_name_is_not_taken_over(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+    install("greedy", {SIGNALS: {"rnd": "greedy_module:ROW"}}, greedy_module="1 / 0")
+    with caplog.at_level(logging.WARNING):
+        settings = trainer_settings({"reward_signals": {"rnd": {}}})
+    assert settings.reward_signals["rnd"] == REWARD_SIGNALS.builtin["rnd"].settings()
+    assert caplog.messages == [
+        "package greedy 1.0 (entry point 'rnd' = 'greedy_module:ROW' of group 'trajtrainer.reward_signals') is "
+        "ignored, because trajtrainer has a reward signal of this name; the package must choose another."
+    ]
+
+
+def test_two_packages_with_one_name(install: Install) -> None:
+    install("one", {SIGNALS: {"twin": "one_module:ROW"}})
+    install("two", {SIGNALS: {"twin": "two_module:ROW"}})
+    with pytest.raises(
+        ConfigurationError, match=r"claimed by the packages (one 1.0 and two|two 1.0 and one) 1.0; uninst"
+    ):
+        trainer_settings({"reward_signals": {"twin": {}}})
+
+
+ROWS_OF_ERRORS = """
+from trajtrainer import RewardSignalRow, RewardSignalSettings
+
+def fail(*args):
+    raise KeyError("no such thing")
+
+def wrong(*args):
+    return 3
+
+FAILING, WRONG = RewardSignalRow(RewardSignalSettings, fail), RewardSignalRow(RewardSignalSettings, wrong)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("FAILING", "KeyError: 'no such thing'"), ("WRONG", "it made 3, expected a RewardSignal of this name")],
+)
+def test_a_reward_signal_that_cannot_be_made(name: str, reason: str, install: Install) -> None:
+    install("odd-package", {SIGNALS: {"odd": f"odd_rows:{name}"}}, odd_rows=ROWS_OF_ERRORS)
+    settings = trainer_settings({"reward_signals": {"odd": {}}})
+    with pytest.raises(PluginError, match=f"'odd' of package odd-package 1.0 .* failed: .*{reason}"):
+        create_reward_signals("A", behavior([vector(2)]), settings, torch.device("cpu"))
+
+
+ENCODERS_OF_ERRORS = """
+import torch
+from torch import nn
+from trajtrainer import EncoderRow
+
+class Flat(nn.Module):
+    def __init__(self, shape, size):
+        super().__init__()
+        self.layer = nn.Linear(shape[0] * shape[1] * shape[2], size)
+
+    def forward(self, picture):
+        assert picture.dtype == torch.float32
+        return self.layer(picture.flatten(1))
+
+FAILING = EncoderRow(lambda shape, size: 1 / 0)
+NARROW = EncoderRow(lambda shape, size: Flat(shape, size - 1))
+SILENT = EncoderRow(Flat)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("FAILING", "ZeroDivisionError: division by zero"),
+        ("NARROW", r"it made numbers of shape \(1, 15\) of a picture, expected \(1, 16\)"),
+    ],
+)
+def test_an_encoder_that_cannot_be_made(name: str, reason: str, install: Install) -> None:
+    install("odd-package", {PICTURES: {"odd": f"odd_encoders:{name}"}}, odd_encoders=ENCODERS_OF_ERRORS)
+    with pytest.raises(PluginError, match=f"The encoder 'odd' of package odd-package 1.0 .* failed: .*{reason}"):
+        Actor(behavior([camera(3, 6, 6)]), NetworkSettings(hidden_units=16, vis_encode_type="odd"))
+
+
+def test_an_encoder_that_cannot_draw_itself_still_acts(install: Install, tmp_path: Path) -> None:
+    install("odd-package", {PICTURES: {"odd": "odd_encoders:SILENT"}}, odd_encoders=ENCODERS_OF_ERRORS)
+    spec = behavior([camera(3, 6, 6)])
+    actor = Actor(spec, NetworkSettings(hidden_units=16, vis_encode_type="odd"))
+    (encoder,) = actor.body.encoder.sensors
+    bright = torch.full((1, 3, 6, 6), 255, dtype=torch.uint8)
+    assert torch.equal(encoder(bright), encoder(torch.ones(1, 3, 6, 6)))
+    with pytest.raises(ExportError, match=r"'odd' of package odd-package .*to_onnx\(graph, picture\)"):
+        export_policy(actor, spec, tmp_path / "a.onnx")
+
+
+def test_statistics_writers_that_fail_are_left_out(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+    source = (
+        "from trajtrainer import StatsWriterRow as Row\nFAILING = Row(lambda settings: 1 / 0)\nWRONG = Row(lambda s: 3)"
+    )
+    rows = {"failing": "odd_writers:FAILING", "wrong": "odd_writers:WRONG", "absent": "odd_writers:ABSENT"}
+    install()
+    install("odd-package", {STATS_WRITERS.group: rows}, odd_writers=source)
+    assert len(plugin_writers(RunSettings())) == 1
+    for name, reason in (
+        ("failing", "failed: ZeroDivisionError: division by zero. It is left out."),
+        ("wrong", "failed: TypeError: it made 3, expected a StatsWriter or a list of them. It is left out."),
+        ("absent", "has no attribute 'ABSENT'. Repair, update or uninstall the package. It is left out."),
+    ):
+        (told,) = (message for message in caplog.messages if f"The statistics writer {name!r}" in message)
+        assert told.endswith(reason)
+
+
+def test_settings_of_a_row_are_of_attrs() -> None:
+    class Plain(RewardSignalSettings):
+        pass
+
+    for wrong in (Plain, NetworkSettings, 3):
+        with pytest.raises(TypeError, match=r"no subclass of RewardSignalSettings that is decorated with attrs.frozen"):
+            RewardSignalRow(wrong, "a:b")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *(row.create for row in ENCODERS.builtin.values()),
+        *(row.create for row in REWARD_SIGNALS.builtin.values() if row.create is not None),
+    ],
+)
+def test_every_built_in_reference_leads_somewhere(reference: str) -> None:
+    assert callable(resolve(reference))

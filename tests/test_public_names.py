@@ -1,0 +1,78 @@
+"""What ``trajtrainer`` offers by name, and that it costs nothing until it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trajtrainer
+from trajtrainer import errors
+
+# fmt: off
+NAMES = [
+    "__version__", "learn", "LearnResult", "BehaviorResult",
+    "TrajtrainerError", "CheckpointError", "ConfigurationError", "EnvironmentFaultError", "ExportError",
+    "InvalidDataError", "OutOfMemoryError", "PluginError", "RunFolderError", "SettingsError", "UnsupportedError",
+    "Algorithm", "AlgorithmRow", "LearningContext", "Hyperparameters", "PackedSteps", "Minibatch", "Columns", "Actor",
+    "RewardSignal", "RewardSignalRow", "RewardSignalSettings",
+    "EncoderRow", "StatsWriter", "StatsWriterRow", "StatsSummary",
+    "Environment", "EnvironmentEvent", "StepBatch", "ActionBatch",
+    "RunSettings", "TrainerSettings", "NetworkSettings",
+    "BehaviorSpec", "ObservationSpec", "ActionSpec",
+]
+# fmt: on
+
+
+def test_the_names() -> None:
+    assert sorted(trajtrainer.__all__) == sorted(NAMES)
+    assert set(NAMES) <= set(dir(trajtrainer))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
+def test_each_is_what_its_module_calls_so(name: str) -> None:
+    found = getattr(trajtrainer, name)
+    assert found.__name__ == name
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(trajtrainer.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen: dict[str, str | None] = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        seen |= {alias.name: node.module for alias in node.names}
+    assert seen.keys() == set(NAMES) - {"__version__"}
+    for name, module in seen.items():
+        assert getattr(sys.modules[str(module)], name) is getattr(trajtrainer, name)
+
+
+def test_every_error_is_there() -> None:
+    own = {name for name, each in vars(errors).items() if isinstance(each, type)}
+    assert own <= set(NAMES)
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'lern'"):
+        trajtrainer.lern  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("used", "absent"),
+    [
+        ("", {"torch", "numpy", "onnx", "attrs"}),
+        ("SettingsError TrainerSettings StatsWriter Environment", {"torch", "onnx"}),
+    ],
+)
+def test_a_name_imports_no_more_than_it_needs(used: str, absent: set[str]) -> None:
+    code = f"""
+import sys, trajtrainer
+for name in {used.split()}:
+    getattr(trajtrainer, name)
+print(*{absent} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout.split() == []
