@@ -1,4 +1,7 @@
-"""What the Editor is told about a training, for its statistics of use (reference 5.6). No names are among it."""
+"""The messages that tell the Editor about a training, for its statistics of use.
+
+No names are among it. See docs/mlagents-behavior.md#side-channels.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class RunAnalytics(TrainingAnalyticsChannel):
         self.environment_initialized(_environment(run))
 
     def announce(self, behavior_ids: Iterable[str]) -> None:
-        """Tells about those that were not told about before. Teams are one behaviour."""
+        """Tell about those that were not told about before. Teams are one behaviour."""
         for behavior_id in behavior_ids:
             name = BehaviorId.parse(behavior_id).name
             if name not in self._told:
@@ -39,7 +42,10 @@ class RunAnalytics(TrainingAnalyticsChannel):
 
 
 def _settings(run: RunSettings, name: str) -> TrainerSettings | None:
-    """As ``RunSettings.for_behavior``, which complains, and once per run is enough. None if the run ends over it."""
+    """Return the settings like ``RunSettings.for_behavior``, which complains, and once per run is enough.
+
+    None if the run ends over it.
+    """
     listed = run.behaviors.get(name, run.default_settings)
     return TrainerSettings() if listed is None and not run.behaviors_required else listed
 
@@ -57,7 +63,7 @@ def _environment(run: RunSettings) -> TrainingEnvironmentInitialized:
 
 
 def _version(package: str) -> str:
-    """Without importing it: worker processes do without torch."""
+    """Return a package's version without importing it: worker processes do without torch."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -85,7 +91,7 @@ def _behavior(name: str, settings: TrainerSettings, run: RunSettings) -> Trainin
 
 
 def _decides_lessons(name: str, run: RunSettings) -> bool:
-    """Whether any lesson ends by this behaviour's progress."""
+    """Return whether any lesson ends by this behaviour's progress."""
     return any(
         lesson.completion_criteria is not None and lesson.completion_criteria.behavior == name
         for parameter in (run.environment_parameters or {}).values()

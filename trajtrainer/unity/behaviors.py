@@ -1,4 +1,4 @@
-"""What a behaviour's messages look like, from the first agent that it sends (reference 5.5, 5.9)."""
+"""The look of a behaviour's messages, from the first agent that it sends (docs/mlagents-behavior.md#observations)."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class Sensor:
 
     @property
     def label(self) -> str:
+        """The sensor in words, for errors."""
         return f"sensor {self.spec.name!r} (observation {self.index})"
 
     @property
@@ -71,7 +72,7 @@ class Behavior:
 
 
 def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder) -> Behavior:
-    """A behaviour from its announcement and the first agent that came with it.
+    """Return a behaviour from its announcement and the first agent that came with it.
 
     Raises:
         InvalidDataError: shapes, types or action sizes that cannot be.
@@ -161,7 +162,7 @@ def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
-    """The action space, from the fields of packages before 2.0 where the new ones are empty."""
+    """Return the action space, from the fields of packages before 2.0 where the new ones are empty."""
     new = parameters.action_spec
     num_branches = max(len(new.discrete_branch_sizes), len(parameters.vector_action_size_deprecated))
     if num_branches > _MOST_BRANCHES:

@@ -50,7 +50,7 @@ _LONGEST_WAIT_S = 0.25
 
 
 class _Status(IntEnum):
-    """Of gRPC."""
+    """Status codes of gRPC."""
 
     INVALID_ARGUMENT = 3
     RESOURCE_EXHAUSTED = 8
@@ -70,7 +70,7 @@ class _Client:
         self.is_open = True
 
     def read(self, size: int) -> list[Call]:
-        """Takes up to ``size`` bytes and returns the calls that are complete. An error closes the connection."""
+        """Take up to ``size`` bytes and return the calls that are complete. An error closes the connection."""
         try:
             data = self.socket.recv(size)
             if data:
@@ -83,7 +83,7 @@ class _Client:
         return []
 
     def write(self) -> None:
-        """Sends what can be sent now. An error closes the connection."""
+        """Send what can be sent now. An error closes the connection."""
         outgoing = self.http.outgoing
         try:
             while outgoing:
@@ -94,7 +94,7 @@ class _Client:
             self.is_open = False
 
     def end_if_done(self) -> None:
-        """Tells the other side that nothing more comes, once it has everything and begins no more calls."""
+        """Tell the other side that nothing more comes, once it has everything and begins no more calls."""
         if self.http.knows_the_end and not self.http.outgoing and not self.http.is_answering:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -142,7 +142,7 @@ class Communicator:
         threading.Thread(target=self._keep, name=f"player-port-{self.port}", daemon=True).start()
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Waits for the player's next message. It must be answered before the next one can come.
+        """Wait for the player's next message. It must be answered before the next one can come.
 
         Returns:
             None after ``timeout_s`` seconds, or when ``wake`` was called.
@@ -173,12 +173,12 @@ class Communicator:
             return self._inbox.popleft()
 
     def wake(self) -> None:
-        """Makes one ``receive`` return None. For other threads, and what they have to tell."""
+        """Make one ``receive`` return None. For other threads, and what they have to tell."""
         with contextlib.suppress(OSError):  # closed in the meantime
             self._waker.send(b"\0")
 
     def answer(self, reply: bytes) -> None:
-        """Answers the message that was received last.
+        """Answer the message that was received last.
 
         Raises:
             PlayerQuitError: the connection is gone.
@@ -190,7 +190,7 @@ class Communicator:
                 raise PlayerQuitError("The player closed its connection while it waited for an answer.")
 
     def say_goodbye(self) -> None:
-        """Makes the player quit: by the answer that it waits for, or else by the answer to its next message."""
+        """Make the player quit: by the answer that it waits for, or else by the answer to its next message."""
         self._closing = True
         self.wake()  # so that the lock is free
         with self._lock:
@@ -198,7 +198,7 @@ class Communicator:
                 self._has_said_goodbye = self._reply(goodbye())
 
     def close(self) -> None:
-        """Says goodbye, frees the port and ends the thread."""
+        """Say goodbye, free the port and end the thread."""
         if self._closed.is_set():
             return
         self.say_goodbye()
@@ -216,7 +216,7 @@ class Communicator:
             self._wake_end.close()
 
     def _part_from(self, player: _Client) -> None:
-        """Lets it ask for its goodbye, and the answers arrive: closing at once could take them from it."""
+        """Let it ask for its goodbye, and the answers arrive: closing at once could take them from it."""
         deadline = time.monotonic() + _CLOSE_GRACE_S
         while (
             player.is_open
@@ -232,7 +232,7 @@ class Communicator:
         self._drop(player)
 
     def _keep(self) -> None:
-        """Serves while nobody else does, once each time it holds the lock."""
+        """Serve while nobody else does, once each time it holds the lock."""
         pause_s = _KEEPER_S
         while not self._closed.wait(pause_s):
             pause_s = _KEEPER_S
@@ -244,7 +244,7 @@ class Communicator:
                     self._lock.release()
 
     def _serve(self, timeout_s: float | None) -> bool:
-        """Waits for the player or ``wake`` until ``timeout_s`` or the strangers' next turn, and does what they ask for.
+        """Wait for the player or ``wake`` until ``timeout_s`` or the strangers' next turn, and do what they ask for.
 
         The turn comes first when it is due: whoever waits has just answered the player, which is at work then. Returns
         whether anybody has sent something.
@@ -261,7 +261,7 @@ class Communicator:
         return bool(ready) or is_busy
 
     def _serve_strangers(self) -> bool:
-        """Reads a little from every stranger and lets a new one in. Returns whether there was anything to do."""
+        """Read a little from every stranger and let a new one in. Returns whether there was anything to do."""
         begin = time.perf_counter()
         ready = self._strangers_selector.select(0.0)
         for key, _ in ready:
@@ -287,7 +287,7 @@ class Communicator:
             self._drop(self._strangers[0])
 
     def _admit(self, client: _Client) -> None:
-        """Takes a stranger for the player."""
+        """Take a stranger for the player."""
         self._strangers.remove(client)
         self._strangers_selector.unregister(client.socket)
         self._selector.register(client.socket, selectors.EVENT_READ, client)
@@ -295,7 +295,7 @@ class Communicator:
         client.http.trust()
 
     def _take(self, client: _Client, size: int) -> None:
-        """Reads what a client has sent and sends what it waits for."""
+        """Read what a client has sent and send what it waits for."""
         for call in client.read(size):
             self._exchange(client, call)
         self._send(client)
@@ -334,7 +334,7 @@ class Communicator:
             self._inbox.append(call.message)
 
     def _reply(self, message: bytes) -> bool:
-        """Sends the answer. Returns False if nobody waits for it any more."""
+        """Send the answer. Returns False if nobody waits for it any more."""
         player, stream, self._unanswered = self._player, self._unanswered, None
         if player is None or stream is None or not player.is_open or not player.http.is_waiting(stream):
             return False
@@ -343,7 +343,7 @@ class Communicator:
         return player.is_open
 
     def _refusal(self, client: _Client, call: Call) -> tuple[_Status, str] | None:
-        """Why a call is not the player's next message."""
+        """Return why a call is not the player's next message."""
         if call.method != _METHOD:
             return _Status.UNIMPLEMENTED, "There is no such method here."
         if self._player is None:

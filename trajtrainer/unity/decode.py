@@ -1,5 +1,8 @@
-"""One message of a player into columns. No Python object per agent and no Python float per number on the way,
-unless the player sends PNG or writes its messages in a form that no Unity package does."""
+"""One message of a player into columns.
+
+No Python object per agent and no Python float per number on the way, unless the player sends PNG or writes its messages
+in a form that no Unity package does.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _RECORD = 1
 
 @dataclass(slots=True)
 class DecodedMessage:
-    """What a player's message says.
+    """The content of a player's message.
 
     Attributes:
         status: of the header; anything but 200 is a goodbye.
@@ -74,7 +77,7 @@ class MessageDecoder:
         self._distinct_ids: dict[str, bytes] = {}
 
     def decode(self, data: bytes) -> DecodedMessage:
-        """Decodes a serialized ``UnityMessageProto``.
+        """Decode a serialized ``UnityMessageProto``.
 
         Raises:
             InvalidDataError: no valid message, or one that does not fit what was announced, or NaN and infinities.
@@ -180,7 +183,7 @@ def _check_entries(data: bytes) -> None:
 
 
 def _first_agent(agents: bytes, behavior_id: str) -> AgentInfoProto:
-    """The first of a serialized list of agents; the others are left alone."""
+    """Return the first of a serialized list of agents; the others are left alone."""
     first = next((field for field in fields(agents) if field.number == _RECORD), None)
     if first is None:
         raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf (no record).")
@@ -192,7 +195,7 @@ def _first_agent(agents: bytes, behavior_id: str) -> AgentInfoProto:
 
 
 def _check_numbers(batch: StepBatch, behavior: Behavior) -> None:
-    """Refuses what would spoil a network for good.
+    """Refuse what would spoil a network for good.
 
     Raises:
         InvalidObservationError: NaN or an infinity.

@@ -40,7 +40,7 @@ _HEADER = UnityMessageProto(header=HeaderProto(status=_STATUS_OK)).SerializeToSt
 
 
 def initialization(seed: int, num_areas: int) -> bytes:
-    """The answer to the player's first message (reference 5.4)."""
+    """Return the answer to the player's first message (docs/mlagents-behavior.md#handshake)."""
     return UnityMessageProto(
         header=HeaderProto(status=_STATUS_OK),
         unity_input=UnityInputProto(
@@ -57,17 +57,17 @@ def initialization(seed: int, num_areas: int) -> bytes:
 
 
 def goodbye() -> bytes:
-    """Makes the player quit, or the Editor leave play mode."""
+    """Make the player quit, or the Editor leave play mode."""
     return UnityMessageProto(header=HeaderProto(status=_STATUS_GOODBYE)).SerializeToString()
 
 
 def reset(side_channel: bytes) -> bytes:
-    """Asks the player to begin all episodes anew."""
+    """Ask the player to begin all episodes anew."""
     return _message(_COMMAND + varint(RESET) + _side_channel(side_channel))
 
 
 def step(behaviors: Iterable[bytes], side_channel: bytes) -> bytes:
-    """Asks the player to go on. ``behaviors`` are results of ``ActionEncoder.encode``."""
+    """Ask the player to go on. ``behaviors`` are results of ``ActionEncoder.encode``."""
     return _message(b"".join(behaviors) + _side_channel(side_channel))
 
 
@@ -86,7 +86,7 @@ def _field(tag: bytes, content: bytes) -> bytes:
 class ActionEncoder:
     """Writes the actions of one behaviour's agents.
 
-    An action is sent in its own fields and once more, all as floats, in the field of packages before 2.0, as the peer
+    An action is sent in its own fields and once more, all as floats, in the field of packages before 2.0, as ML-Agents
     does. Discrete actions are varints of as many bytes as the branch's largest needs, which every reader of protobuf
     takes, so that all agents' actions have the same length.
     """
@@ -109,7 +109,7 @@ class ActionEncoder:
         self._discrete += len(head)
 
     def encode(self, continuous: FloatArray, discrete: IntArray) -> bytes:
-        """An entry of the map ``agent_actions``.
+        """Return an entry of the map ``agent_actions``.
 
         Args:
             continuous: f32 [N, C].
@@ -158,7 +158,7 @@ class ActionEncoder:
 
 
 def _zeros(message: bytes, tag: bytes, size: int) -> tuple[bytes, int]:
-    """Appends a field of ``size`` zeros, none if that is 0; returns where the zeros begin, too."""
+    """Append a field of ``size`` zeros, none if that is 0; return where the zeros begin, too."""
     if size == 0:
         return message, len(message)
     message += tag + varint(size)

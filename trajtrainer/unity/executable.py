@@ -1,4 +1,7 @@
-"""What to run for ``--env``: a Unity build on this operating system, or a built-in simulation (reference 5.8)."""
+"""The command to run for ``--env``: a Unity build on this operating system, or a built-in simulation.
+
+See docs/mlagents-behavior.md#launch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _SHOWN = 8  # entries of a folder that are named
 
 
 def command(env_path: str, platform: str = sys.platform) -> list[str]:
-    """The command that starts the player, without its arguments.
+    """Return the command that starts the player, without its arguments.
 
     ``env_path`` is a build, with or without its ending, absolute or from the current folder, or ``sim:NAME`` or
     ``sim:NAME+NAME2`` for simulations of our own.
@@ -90,7 +93,7 @@ def _is_build(name: str, platform: str) -> bool:
 
 
 def _candidates(given: Path, platform: str) -> Iterator[Path]:
-    """Files that may be meant, the likeliest first."""
+    """Yield files that may be meant, the likeliest first."""
     base = _without_ending(given)
     if platform == "darwin":
         folder = base.with_name(f"{base.name}.app") / "Contents" / "MacOS"
@@ -109,7 +112,10 @@ def _candidates(given: Path, platform: str) -> Iterator[Path]:
 
 
 def _without_ending(path: Path) -> Path:
-    """Only an ending counts: a folder or a name may have ``.app`` or ``.x86`` in the middle."""
+    """Return the path without its ending.
+
+    Only an ending counts: a folder or a name may have ``.app`` or ``.x86`` in the middle.
+    """
     for ending in _ENDINGS:
         if path.name.endswith(ending) and path.name != ending:
             return path.with_name(path.name.removesuffix(ending))

@@ -1,5 +1,8 @@
-"""What goes wrong with a player. Each is our error and the peer's exception too, so that code written for
-``mlagents_envs`` catches what it always caught."""
+"""Errors of players.
+
+Each is our error and ML-Agents' exception too, so that code written for ``mlagents_envs`` catches what it always
+caught.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class PortInUseError(EnvironmentFaultError, UnityWorkerInUseException):
     """Another program listens on the worker's port."""
 
     def __init__(self, message: str) -> None:
-        # The peer's own constructor takes a worker id and makes a text of it.
+        # ML-Agents' own constructor takes a worker id and makes a text of it.
         Exception.__init__(self, message)
 
 

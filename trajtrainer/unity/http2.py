@@ -109,7 +109,7 @@ class Http2Connection:
         }
 
     def receive(self, data: bytes) -> list[Call]:
-        """Takes bytes of the other side; returns the calls that are complete with them.
+        """Take bytes of the other side; return the calls that are complete with them.
 
         Raises:
             Http2Error: see there.
@@ -141,12 +141,12 @@ class Http2Connection:
         return calls
 
     def trust(self) -> None:
-        """Lifts the limits of strangers: this is the player, whose DATA may come in the largest frames."""
+        """Lift the limits of strangers: this is the player, whose DATA may come in the largest frames."""
         self._is_stranger = False
         self.outgoing += _settings({_SETTING_FRAME_SIZE: _MAX_FRAME_SIZE})
 
     def is_waiting(self, stream: int) -> bool:
-        """Whether the other side still waits for the answer."""
+        """Return whether the other side still waits for the answer."""
         return stream in self._streams
 
     @property
@@ -155,7 +155,7 @@ class Http2Connection:
         return any(known.unsent is not None for known in self._streams.values())
 
     def answer(self, stream: int, message: bytes) -> None:
-        """Sends the answer to a call; what the other side is not ready to take waits until it is.
+        """Send the answer to a call; what the other side is not ready to take waits until it is.
 
         A call that was taken back has no answer (RFC 9113, 5.1).
         """
@@ -168,14 +168,14 @@ class Http2Connection:
         self._send(stream)
 
     def refuse(self, stream: int, status: int, reason: str) -> None:
-        """Ends a call with a status of gRPC other than 0, if it has not been taken back."""
+        """End a call with a status of gRPC other than 0, if it has not been taken back."""
         if self._streams.pop(stream, None) is None:
             return
         block = _ANSWER_HEADERS + _literal("grpc-status", str(status)) + _literal("grpc-message", quote(reason, " "))
         self.outgoing += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, block)
 
     def go_away(self) -> None:
-        """Tells the other side to begin no more calls.
+        """Tell the other side to begin no more calls.
 
         Calls that are under way already are not lost: the last one that counts is left open, and the answer to a ping
         tells when no more can come (RFC 9113, 6.8).
@@ -184,7 +184,7 @@ class Http2Connection:
         self.outgoing += _frame(_PING, 0, 0, _FAREWELL)
 
     def _read_frames(self, view: memoryview, start: int) -> tuple[list[Call], int]:
-        """The calls that the frames from ``start`` complete, and where the first incomplete frame begins."""
+        """Return the calls that the frames from ``start`` complete, and where the first incomplete frame begins."""
         calls = []
         size = len(view)
         while size - start >= _HEAD_SIZE:
@@ -248,7 +248,10 @@ class Http2Connection:
         return self._complete(stream) if flags & _END_STREAM else None
 
     def _method(self, block: bytes) -> str:
-        """The path in a block of headers. They are the same with every call of a player, so the last are remembered."""
+        """Return the path in a block of headers.
+
+        They are the same with every call of a player, so the last are remembered.
+        """
         known = self._methods.get(block)
         if known is not None:
             return known
@@ -281,7 +284,7 @@ class Http2Connection:
         return self._complete(stream) if flags & _END_STREAM else None
 
     def _complete(self, stream: int, content: memoryview | None = None) -> Call | None:
-        """The other side has sent the whole call: one message, as it is or in ``body``."""
+        """Handle the end of a call that the other side has sent whole: one message, as it is or in ``body``."""
         known = self._streams[stream]
         if content is None:
             content, known.body = memoryview(known.body), bytearray()
@@ -293,7 +296,7 @@ class Http2Connection:
         return Call(stream, known.method, bytes(content[_MESSAGE_HEAD_SIZE:]))
 
     def _count(self, size: int) -> None:
-        """Lets the other side go on sending. Each call has a window as large as a message can be."""
+        """Let the other side go on sending. Each call has a window as large as a message can be."""
         self._received += size
         if self._received > MAX_WINDOW // 2:
             self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._received))
@@ -349,7 +352,7 @@ class Http2Connection:
             self._send(stream)
 
     def _send(self, stream: int) -> None:
-        """As much of an answer as both windows allow, and the end of the call after the last of it."""
+        """Send as much of an answer as both windows allow, and the end of the call after the last of it."""
         known = self._streams[stream]
         assert known.unsent is not None
         while known.unsent:
@@ -373,13 +376,16 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> b
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header that looks nothing up and leaves no trace in the table (RFC 7541, 6.2.2); at most 126 bytes each."""
+    """Return a header that looks nothing up and leaves no trace in the table (RFC 7541, 6.2.2).
+
+    At most 126 bytes each.
+    """
     encoded, content = name.encode(), value.encode()[:126]
     return b"\x00" + bytes([len(encoded)]) + encoded + bytes([len(content)]) + content
 
 
 def _only_looks_up(block: bytes) -> bool:
-    """Whether a block of headers consists of one-byte references, which change nothing (RFC 7541, 6.1)."""
+    """Return whether a block of headers consists of one-byte references, which change nothing (RFC 7541, 6.1)."""
     return bool(block) and min(block) > 0x80 and max(block) < 0xFF
 
 
@@ -397,7 +403,10 @@ def _settings(settings: dict[int, int]) -> bytes:
 
 
 def _opening() -> bytes:
-    """What a server sends first: its settings, and a window for the connection as large as those of the streams."""
+    """Return what a server sends first.
+
+    Its settings, and a window for the connection as large as those of the streams.
+    """
     settings = {
         _SETTING_MAX_STREAMS: _MAX_CALLS,
         _SETTING_WINDOW: MAX_WINDOW,

@@ -1,4 +1,4 @@
-"""Starts a player's process, notices its end at once and never leaves it behind (reference 5.7, 5.8).
+"""Starts a player's process, notices its end at once and never leaves it behind (docs/mlagents-behavior.md#launch).
 
 A player ends by itself when its connection to the trainer breaks, unless it hangs or has not connected yet. For those
 cases, on POSIX systems, a guard stands beside each player: a shell that waits for the end of a pipe which this process
@@ -54,7 +54,7 @@ def player_arguments(
     log_folder: str | None = None,
     additional_args: Sequence[str] = (),
 ) -> list[str]:
-    """What every player gets after its own name. ``no_graphics_monitor`` leaves only worker 0 its window."""
+    """Return what every player gets after its own name. ``no_graphics_monitor`` leaves only worker 0 its window."""
     arguments = []
     if no_graphics or (no_graphics_monitor and worker_id != 0):
         arguments += ["-nographics", "-batchmode"]
@@ -70,7 +70,7 @@ def own_log(folder: str, worker_id: int) -> Path:
 
 
 def log_file(arguments: Sequence[str]) -> Path | None:
-    """Where a player with these arguments writes its log; None if it is not known."""
+    """Return where a player with these arguments writes its log; None if it is not known."""
     for argument, value in itertools.pairwise(arguments):
         if argument.lower() == _LOG_FILE_ARGUMENT and value != "-":
             return Path(value)
@@ -138,18 +138,20 @@ class PlayerProcess:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
+        """Whether the process has ended."""
         return self._ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for its end. Returns whether it has ended."""
+        """Wait for its end. Returns whether it has ended."""
         return self._ended.wait(timeout_s)
 
     def describe_end(self) -> str:
-        """How it ended: a return code or the name of a signal."""
+        """Return how it ended: a return code or the name of a signal."""
         code = self._process.returncode
         if code is None:
             return "is still running"
@@ -178,7 +180,7 @@ class PlayerProcess:
         return "\n  ".join([f"The end of its log {self.log_file}:", *lines])
 
     def stop(self, grace_s: float) -> None:
-        """Waits ``grace_s`` seconds for the player to end by itself, then ends it. Returns when it is gone."""
+        """Wait ``grace_s`` seconds for the player to end by itself, then end it. Returns when it is gone."""
         if self._ended.wait(grace_s):
             return
         if grace_s > 0:
@@ -193,7 +195,7 @@ class PlayerProcess:
         self._ended.wait(_TERMINATE_GRACE_S)
 
     def kill(self) -> None:
-        """Ends the player at once and does not wait for it. Takes no lock, so signal handlers may call it."""
+        """End the player at once and do not wait for it. Takes no lock, so signal handlers may call it."""
         if self.has_ended:
             return
         if sys.platform != "win32":
@@ -204,7 +206,7 @@ class PlayerProcess:
             self._process.kill()
 
     def _listen(self) -> None:
-        """Keeps the end of the standard error output; unread, a full pipe would stop the player."""
+        """Keep the end of the standard error output; unread, a full pipe would stop the player."""
         stream = self._process.stderr
         assert stream is not None
         with stream:
@@ -225,13 +227,13 @@ class PlayerProcess:
     if sys.platform != "win32":
 
         def _signal(self, number: int) -> None:
-            """To the player and whatever it has started: its process group, which is its own."""
+            """Send a signal to the player and whatever it has started: its process group, which is its own."""
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
 
 def _without_noise(lines: list[str]) -> list[str]:
-    """Drops what Unity writes at every end."""
+    """Drop what Unity writes at every end."""
     if _REPORT_AT_THE_END in lines:
         lines = lines[: lines.index(_REPORT_AT_THE_END)]
     return [line for line in lines if line.strip() and not line.lstrip().startswith(_NOISE)]

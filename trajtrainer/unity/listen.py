@@ -15,8 +15,10 @@ _BACKLOG = 16
 
 
 def listen(address: str, port: int) -> list[socket.socket]:
-    """Listens on a port of an address. On the loopback, on its IPv6 address as well where there is one, because players
-    connect to "localhost", which some machines take for ::1 first.
+    """Listen on a port of an address.
+
+    On the loopback, on its IPv6 address as well where there is one, because players connect to "localhost", which some
+    machines take for ::1 first.
 
     Args:
         address: a name or number of this machine.

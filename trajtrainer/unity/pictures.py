@@ -1,4 +1,7 @@
-"""Pictures that come as PNG files, one or several back to back, with a mapping of their channels (reference 5.9)."""
+"""Pictures that come as PNG files, one or several back to back, with a mapping of their channels.
+
+See docs/mlagents-behavior.md#observations.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class PictureError(ValueError):
 
 
 def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture:
-    """Decodes one observation.
+    """Decode one observation.
 
     Args:
         data: PNG files back to back.
@@ -67,14 +70,14 @@ def _mapped(pixels: NDArray[np.uint8], mapping: list[int], channels: int) -> Pic
 
 
 def _mean(pixels: NDArray[np.uint8], sources: Sequence[int]) -> NDArray[np.float32]:
-    """The mean of some channels of u8 [H, W, *] as f32 [H, W] in 0..1, rounded as the peer rounds it."""
+    """Return the mean of some channels of u8 [H, W, *] as f32 [H, W] in 0..1, rounded as ML-Agents rounds it."""
     scaled = pixels[:, :, list(sources)].astype(np.float32) / np.float32(255.0)
     mean: NDArray[np.float32] = scaled.mean(axis=2, dtype=np.float32)
     return mean
 
 
 def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
-    """u8 [H, W, channels of the file]."""
+    """Return u8 [H, W, channels of the file]."""
     found_width, found_height = _SIZE.unpack_from(file, len(_SIGNATURE) + _CHUNK.size)
     if (found_height, found_width) != (height, width):
         # Before decoding: a few bytes of PNG can claim a picture that fills the memory.
@@ -89,7 +92,7 @@ def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
 
 
 def _split(data: bytes) -> Iterator[bytes]:
-    """The PNG files in ``data``, found by walking their chunks: the signature may also occur inside of one."""
+    """Yield the PNG files in ``data``, found by walking their chunks: the signature may also occur inside of one."""
     begin = 0
     while begin < len(data) or begin == 0:
         if data[begin : begin + len(_SIGNATURE)] != _SIGNATURE:

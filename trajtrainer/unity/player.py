@@ -25,7 +25,7 @@ _LOCAL_ID = 0xFFFFFFFF
 
 
 class UnityPlayer(PlayerSession, BaseEnv):
-    """Takes the arguments of ``PlayerSession`` and has the methods of the peer's ``UnityEnvironment``.
+    """Takes the arguments of ``PlayerSession`` and has the methods of ML-Agents' ``UnityEnvironment``.
 
     Pictures are (channels, height, width) whatever the package's version.
 
@@ -46,14 +46,14 @@ class UnityPlayer(PlayerSession, BaseEnv):
         return specs
 
     def reset(self) -> None:
-        """Begins all episodes anew and waits for the first observations. Raises what ``poll`` raises."""
+        """Begin all episodes anew and wait for the first observations. Raises what ``poll`` raises."""
         self._actions: dict[str, ActionTuple] = {}
         self.start_reset()
         self.receive()
         self._has_been_reset = True
 
     def step(self) -> None:
-        """Sends the actions that have been set, zeros for others, and waits for the next observations.
+        """Send the actions that have been set, zeros for others, and wait for the next observations.
 
         The first step is a reset. Raises what ``poll`` raises.
         """
@@ -65,7 +65,7 @@ class UnityPlayer(PlayerSession, BaseEnv):
         self.receive()
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """The agents of the last message that ask for a decision, and those whose episode ended.
+        """Return the agents of the last message that ask for a decision, and those whose episode ended.
 
         Raises:
             ActionError: there is no such behaviour.
@@ -77,7 +77,7 @@ class UnityPlayer(PlayerSession, BaseEnv):
         return _decision_steps(batch, spec), _terminal_steps(batch)
 
     def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
-        """Sets the actions of all agents that ask for a decision, in their order.
+        """Set the actions of all agents that ask for a decision, in their order.
 
         Raises:
             ActionError: there is no such behaviour.
@@ -89,7 +89,7 @@ class UnityPlayer(PlayerSession, BaseEnv):
             self._actions[behavior_name] = spec.action_spec._validate_action(action, count, behavior_name)
 
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: ActionTuple) -> None:
-        """Sets the action of one agent; those of others stay, zeros at first.
+        """Set the action of one agent; those of others stay, zeros at first.
 
         Raises:
             ActionError: there is no such behaviour.
@@ -126,7 +126,7 @@ class UnityPlayer(PlayerSession, BaseEnv):
 
 
 def _observations(batch: StepBatch, rows: slice) -> list[NDArray[Any]]:
-    """As the peer has them: f32, pictures in 0..1."""
+    """Return observations as ML-Agents has them: f32, pictures in 0..1."""
     found: list[NDArray[Any]] = [column[rows] for column in batch.obs]
     return [column / np.float32(255.0) if column.dtype == np.uint8 else column for column in found]
 

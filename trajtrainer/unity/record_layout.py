@@ -43,7 +43,7 @@ class UnusualRecordError(Exception):
 
 
 class Varint(NamedTuple):
-    """Where a whole number stands. ``size`` 0: left out, so the number is 0."""
+    """The place of a whole number. ``size`` 0: left out, so the number is 0."""
 
     offset: int
     size: int
@@ -73,7 +73,7 @@ class ObservationBlock(NamedTuple):
 
     @classmethod
     def of(cls, observations: Iterable[ObservationProto]) -> ObservationBlock:
-        """The block of an agent whose observations are all uncompressed."""
+        """Return the block of an agent whose observations are all uncompressed."""
         template, mask, floats = b"", b"", []
         for observation in observations:
             size = 4 * len(observation.float_data.data)
@@ -124,10 +124,11 @@ class RecordLayout:
 
     @property
     def head_is_all(self) -> bool:
+        """Whether the fixed bytes are the whole record."""
         return self.head_size == self.size
 
     def run_length(self, data: bytes, position: int) -> int:
-        """How many records of this layout follow one another from ``position`` on."""
+        """Return how many records of this layout follow one another from ``position`` on."""
         available = (len(data) - position) // self.size
         count, step = 0, _FIRST_STEP
         while count < available:
@@ -141,7 +142,7 @@ class RecordLayout:
         return count
 
     def _same(self, data: bytes, position: int, count: int) -> int:
-        """How many of the next ``count`` records are of this layout."""
+        """Return how many of the next ``count`` records are of this layout."""
         for segment in self.segments:
             shape, strides = (count, segment.size), (self.size, 1)
             found: NDArray[np.uint8] = np.ndarray(shape, np.uint8, data, position + segment.offset, strides)
@@ -152,7 +153,7 @@ class RecordLayout:
 
 
 def read_layout(data: bytes, position: int, block: ObservationBlock, mask_size: int) -> RecordLayout:
-    """Finds the layout of the record at ``position``.
+    """Find the layout of the record at ``position``.
 
     Raises:
         UnusualRecordError: the record is cut off, or not in the usual form: known fields in ascending order, each once,
@@ -212,7 +213,7 @@ class _Reader:
             raise UnusualRecordError
 
     def _advance(self, count: int, mask: int) -> int:
-        """Steps over ``count`` bytes of which the bits of ``mask`` are fixed; returns where they begin."""
+        """Step over ``count`` bytes of which the bits of ``mask`` are fixed and return where they begin."""
         begin = self._at
         self._mask += bytes([mask]) * count
         self._at += count
@@ -271,7 +272,7 @@ class _Reader:
 
 
 def _segments(template: bytes, mask: bytes) -> Iterator[Segment]:
-    """Splits the record at its long values."""
+    """Split the record at its long values."""
     fixed = np.flatnonzero(np.frombuffer(mask, np.uint8))
     for part in np.split(fixed, np.flatnonzero(np.diff(fixed) > _LONGEST_GAP) + 1):
         begin, end = int(part[0]), int(part[-1]) + 1
@@ -279,7 +280,7 @@ def _segments(template: bytes, mask: bytes) -> Iterator[Segment]:
 
 
 def varint(value: int) -> bytes:
-    """A number of 0 and more as protobuf's base 128."""
+    """Return a number of 0 and more as protobuf's base 128."""
     encoded = bytearray()
     while value >= _CONTINUED:
         encoded.append(value % _CONTINUED | _CONTINUED)

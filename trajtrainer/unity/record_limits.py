@@ -1,4 +1,7 @@
-"""How many agents of a message are read at all. Games stay far below; rubbish of two bytes per record does not."""
+"""The limit of agents of a message that are read at all.
+
+Games stay far below; rubbish of two bytes per record does not.
+"""
 
 from __future__ import annotations
 

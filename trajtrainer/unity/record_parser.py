@@ -20,7 +20,7 @@ from trajtrainer.unity.record_limits import check_records
 
 
 def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
-    """Reads a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are the player's own.
+    """Read a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are the player's own.
 
     Raises:
         InvalidDataError: not protobuf, or observations or masks that do not fit what the behaviour announced.
@@ -77,7 +77,7 @@ def _read_mask(agent: columnar_pb2.AgentInfo, row: NDArray[np.bool_], behavior: 
 
 
 def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, behavior: Behavior) -> ObservationArray:
-    """[N, *O] of the sensor's own type."""
+    """Return [N, *O] of the sensor's own type."""
     found: list[NDArray[Any]] = []
     for agent in agents:
         try:

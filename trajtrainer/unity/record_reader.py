@@ -46,7 +46,10 @@ class _Rows:
     rows: slice | NDArray[np.int64]
 
     def column(self, data: bytes, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """What stands at ``offset`` of each record: [count, *shape], a view where the records follow one another."""
+        """Return what stands at ``offset`` of each record.
+
+        [count, *shape], a view where the records follow one another.
+        """
         inner = _strides(shape, dtype) if len(shape) > 1 else (dtype.itemsize,) * len(shape)
         if self.starts is None:
             return np.ndarray((self.count, *shape), dtype, data, self.first + offset, (self.layout.size, *inner))
@@ -55,7 +58,7 @@ class _Rows:
         return windows[self.starts]
 
     def hold(self, data: bytes) -> bool:
-        """Whether in ``data``, too, records of this layout stand at these places."""
+        """Return whether in ``data``, too, records of this layout stand at these places."""
         for segment in self.layout.segments:
             found = self.column(data, segment.offset, (segment.size,), _BYTE)
             if (found & segment.mask).tobytes() != segment.template * self.count:
@@ -74,7 +77,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """Which records stand where in a message. ``interrupted`` is bool [T]."""
+    """The places of records in a message. ``interrupted`` is bool [T]."""
 
     parts: tuple[_Rows, ...]
     size: int
@@ -82,7 +85,7 @@ class _Pattern:
 
 
 def _strides(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[int, ...]:
-    """Of an array of ``shape`` without gaps."""
+    """Return the strides of an array of ``shape`` without gaps."""
     return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -97,7 +100,7 @@ class _Run:
 
 
 class _Head(NamedTuple):
-    """What the first bytes of a record must be for it to be taken for one of a layout."""
+    """The first bytes that a record must have to be taken for one of a layout."""
 
     kind: int
     record_size: int
@@ -117,7 +120,7 @@ class RecordReader:
         self._patterns: dict[int, _Pattern] = {}
 
     def read(self, data: bytes) -> StepBatch:
-        """Reads a serialized ``ListAgentInfoProto``. Agent ids are the player's own.
+        """Read a serialized ``ListAgentInfoProto``. Agent ids are the player's own.
 
         Raises:
             UnusualRecordError: at least one record is not in the usual form.
@@ -134,7 +137,7 @@ class RecordReader:
         return self._columns(data, pattern)
 
     def _count_off(self, data: bytes) -> list[_Run]:
-        """Which records follow one another, as far as their first bytes tell."""
+        """Return which records follow one another, as far as their first bytes tell."""
         runs: list[_Run] = []
         run = None
         position, end = 0, len(data)
@@ -160,7 +163,7 @@ class RecordReader:
         return runs
 
     def _learn(self, data: bytes, position: int) -> tuple[int, int]:
-        """Adds the layout of a record; returns its number and the record's size."""
+        """Add the layout of a record; return its number and the record's size."""
         if len(self._layouts) == _MOST_LAYOUTS:
             raise UnusualRecordError
         layout = read_layout(data, position, self._block, self._behavior.mask_size)
@@ -171,7 +174,7 @@ class RecordReader:
         return kind, layout.size
 
     def _pattern(self, runs: list[_Run]) -> _Pattern:
-        """Gives every record its row: terminal ones first, each sort in the order of the message."""
+        """Give every record its row: terminal ones first, each sort in the order of the message."""
         check_count(sum(run.count for run in runs), f"Behaviour {self._behavior.id!r}")
         num_terminal = sum(run.count for run in runs if self._layouts[run.kind].done)
         interrupted = np.zeros(num_terminal, np.bool_)

@@ -39,7 +39,7 @@ _MODULES = (
 
 
 def register() -> None:
-    """Registers the module under every name that has not been imported yet. Calling it again changes nothing."""
+    """Register the module under every name that has not been imported yet. Calling it again changes nothing."""
     for module in _MODULES:
         name = f"{module}_pb2"
         registered = sys.modules.setdefault(f"{communicator_objects.__name__}.{name}", communicator_pb2)

@@ -1,4 +1,6 @@
-"""A session with one player, from its launch to its end: columns out of it and into it (reference 5.4 to 5.7).
+"""A session with one player, from its launch to its end: columns out of it and into it.
+
+See docs/mlagents-behavior.md#wire.
 
 Sending and receiving are apart. ``start_reset`` and ``send_actions`` let the player go on and return at once; ``poll``
 and ``receive`` wait for what it sends next. So several players can be at work while the trainer decides for others.
@@ -45,8 +47,9 @@ _ADVICE_ANSWER = (
 class PlayerSession:
     """One player and its connection.
 
-    The constructor returns when the player has connected and waits for its first reset. The arguments are those of the
-    peer's ``UnityEnvironment`` (reference 5.11), and ``listen_address`` and ``busy_wait`` (see ``Communicator``).
+    The constructor returns when the player has connected and waits for its first reset. The arguments are those of
+    ML-Agents' ``UnityEnvironment`` (docs/mlagents-behavior.md#python-api), and ``listen_address`` and
+    ``busy_wait`` (see ``Communicator``).
 
     Args:
         file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
@@ -140,15 +143,16 @@ class PlayerSession:
 
     @property
     def port(self) -> int:
+        """The port on which the player is waited for."""
         return self._communicator.port
 
     @property
     def process_id(self) -> int | None:
-        """Of the player; None if it is the Editor."""
+        """The process id of the player; None if it is the Editor."""
         return self._process.pid if self._process is not None else None
 
     def start_reset(self) -> None:
-        """Tells the player to begin all episodes anew, with what waits in the side channels.
+        """Tell the player to begin all episodes anew, with what waits in the side channels.
 
         Raises:
             EnvironmentFaultError: the player is gone.
@@ -157,7 +161,7 @@ class PlayerSession:
         self._is_reset = True
 
     def send_actions(self, actions: Mapping[str, ActionBatch]) -> None:
-        """Answers the agents that asked for a decision in the last event, in their order, and lets the player go on.
+        """Answer the agents that asked for a decision in the last event, in their order, and let the player go on.
 
         A behaviour of which nobody asked may be absent. One that is absent although agents asked does nothing (zeros).
 
@@ -188,7 +192,7 @@ class PlayerSession:
         self._answer(encode.step(parts, self._channels.take_outgoing()))
 
     def poll(self, timeout_s: float | None = None) -> EnvironmentEvent | None:
-        """Waits for the player's next message.
+        """Wait for the player's next message.
 
         Returns:
             None if none has come after ``timeout_s`` seconds.
@@ -204,14 +208,14 @@ class PlayerSession:
         return None if data is None else self._event(data)
 
     def receive(self) -> EnvironmentEvent:
-        """Waits for the player's next message as long as ``timeout_wait`` allows. Raises what ``poll`` raises."""
+        """Wait for the player's next message as long as ``timeout_wait`` allows. Raises what ``poll`` raises."""
         event = self.poll()
         if event is None:
             raise AssertionError("poll without a limit returns an event or raises")
         return event
 
     def close(self) -> None:
-        """Makes the player quit, waits for its end, ends it if need be, and frees the port. May be called again."""
+        """Make the player quit, wait for its end, end it if need be, and free the port. May be called again."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -224,7 +228,7 @@ class PlayerSession:
         self._communicator.close()
 
     def kill(self) -> None:
-        """Ends the player at once and does not wait for it. Takes no lock; ``close`` may follow."""
+        """End the player at once and do not wait for it. Takes no lock; ``close`` may follow."""
         if self._process is not None:
             self._process.kill()
 
@@ -260,7 +264,10 @@ class PlayerSession:
         return announced
 
     def _take(self, timeout_s: float | None, failure: str, advice: str) -> bytes | None:
-        """The next message. Only time spent in here counts as waiting: the player may idle while others learn."""
+        """Return the next message.
+
+        Only time spent in here counts as waiting: the player may idle while others learn.
+        """
         remaining = self._timeout_wait - self._waited_s
         begin = time.monotonic()
         try:
@@ -284,7 +291,10 @@ class PlayerSession:
             )
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """The connection is gone. If that is because the player has died, its end tells more."""
+        """Return the error for a connection that is gone.
+
+        If that is because the player has died, its end tells more.
+        """
         if self._process is not None and self._process.wait(_DEATH_GRACE_S):
             self._check_alive()
         return self._failed(fault)
@@ -334,6 +344,6 @@ def _check_status(status: int) -> None:
 
 
 def _with(analytics: TrainingAnalyticsChannel, channels: Sequence[SideChannel]) -> list[SideChannel]:
-    """The given channels and the analytics, unless a given one takes their place."""
+    """Return the given channels and the analytics, unless a given one takes their place."""
     taken = any(channel.channel_id == ANALYTICS_ID for channel in channels)
     return list(channels) if taken else [*channels, analytics]

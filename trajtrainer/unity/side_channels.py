@@ -1,4 +1,6 @@
-"""Side channels: what passes between a trainer and a game beside observations and actions (reference 5.6).
+"""Side channels: what passes between a trainer and a game beside observations and actions.
+
+See docs/mlagents-behavior.md#side-channels.
 
 The channels are the classes of ``mlagents_envs``, so a user's own ones fit in.
 """
@@ -84,11 +86,11 @@ class SideChannels:
         return channel_id.bytes_le in self._channels
 
     def mute(self, channel_id: uuid.UUID) -> None:
-        """Drops what the channel wants to send, now and later: the player would not know it."""
+        """Drop what the channel wants to send, now and later: the player would not know it."""
         self._muted.add(channel_id.bytes_le)
 
     def take_outgoing(self) -> bytes:
-        """Everything that waits to be sent, as the frames of one message."""
+        """Return everything that waits to be sent, as the frames of one message."""
         frames = bytearray()
         for channel_id, channel in self._channels.items():
             if channel.message_queue:
@@ -99,7 +101,7 @@ class SideChannels:
         return bytes(frames)
 
     def receive(self, data: bytes) -> None:
-        """Hands the frames of a player's message to their channels.
+        """Hand the frames of a player's message to their channels.
 
         Raises:
             InvalidDataError: frames that are cut off, or content that a channel cannot read.
@@ -154,10 +156,11 @@ class StatisticsChannel(StatsSideChannel):
         self._statistics: list[Statistic] = []
 
     def on_message_received(self, msg: IncomingMessage) -> None:
+        """Keep a statistic until ``take``."""
         self._statistics.append(Statistic(msg.read_string(), msg.read_float32(), Aggregation(msg.read_int32())))
 
     def take(self) -> list[Statistic]:
-        """Everything since the last call."""
+        """Return everything since the last call."""
         statistics, self._statistics = self._statistics, []
         return statistics
 
@@ -169,10 +172,11 @@ class TrainingAnalyticsChannel(SideChannel):
         super().__init__(ANALYTICS_ID)
 
     def on_message_received(self, msg: IncomingMessage) -> None:  # noqa: ARG002
+        """Refuse a message: the channel goes one way."""
         raise UnityCommunicationException("the training analytics go to the player only")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
-        """Sends what is known of the run; without ``message`` what a user of the low-level API sends."""
+        """Send what is known of the run; without ``message`` what a user of the low-level API sends."""
         version = sys.version_info
         self._queue(
             message
@@ -186,7 +190,7 @@ class TrainingAnalyticsChannel(SideChannel):
         )
 
     def behavior_initialized(self, message: TrainingBehaviorInitialized) -> None:
-        """Sends what is known of one behaviour's training, with its name hashed as the Editor hashes it."""
+        """Send what is known of one behaviour's training, with its name hashed as the Editor hashes it."""
         hashed = TrainingBehaviorInitialized()
         hashed.CopyFrom(message)
         hashed.behavior_name = hmac.new(_ANALYTICS_KEY, message.behavior_name.encode(), hashlib.sha256).hexdigest()
@@ -201,7 +205,7 @@ class TrainingAnalyticsChannel(SideChannel):
 
 
 def queue_engine(channel: EngineConfigurationChannel, settings: EngineSettings) -> None:
-    """Queues the five messages of the engine's settings."""
+    """Queue the five messages of the engine's settings."""
     channel.set_configuration_parameters(
         width=settings.width,
         height=settings.height,
@@ -213,7 +217,7 @@ def queue_engine(channel: EngineConfigurationChannel, settings: EngineSettings) 
 
 
 def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: Sampler) -> None:
-    """Queues an environment parameter: a number, or a sampler that the player draws from.
+    """Queue an environment parameter: a number, or a sampler that the player draws from.
 
     Raises:
         SettingsError: a name that is not ASCII, or numbers that float32 or int32 do not hold.

@@ -1,4 +1,4 @@
-"""Versions and capabilities: who understands whom (reference 5.3)."""
+"""Versions and capabilities: who understands whom (docs/mlagents-behavior.md#versions)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PictureOrder(enum.Enum):
 
 
 def check_api_version(player_version: str, package_version: str) -> None:
-    """Accepts every player of our major version, as both sides of the wire do.
+    """Accept every player of our major version, as both sides of the wire do.
 
     Raises:
         PlayerVersionError: another major version, or no version.
@@ -55,7 +55,7 @@ def picture_order(package_version: str) -> PictureOrder:
 
 
 def capabilities() -> UnityRLCapabilitiesProto:
-    """Everything this trainer understands, which is everything there is."""
+    """Return everything this trainer understands, which is everything there is."""
     return UnityRLCapabilitiesProto(
         baseRLCapabilities=True,
         concatenatedPngObservations=True,

@@ -46,7 +46,7 @@ def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Fie
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number at ``position``, and where it ends."""
+    """Return the number at ``position``, and where it ends."""
     value = data[position]
     if value < _CONTINUED:
         return value, position + 1

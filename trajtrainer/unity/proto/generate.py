@@ -16,7 +16,7 @@ _ROOT = FOLDER.parents[2]
 
 
 def generate(output: Path) -> list[Path]:
-    """Generates every module (``.py`` and ``.pyi``) under ``output``, in the folders of the package.
+    """Generate every module (``.py`` and ``.pyi``) under ``output``, in the folders of the package.
 
     Returns:
         The files written.
@@ -39,7 +39,7 @@ def generate(output: Path) -> list[Path]:
 
 
 def without_versions(source: str) -> str:
-    """Generated text without the marks of the generator's version, which change with every release of protoc."""
+    """Return generated text without the marks of the generator's version, which change with every release of protoc."""
     source = re.sub(r"(?m)^# Protobuf Python Version: .*$", "", source)
     return re.sub(r"(?s)_runtime_version\.ValidateProtobufRuntimeVersion\(.*?\n\)", "", source)
 
