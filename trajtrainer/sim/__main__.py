@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the player; returns its exit code."""
+    """Run the player and return its exit code."""
     options = parse_player_options(arguments)
     _start_log(options)
     try:

@@ -1,4 +1,7 @@
-"""3DBall and 3DBallHard: a ball is kept on a platform that tilts about two axes (reference 9.1)."""
+"""3DBall and 3DBallHard: a ball is kept on a platform that tilts about two axes.
+
+See docs/mlagents-behavior.md#built-in-tasks.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BallOptions(SimulationOptions):
+    """Options of ``BalanceBall``."""
+
     agents: int = option(12, "number of agents")
 
 
@@ -96,7 +101,7 @@ class BalanceBall(EpisodicSimulation):
         return _REWARD[dropped.view(np.int8)], dropped
 
     def _turn(self, continuous: FloatArray) -> _Array:
-        """Turns the platform; returns its normal after each physics step, [PHYSICS_STEPS, 3, N]."""
+        """Turn the platform and return its normal after each physics step, [PHYSICS_STEPS, 3, N]."""
         tilts = self._ramp * _clipped(continuous.T, 1.0)
         tilts += self._tilt
         tilts = _clipped(tilts, MAX_TILT)
@@ -111,8 +116,10 @@ class BalanceBall(EpisodicSimulation):
         return normal
 
     def _roll(self, normal: _Array) -> None:
-        """Moves the balls through the physics steps. Buffers and ``out=`` because at a dozen agents an array costs as
-        much as what is computed in it."""
+        """Move the balls through the physics steps.
+
+        Buffers and ``out=`` because at a dozen agents an array costs as much as what is computed in it.
+        """
         _, moved, along, push, change = self._scratch
         ball = self._ball
         place, velocity = ball
@@ -136,7 +143,7 @@ class BalanceBall(EpisodicSimulation):
         return (self._vector(agents, 8),)
 
     def _vector(self, agents: Agents, size: int) -> FloatArray:
-        """Quaternion z and x of the platform, place and (with size 8) velocity of the ball: f32 [n, size]."""
+        """Return quaternion z and x of the platform, place and (with size 8) velocity of the ball: f32 [n, size]."""
         tilt = self._tilt[:, agents]
         half = 0.5 * tilt
         sine = np.sin(half)
@@ -178,6 +185,8 @@ _PUSH = np.array([ROLLING, 1.0, ROLLING]).reshape(3, 1)
 
 @dataclass(frozen=True, slots=True)
 class HardOptions(BallOptions):
+    """Options of ``BalanceBallHard``."""
+
     stack: int = option(9, "observations that are stacked, newest last")
 
 

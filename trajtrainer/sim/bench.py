@@ -28,6 +28,8 @@ REWARD = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions(SimulationOptions):
+    """Options of ``Bench``."""
+
     agents: int = option(12, "number of agents")
     observation_size: int = option(8, "numbers in the vector; 0 for no vector")
     picture: tuple[int, ...] = option((), "channels,height,width of a picture; none without it")
@@ -47,8 +49,10 @@ class BenchOptions(SimulationOptions):
 
 
 class Bench:
-    """A Simulation that observes numbers drawn beforehand and gets 0.1 for every decision, whatever it does. Episodes
-    have equal lengths and end at different times, spread evenly over the agents. No environment parameters."""
+    """A Simulation that observes numbers drawn beforehand and gets 0.1 for every decision, whatever it does.
+
+    Episodes have equal lengths and end at different times, spread evenly over the agents. No environment parameters.
+    """
 
     masked = False
 
@@ -79,11 +83,12 @@ class Bench:
         ]
 
     def reset(self) -> SimulationStep:
-        """New episodes, of which all but the first agent's are shorter, so that they end at different times."""
+        """Begin new episodes, of which all but the first agent's are shorter, so that they end at different times."""
         self._age = np.arange(self.num_agents) * self._length // self.num_agents
         return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._nobody)
 
     def step(self, actions: Actions) -> SimulationStep:  # noqa: ARG002
+        """Count a decision of every agent, whatever it does."""
         self._age += 1
         ended = np.flatnonzero(self._age >= self._length)
         if not len(ended):

@@ -1,4 +1,4 @@
-"""The player's ends of Unity's side channels (reference 5.6)."""
+"""The player's ends of Unity's side channels (docs/mlagents-behavior.md#side-channels)."""
 
 from __future__ import annotations
 
@@ -35,21 +35,25 @@ class Payload:
         return piece if len(piece) == size else bytes(size)
 
     def integer(self) -> int:
+        """Take an int32."""
         return int(struct.unpack("<i", self._take(4))[0])
 
     def number(self) -> float:
+        """Take a float32."""
         return float(struct.unpack("<f", self._take(4))[0])
 
     def numbers(self) -> list[float]:
+        """Take a list of float32, its length in front."""
         return [self.number() for _ in range(min(self.integer(), len(self._data) // 4))]
 
     def text(self) -> str:
+        """Take a text in ASCII, its length in front."""
         size = max(0, min(self.integer(), len(self._data) - self._at))
         return self._take(size).decode("ascii", errors="replace")
 
 
 def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
-    """The messages of a blob: channel and payload.
+    """Yield the messages of a blob: channel and payload.
 
     Raises:
         ValueError: the blob is cut off.
@@ -67,12 +71,12 @@ def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
 
 
 def frame(channel: uuid.UUID, payload: bytes) -> bytes:
-    """One message as it stands in a blob."""
+    """Return one message as it stands in a blob."""
     return channel.bytes_le + struct.pack("<i", len(payload)) + payload
 
 
 def statistic_frame(statistic: Statistic) -> bytes:
-    """A value of Unity's StatsRecorder."""
+    """Return a value of Unity's StatsRecorder."""
     name = statistic.key.encode("ascii", errors="replace")
     payload = struct.pack("<i", len(name)) + name + struct.pack("<fi", statistic.value, int(statistic.aggregation))
     return frame(STATISTICS, payload)
@@ -91,7 +95,7 @@ class SideChannels:
         }
 
     def receive(self, blob: bytes) -> None:
-        """Handles all messages of a blob.
+        """Handle all messages of a blob.
 
         Raises:
             ValueError: the blob is cut off.

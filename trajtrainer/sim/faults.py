@@ -101,7 +101,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """Reads ``KIND[@STEP][:ARGUMENT]``.
+        """Read ``KIND[@STEP][:ARGUMENT]``.
 
         Raises:
             ValueError: there is no such fault, or its step or argument does not fit.
@@ -153,7 +153,7 @@ class Faults:
         return None
 
     def _claim(self) -> bool:
-        """True for the first process that wants to misbehave, where only one may."""
+        """Return True for the first process that wants to misbehave, where only one may."""
         if self._once is None:
             return True
         try:
@@ -163,12 +163,12 @@ class Faults:
         return True
 
     def api_version(self, actual: str) -> str:
-        """The version of the wire to announce."""
+        """Return the version of the wire to announce."""
         fault = self._take("wrong-version")
         return fault.argument if fault else actual
 
     def before_connecting(self) -> None:
-        """Slow start and never connecting."""
+        """Start slowly, or never connect."""
         fault = self._take("slow-start")
         if fault:
             time.sleep(float(fault.argument))
@@ -182,17 +182,17 @@ class Faults:
             crash(fault.argument)
 
     def quits(self, step: int) -> bool:
-        """Whether the player shall quit instead of sending step ``step``."""
+        """Return whether the player shall quit instead of sending step ``step``."""
         return self._take("quit", step) is not None
 
     def when_told_to_end(self) -> None:
-        """Lingering."""
+        """Linger."""
         if self._take("linger"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             wait_for_parent_to_end()
 
     def outgoing(self, step: int, message: bytes) -> bytes:
-        """What is sent as step ``step``: the message, something worse, or the process ends here."""
+        """Return what is sent as step ``step``: the message, something worse, or the process ends here."""
         if not self._faults:
             return message
         fault = self._take("crash", step)
@@ -218,7 +218,7 @@ def _corrupted(message: bytes, corrupt: Callable[[pb.AgentInfoProto], None], rec
 
 
 def crash(how: str) -> NoReturn:
-    """Ends this process at once, by the signal ``how`` (SIGSEGV) or with the exit code ``how``."""
+    """End this process at once, by the signal ``how`` (SIGSEGV) or with the exit code ``how``."""
     logging.shutdown()
     sys.stdout.flush()
     if how.startswith("SIG"):
@@ -236,7 +236,7 @@ def _write_no_core() -> None:
 
 
 def wait_for_parent_to_end() -> NoReturn:
-    """Does nothing until the parent process is gone, and ends then: a test that dies leaves nothing behind."""
+    """Do nothing until the parent process is gone, and end then: a test that dies leaves nothing behind."""
     parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)

@@ -1,4 +1,4 @@
-"""GridWorld: walk to the goal that a goal signal names, seen from above (reference 9.1)."""
+"""GridWorld: walk to the goal that a goal signal names, seen from above (docs/mlagents-behavior.md#built-in-tasks)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ EMPTY, AGENT, PLUS, CROSS = range(4)
 
 @dataclass(frozen=True, slots=True)
 class GridOptions(SimulationOptions):
+    """Options of ``GridWorld``."""
+
     agents: int = option(9, "number of agents")
     camera: tuple[int, ...] = option((64, 84), "height,width of the picture")
     grid: int = option(5, "cells along each side")
@@ -45,8 +47,10 @@ class GridOptions(SimulationOptions):
 
 
 class GridWorld(EpisodicSimulation):
-    """An agent, a green plus and a red cross on a grid. Observes which of the two to go to (a goal signal, one-hot of
-    2) and the grid as a picture; chooses to stay, go up, down, left or right, but never into a wall.
+    """An agent, a green plus and a red cross on a grid.
+
+    Observes which of the two to go to (a goal signal, one-hot of 2) and the grid as a picture; chooses to stay, go up,
+    down, left or right, but never into a wall.
 
     -0.01 per decision; +1 instead on the right goal, -1 on the wrong one, and both end the episode. It is interrupted
     after 100 decisions. On the 5 x 5 grid the shortest ways score 0.977 on average, random actions about -0.3.
@@ -106,7 +110,10 @@ class _Camera:
         self._sprites = _sprites(self._size)
 
     def pictures(self, places: LongArray) -> NDArray[np.uint8]:
-        """Pictures u8 [n, 3, height, width] of ``places`` i64 [n, 3, 2]: row and column of agent, plus and cross."""
+        """Return pictures u8 [n, 3, height, width] of ``places`` i64 [n, 3, 2].
+
+        Row and column of agent, plus and cross.
+        """
         n, grid, side = len(places), self._grid, self._grid * self._size
         cells = np.full((n, grid, grid), EMPTY, dtype=np.int64)
         rows = np.arange(n)
@@ -121,7 +128,7 @@ class _Camera:
 
 
 def _sprites(size: int) -> NDArray[np.uint8]:
-    """What the kinds of cells look like, u8 [4, 3, size, size]."""
+    """Return what the kinds of cells look like, u8 [4, 3, size, size]."""
     ground, blue, green, red = (90, 90, 90), (40, 80, 255), (30, 220, 60), (240, 40, 40)
     across = np.abs(np.arange(size) - (size - 1) / 2)
     broad = max(1.0, size / 8)

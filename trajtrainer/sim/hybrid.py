@@ -30,6 +30,8 @@ MAX_DECISIONS = 40
 
 @dataclass(frozen=True, slots=True)
 class HybridOptions(SimulationOptions):
+    """Options of ``Hybrid``."""
+
     agents: int = option(10, "number of agents")
 
 

@@ -19,7 +19,7 @@ from trajtrainer.sim.wire import DELIMITED, VARINT, delimited, key, varint
 from trajtrainer.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
-# Field numbers of AgentInfoProto and ObservationProto (reference 5.2).
+# Field numbers of AgentInfoProto and ObservationProto (docs/mlagents-behavior.md#messages).
 REWARD_KEY = b"\x3d"
 DONE = b"\x40\x01"
 MAX_STEP_REACHED = b"\x48\x01"
@@ -36,8 +36,10 @@ class InfoWriter(Protocol):
     """Writes the records (AgentInfoProto) of one behaviour's agents."""
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """Pieces which, one after the other, are the ``value`` entries of a ListAgentInfoProto: first the agents whose
-        episode ended, then all agents with the observation of their next decision."""
+        """Return the pieces of the ``value`` entries of a ListAgentInfoProto.
+
+        First the agents whose episode ended, then all agents with the observation of their next decision.
+        """
 
 
 class _Run(NamedTuple):
@@ -79,6 +81,7 @@ class RowInfoWriter:
         self._rewarded = b"not yet"
 
     def write(self, step: SimulationStep) -> list[bytes]:
+        """Return the pieces of the message about a step."""
         pieces = self._write_ended(step) if len(step.ended) else []
         self._fill(self._rows, step.observations, step.mask)
         rewarded = step.reward != 0.0
@@ -104,7 +107,7 @@ class RowInfoWriter:
     def _heads(
         self, rows: _Bytes, id_width: LongArray, rewarded: BoolArray, flags: bytes, interrupted: BoolArray | None
     ) -> list[_Run]:
-        """Writes everything before the id into ``rows`` (a reward as zero) and returns the runs of like rows."""
+        """Write everything before the id into ``rows`` (a reward as zero) and return the runs of like rows."""
         kinds = 4 * id_width + 2 * rewarded
         if interrupted is not None:
             kinds += interrupted
@@ -126,7 +129,7 @@ class RowInfoWriter:
 
 
 def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray) -> list[bytes]:
-    """Writes the rewards and cuts each run's bytes out of the matrix."""
+    """Write the rewards and cut each run's bytes out of the matrix."""
     reward_bytes = np.ascontiguousarray(reward, dtype=np.float32).view(np.uint8).reshape(-1, 4)
     pieces = []
     for start, stop, first, reward_column in runs:
@@ -137,7 +140,10 @@ def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray) -> list[bytes]:
 
 
 def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, _Slot | None, list[_Slot]]:
-    """The part of a record after the id, all values zero; the columns of mask and observations, ``offset`` added."""
+    """Return the part of a record after the id, all values zero.
+
+    The columns of mask and observations, ``offset`` added.
+    """
     tail = bytearray()
     mask_slot = None
     if mask_size:
@@ -154,7 +160,10 @@ def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> 
 
 
 def _observation(sensor: ObservationSpec, style: WireStyle) -> tuple[bytes, int, bytes]:
-    """An ObservationProto of floats: the bytes before the floats, their number of bytes, the bytes after them."""
+    """Return an ObservationProto of floats.
+
+    The bytes before the floats, their number of bytes, the bytes after them.
+    """
     shape = style.shape(sensor)
     size = 4 * int(np.prod(shape))
     float_data = key(1, DELIMITED) + varint(size)

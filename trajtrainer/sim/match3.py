@@ -1,4 +1,7 @@
-"""Match3: swap neighbours on a board so that three of a kind lie in a row (reference 9.1)."""
+"""Match3: swap neighbours on a board so that three of a kind lie in a row.
+
+See docs/mlagents-behavior.md#built-in-tasks.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ EMPTY = -1
 
 @dataclass(frozen=True, slots=True)
 class Match3Options(SimulationOptions):
+    """Options of ``Match3``."""
+
     agents: int = option(8, "number of agents")
     rows: int = option(6, "rows of the board")
     columns: int = option(6, "columns of the board")
@@ -46,8 +51,9 @@ class Match3Options(SimulationOptions):
 
 
 class Match3(EpisodicSimulation):
-    """A board of cells of several kinds, some of them special. A move (one branch) swaps two neighbours; those that
-    bring no three of a kind into a row are forbidden.
+    """A board of cells of several kinds, some of them special.
+
+    A move (one branch) swaps two neighbours; those that bring no three of a kind into a row are forbidden.
 
     Observes two pictures with one-hot channels: the kinds (kinds, rows, columns) and the specials (1, rows, columns).
     All rows of three or more are cleared, cells above fall down, new ones come from above, until nothing is left to
@@ -86,8 +92,10 @@ class Match3(EpisodicSimulation):
         return (REWARD * points).astype(np.float32), np.zeros(self.num_agents, dtype=np.bool_)
 
     def _settle(self, agents: LongArray) -> NDArray[np.float64]:
-        """Clears, lets fall and fills up until nothing is left to clear, and makes sure that there is a move. Returns
-        the points of each of ``agents``."""
+        """Clear, let fall and fill up until nothing is left to clear, and make sure that there is a move.
+
+        Returns the points of each of ``agents``.
+        """
         points = np.zeros(len(agents))
         todo = np.arange(len(agents))
         while len(todo):
@@ -125,7 +133,7 @@ class Match3(EpisodicSimulation):
 
 
 def in_a_row(cells: _Board) -> BoolArray:
-    """Which cells of boards [..., rows, columns] lie in a row or column of three or more of their kind."""
+    """Return which cells of boards [..., rows, columns] lie in a row or column of three or more of their kind."""
     found = np.zeros(cells.shape, dtype=np.bool_)
     filled = cells != EMPTY
     for axis in (-1, -2):
@@ -138,7 +146,10 @@ def in_a_row(cells: _Board) -> BoolArray:
 
 
 def allowed_swaps(cells: _Board, swaps: LongArray) -> BoolArray:
-    """Which swaps bring three of a kind into a row, bool [n, swaps]. Boards [n, rows, columns] have none before."""
+    """Return which swaps bring three of a kind into a row, bool [n, swaps].
+
+    Boards [n, rows, columns] have none before.
+    """
     n, rows, columns = cells.shape
     swapped = cells.reshape(n, rows * columns)[:, swaps].reshape(n, len(swaps), rows, columns)
     allowed: BoolArray = np.logical_or.reduce(in_a_row(swapped), axis=(2, 3))
@@ -146,8 +157,10 @@ def allowed_swaps(cells: _Board, swaps: LongArray) -> BoolArray:
 
 
 def _swaps(rows: int, columns: int) -> LongArray:
-    """Every swap as the order in which it leaves the cells, i64 [swaps, rows * columns]: first with the right
-    neighbour, row by row, then with the one below."""
+    """Return every swap as the order in which it leaves the cells, i64 [swaps, rows * columns].
+
+    First with the right neighbour, row by row, then with the one below.
+    """
     cells = np.arange(rows * columns).reshape(rows, columns)
     pairs = [*zip(cells[:, :-1].flat, cells[:, 1:].flat, strict=True)]
     pairs += zip(cells[:-1].flat, cells[1:].flat, strict=True)

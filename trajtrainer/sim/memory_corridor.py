@@ -26,6 +26,8 @@ FORWARD, BACK, LEFT, RIGHT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions(SimulationOptions):
+    """Options of ``MemoryCorridor``."""
+
     agents: int = option(16, "number of agents")
     length: int = option(6, "steps from the beginning of the corridor to its doors")
 

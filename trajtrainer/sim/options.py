@@ -20,7 +20,7 @@ EDITOR_PORT = 5004
 
 @dataclass(frozen=True, slots=True)
 class PlayerOptions:
-    """What a player does.
+    """Options of a player.
 
     Attributes:
         simulations: name, kind and options of each simulation.
@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_player_options(arguments: list[str]) -> PlayerOptions:
-    """Reads the command line. Ends the process with exit code 2 and the reason where it does not fit."""
+    """Read the command line. Ends the process with exit code 2 and the reason where it does not fit."""
     names = arguments[0].split("+") if arguments and not arguments[0].startswith("-") else []
     parser = _parser()
     parser.log_file = _log_file(arguments)
@@ -99,7 +99,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
 
 
 def _log_file(arguments: list[str]) -> Path | None:
-    """Where the log goes, found before the command line is known to be right."""
+    """Return where the log goes, found before the command line is known to be right."""
     flags = [at for at, argument in enumerate(arguments[:-1]) if argument.lower() == "-logfile"]
     return Path(arguments[flags[-1] + 1]) if flags else None
 

@@ -25,7 +25,7 @@ class OrderError(Exception):
 
 @dataclass(slots=True)
 class Order:
-    """What the trainer answered.
+    """One answer of the trainer.
 
     Attributes:
         status: 200 to go on.
@@ -41,7 +41,7 @@ class Order:
 
 
 def read_order(data: bytes) -> Order:
-    """Takes an answer apart.
+    """Take an answer apart.
 
     Raises:
         OrderError: the bytes are not a UnityMessageProto.
@@ -77,8 +77,11 @@ def _read_input(order: Order, data: bytes, start: int, end: int) -> None:
 
 
 class _Layout(NamedTuple):
-    """How one agent's action lies in the bytes. Trainers write all agents alike, so it holds for all of them and for
-    the next answers; ``same`` marks the bytes that tell whether it does."""
+    """The layout of one agent's action in the bytes.
+
+    Trainers write all agents alike, so it holds for all of them and for the next answers; ``same`` marks the bytes that
+    tell whether it does.
+    """
 
     size: int
     same: NDArray[np.bool_]
@@ -106,7 +109,7 @@ class ActionReader:
         self._layout: _Layout | None = None
 
     def read(self, data: bytes) -> Actions:
-        """Actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
+        """Return actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
 
         Raises:
             OrderError: an agent that waits gets no action or one of the wrong size. Unity would end there too.
@@ -151,7 +154,7 @@ class ActionReader:
         return values
 
     def _learn(self, data: bytes) -> _Layout | None:
-        """The layout of the first action, of which is known that all values are there."""
+        """Return the layout of the first action, of which is known that all values are there."""
         _, _, start, end, _ = next(fields(data, 0, len(data)))
         same = np.ones(end, dtype=np.bool_)
         places = {DEPRECATED: 0, CONTINUOUS: 0, DISCRETE: 0}

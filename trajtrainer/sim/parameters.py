@@ -1,4 +1,7 @@
-"""Environment parameters of a player: the trainer sets values and samplers, the player draws (reference 5.6)."""
+"""Environment parameters of a player: the trainer sets values and samplers, the player draws.
+
+See docs/mlagents-behavior.md#side-channels.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ FloatColumn = NDArray[np.float64]
 
 
 class Source(Protocol):
-    """Where the values of one parameter come from."""
+    """The source of one parameter's values."""
 
     def draw(self, count: int) -> FloatColumn:
-        """``count`` values, f64 [count]."""
+        """Return ``count`` values, f64 [count]."""
 
 
 class Constant:
@@ -25,6 +28,7 @@ class Constant:
         self.value = value
 
     def draw(self, count: int) -> FloatColumn:
+        """Return ``count`` times the value, f64 [count]."""
         return np.full(count, self.value)
 
 
@@ -37,6 +41,7 @@ class Uniform:
         self._high = high
 
     def draw(self, count: int) -> FloatColumn:
+        """Return ``count`` values, f64 [count]."""
         return self._low + (self._high - self._low) * self._generator.random(count)
 
 
@@ -49,6 +54,7 @@ class Gaussian:
         self._deviation = deviation
 
     def draw(self, count: int) -> FloatColumn:
+        """Return ``count`` values, f64 [count]."""
         return self._mean + self._deviation * self._generator.standard_normal(count)
 
 
@@ -68,6 +74,7 @@ class MultiRange:
         self._starts = self._ends - widths
 
     def draw(self, count: int) -> FloatColumn:
+        """Return ``count`` values, f64 [count]."""
         place = self._generator.random(count) * self._ends[-1]
         interval = np.minimum(np.searchsorted(self._ends, place, side="right"), len(self._ends) - 1)
         drawn: FloatColumn = self._low[interval] + (place - self._starts[interval])
@@ -75,7 +82,7 @@ class MultiRange:
 
 
 def seeded_generator(seed: int, *stream: int) -> np.random.Generator:
-    """A generator of its own for ``seed`` (an int32 of the wire, possibly negative) and a stream number."""
+    """Return a generator of its own for ``seed`` (an int32 of the wire, possibly negative) and a stream number."""
     return np.random.default_rng((seed & 0xFFFFFFFF, *stream))
 
 
@@ -86,10 +93,10 @@ class EnvironmentParameters:
         self._sources: dict[str, Source] = {}
 
     def set(self, key: str, source: Source) -> None:
-        """Replaces the source of ``key``; agents see it when their next episode begins."""
+        """Replace the source of ``key``; agents see it when their next episode begins."""
         self._sources[key] = source
 
     def draw(self, key: str, default: float, count: int) -> FloatColumn:
-        """Values for ``count`` agents in their order, or ``default`` for a parameter that nobody has set."""
+        """Return values for ``count`` agents in their order, or ``default`` for a parameter that nobody has set."""
         source = self._sources.get(key)
         return np.full(count, default) if source is None else source.draw(count)

@@ -1,4 +1,4 @@
-"""The player program: a gRPC client that speaks the wire as Unity does (reference 5.4 to 5.7)."""
+"""The player program: a gRPC client that speaks the wire as Unity does (docs/mlagents-behavior.md#wire)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _EndError(Exception):
 
 
 def run_player(options: PlayerOptions) -> None:
-    """Connects, and plays until the trainer tells it to end.
+    """Connect, and play until the trainer tells it to end.
 
     Raises:
         PlayerError: no trainer came, the connection is lost, or the trainer sends what cannot be followed.
@@ -62,7 +62,7 @@ def run_player(options: PlayerOptions) -> None:
 
 
 def _shake_hands(call: grpc.UnaryUnaryMultiCallable, options: PlayerOptions, faults: Faults) -> int:
-    """The first exchange. Returns the seed."""
+    """Make the first exchange. Returns the seed."""
     style = options.style
     hello = pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_OK))
     initialization = hello.unity_output.rl_initialization_output

@@ -27,6 +27,7 @@ class PngInfoWriter:
         self._no_mask = [False] * sum(spec.action_spec.discrete_branches) if masked else []
 
     def write(self, step: SimulationStep) -> list[bytes]:
+        """Return the pieces of the message about a step."""
         infos = pb.UnityRLOutputProto.ListAgentInfoProto()
         for row, agent in enumerate(step.ended.tolist()):
             info = self._info(agent, row, step.ended_observations, self._no_mask)
@@ -66,8 +67,10 @@ class PngInfoWriter:
 
 
 def channel_mapping(channels: int) -> list[int]:
-    """Which channel each decoded one belongs to, as Unity announces it: none for RGB; the same for the three of a grey
-    picture; -1 for those that only fill up the last PNG."""
+    """Return which channel each decoded one belongs to, as Unity announces it: none for RGB.
+
+    The same for the three of a grey picture; -1 for those that only fill up the last PNG.
+    """
     if channels == 3:
         return []
     if channels == 1:
@@ -76,7 +79,10 @@ def channel_mapping(channels: int) -> list[int]:
 
 
 def compressed(picture: NDArray[np.uint8]) -> bytes:
-    """A picture u8 [C, H, W] as PNGs of three channels, one after the other; a grey one as a single RGB picture."""
+    """Return a picture u8 [C, H, W] as PNGs of three channels, one after the other.
+
+    A grey one as a single RGB picture.
+    """
     channels, height, width = picture.shape
     if channels == 1:
         picture = picture.repeat(3, axis=0)
@@ -87,7 +93,7 @@ def compressed(picture: NDArray[np.uint8]) -> bytes:
 
 
 def _png(pixels: NDArray[np.uint8]) -> bytes:
-    """An RGB picture u8 [H, W, 3] as a PNG file."""
+    """Return an RGB picture u8 [H, W, 3] as a PNG file."""
     height, width, _ = pixels.shape
     lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each line begins with its filter, 0 for none
     lines[:, 1:] = pixels.reshape(height, -1)

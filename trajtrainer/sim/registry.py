@@ -25,7 +25,7 @@ from trajtrainer.sim.visual_ball import VisualBall, VisualBallOptions
 
 @dataclass(frozen=True, slots=True)
 class SimulationKind:
-    """How a simulation is made.
+    """The recipe of a simulation.
 
     Attributes:
         create: called with an instance of ``options``, a random generator and the player's environment parameters.
@@ -60,7 +60,7 @@ SIMULATIONS: dict[str, SimulationKind] = {
 
 
 def simulation_kind(name: str) -> SimulationKind:
-    """The simulation called ``name``.
+    """Return the simulation called ``name``.
 
     Raises:
         ValueError: there is none; the message names the ones that exist and the one that was probably meant.

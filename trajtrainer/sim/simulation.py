@@ -1,6 +1,6 @@
-"""What a built-in simulation is: a task for several agents at once, in numpy, the same for the same seed.
+"""The protocol of built-in simulations: a task for several agents at once, in numpy, the same for the same seed.
 
-Letters: N agents, T agents whose episode ended, D sum of branch sizes, C continuous actions, K discrete branches,
+Shape legend: N agents, T agents whose episode ended, D sum of branch sizes, C continuous actions, K discrete branches,
 O an observation's own shape.
 """
 
@@ -25,7 +25,7 @@ Observations = tuple[ObservationArray, ...]
 
 
 def option(default: Any, text: str) -> Any:
-    """A field of a simulation's options with its help text."""
+    """Return a field of a simulation's options with its help text."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
@@ -45,7 +45,7 @@ class SimulationOptions:
 
 
 class Actions(NamedTuple):
-    """What the agents do: continuous f32 [N, C], used within [-1, 1], and discrete i32 [N, K]."""
+    """The actions of the agents: continuous f32 [N, C], used within [-1, 1], and discrete i32 [N, K]."""
 
     continuous: FloatArray
     discrete: IntArray
@@ -53,7 +53,7 @@ class Actions(NamedTuple):
 
 @dataclass(slots=True)
 class SimulationStep:
-    """What the agents of one simulation observe before their next decision, and which episodes ended before it.
+    """The observations of one simulation's agents before their next decision, and the episodes that ended before it.
 
     Attributes:
         observations: per sensor f32 [N, *O], pictures u8 or f32 (channels, height, width); where an episode ended, the
@@ -76,18 +76,24 @@ class SimulationStep:
 
 
 class Simulation(Protocol):
-    """A task for N agents at once. Every agent decides at every step, and an agent whose episode ended begins the
-    next one in the same step, under the same number."""
+    """A task for N agents at once.
+
+    Every agent decides at every step, and an agent whose episode ended begins the next one in the same step, under the
+    same number.
+    """
 
     spec: BehaviorSpec
     num_agents: int
     masked: bool  # whether it forbids actions; its steps have a mask then, and None otherwise
 
     def reset(self) -> SimulationStep:
-        """Starts new episodes for all agents. The episodes so far end without a trace, as in Unity (reference 5.5)."""
+        """Start new episodes for all agents.
+
+        The episodes so far end without a trace, as in Unity (docs/mlagents-behavior.md#steps).
+        """
 
     def step(self, actions: Actions) -> SimulationStep:
-        """One decision of every agent."""
+        """Make one decision of every agent."""
 
 
 class EpisodicSimulation(ABC):
@@ -122,27 +128,32 @@ class EpisodicSimulation(ABC):
 
     @abstractmethod
     def _begin(self, agents: LongArray) -> None:
-        """Starts a new episode for ``agents``. All that is drawn for an agent is drawn in one row of one call, so that
-        the result is the same as drawing for one agent after the other."""
+        """Start a new episode for ``agents``.
+
+        All that is drawn for an agent is drawn in one row of one call, so that the result is the same as drawing for
+        one agent after the other.
+        """
 
     @abstractmethod
     def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
-        """Applies the actions. Returns the reward f32 [N] and whether the episode is over, bool [N]."""
+        """Apply the actions. Returns the reward f32 [N] and whether the episode is over, bool [N]."""
 
     @abstractmethod
     def _observe(self, agents: Agents) -> Observations:
-        """What ``agents`` see now, in arrays that the caller may keep and change."""
+        """Return what ``agents`` see now, in arrays that the caller may keep and change."""
 
     def _mask(self) -> BoolArray | None:
-        """Which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""
+        """Return which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""
         return None
 
     def reset(self) -> SimulationStep:
+        """Start new episodes for all agents."""
         self._decisions[:] = 0
         self._begin(np.arange(self.num_agents))
         return self._decision_step(np.zeros(self.num_agents, dtype=np.float32))
 
     def step(self, actions: Actions) -> SimulationStep:
+        """Make one decision of every agent; those whose episode is over or too long begin the next one."""
         reward, over = self._advance(actions)
         self._decisions += 1
         ended = over
@@ -168,7 +179,7 @@ class EpisodicSimulation(ABC):
 
 
 def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
-    """The last four fields of a step in which no episode ended."""
+    """Return the last four fields of a step in which no episode ended."""
     return (
         np.zeros(0, dtype=np.int64),
         tuple(np.zeros((0, *sensor.shape), dtype=np.float32) for sensor in spec.observation_specs),
@@ -178,7 +189,10 @@ def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, Boo
 
 
 def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: bool = False) -> ObservationSpec:
-    """A vector of ``size`` numbers; with ``stack`` > 1 the last so many of them, oldest first, named as Unity does."""
+    """Return a vector of ``size`` numbers.
+
+    With ``stack`` > 1 the last so many of them, oldest first, named as Unity does.
+    """
     label = name or f"VectorSensor_size{size}"
     if stack > 1:
         label = f"StackingSensor_size{stack}_{label}"
@@ -187,7 +201,7 @@ def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: b
 
 
 def picture_sensor(channels: int, height: int, width: int, name: str) -> ObservationSpec:
-    """A picture (channels, height, width)."""
+    """Return a picture (channels, height, width)."""
     properties = (
         DimensionProperty.NONE,
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
@@ -197,16 +211,16 @@ def picture_sensor(channels: int, height: int, width: int, name: str) -> Observa
 
 
 def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
-    """A list of up to ``maximum`` entities of ``size`` numbers; the rows that are not used are zero."""
+    """Return a list of up to ``maximum`` entities of ``size`` numbers; the rows that are not used are zero."""
     properties = (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
     return ObservationSpec((maximum, size), properties, ObservationType.DEFAULT, name)
 
 
 def action_spec(continuous: int = 0, branches: tuple[int, ...] = ()) -> ActionSpec:
-    """An action space of ``continuous`` numbers and discrete ``branches``."""
+    """Return an action space of ``continuous`` numbers and discrete ``branches``."""
     return ActionSpec(continuous, branches)
 
 
 def one_hot(values: NDArray[np.int64], size: int) -> FloatArray:
-    """f32 [..., size] with a 1 at each value."""
+    """Return f32 [..., size] with a 1 at each value."""
     return np.eye(size, dtype=np.float32)[values]

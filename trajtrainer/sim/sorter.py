@@ -1,4 +1,7 @@
-"""Sorter: press tiles in the order of their numbers; a list of entities of varying length (reference 9.1)."""
+"""Sorter: press tiles in the order of their numbers; a list of entities of varying length.
+
+See docs/mlagents-behavior.md#built-in-tasks.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,15 @@ _CIRCLE = RADIUS * np.stack((np.cos(_SITES), np.sin(_SITES)), axis=1)
 
 @dataclass(frozen=True, slots=True)
 class SorterOptions(SimulationOptions):
+    """Options of ``Sorter``."""
+
     agents: int = option(16, "number of agents")
 
 
 class Sorter(EpisodicSimulation):
-    """An agent inside a circle of up to 20 numbered tiles. Branches: 3 (left, stay, right), 3 (back, stay, forward) and
-    2 (press).
+    """An agent inside a circle of up to 20 numbered tiles.
+
+    Branches: 3 (left, stay, right), 3 (back, stay, forward) and 2 (press).
 
     Observes the tiles as a list of entities of 6 numbers (number / 20, the way to it (2), whether it was pressed,
     whether it is in reach, 1) and a vector of 4 (place (2), share of the tiles that were pressed, whether one that was
@@ -74,7 +80,10 @@ class Sorter(EpisodicSimulation):
         self._pressed[agents] = False
 
     def _distance(self) -> NDArray[np.float64]:
-        """From each agent to its tiles that are still to be pressed, f64 [N, MOST_TILES]; infinite to the others."""
+        """Return the distance from each agent to its tiles that are still to be pressed, f64 [N, MOST_TILES].
+
+        Infinite to the others.
+        """
         way = self._tiles - self._place[:, None]
         return np.where((self._number > 0) & ~self._pressed, np.hypot(way[..., 0], way[..., 1]), np.inf)
 

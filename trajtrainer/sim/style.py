@@ -1,4 +1,4 @@
-"""How messages look, which depends on the version of Unity's package that the player pretends to be."""
+"""The look of messages, which depends on the version of Unity's package that the player pretends to be."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WireStyle:
     """Versions as announced in the handshake, and whether pictures are compressed.
 
     Attributes:
-        api_version: of the wire, "1.5.0"; decides about fields and capabilities (reference 5.3).
+        api_version: of the wire, "1.5.0"; decides about fields and capabilities (docs/mlagents-behavior.md#versions).
         package_version: of com.unity.ml-agents, "3.0.0"; decides about the order of a picture's dimensions.
         png: pictures are sent as PNG and not as floats.
     """
@@ -45,7 +45,7 @@ class WireStyle:
         return major.isdigit() and int(major) < CHANNELS_FIRST_PACKAGE
 
     def capabilities(self) -> UnityRLCapabilitiesProto:
-        """What a package that speaks this version of the wire can do."""
+        """Return what a package that speaks this version of the wire can do."""
         minor = self.api_minor
         return UnityRLCapabilitiesProto(
             baseRLCapabilities=True,
@@ -58,14 +58,17 @@ class WireStyle:
         )
 
     def shape(self, sensor: ObservationSpec) -> tuple[int, ...]:
-        """The sensor's shape as it is announced."""
+        """Return the sensor's shape as it is announced."""
         shape = tuple(sensor.shape)
         if len(shape) == 3 and self.channels_last:
             return (shape[1], shape[2], shape[0])
         return shape
 
     def dimension_properties(self, sensor: ObservationSpec) -> tuple[int, ...]:
-        """The sensor's dimension properties in the order of ``shape``; none from packages that did not send them."""
+        """Return the sensor's dimension properties in the order of ``shape``.
+
+        None from packages that did not send them.
+        """
         if self.api_minor < 5:
             return ()
         properties = tuple(int(p) for p in sensor.dimension_property)
@@ -74,10 +77,11 @@ class WireStyle:
         return properties
 
     def observation_name(self, sensor: ObservationSpec) -> str:
+        """Return the name of a sensor; packages before API 1.5 send none."""
         return sensor.name if self.api_minor >= 5 else ""
 
     def floats(self, column: ObservationArray) -> NDArray[np.float32]:
-        """An observation column [n, *O] as the floats that are sent, f32 [n, size]."""
+        """Return an observation column [n, *O] as the floats that are sent, f32 [n, size]."""
         if column.ndim == 4:
             column = column.transpose(0, 2, 3, 1)
         if column.dtype == np.uint8:

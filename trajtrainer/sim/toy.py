@@ -1,4 +1,7 @@
-"""Toy: the smallest task with any kind of observation and action, after the peer's tests (reference 10.2)."""
+"""Toy: the smallest task with any kind of observation and action, after ML-Agents' tests.
+
+See docs/mlagents-behavior.md#built-in-tasks.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ SHOWN_DECISIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class ToyOptions(SimulationOptions):
+    """Options of ``Toy``."""
+
     vectors: int = option(1, "vector sensors")
     vector_size: int = option(1, "numbers of a vector")
     pictures: int = option(0, "picture sensors")

@@ -20,6 +20,8 @@ _Pixels = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True)
 class VisualBallOptions(BallOptions):
+    """Options of ``VisualBall``."""
+
     camera: tuple[int, ...] = option((36, 36), "height,width of the pictures")
     cameras: int = option(1, "1: from above; 2: from the front and from the side")
     stack: int = option(3, "grey pictures that are stacked, newest last, so that motion is seen")
@@ -70,7 +72,7 @@ class VisualBall(BalanceBall):
         return tuple(history[agents].copy() for history in self._history)
 
     def _pictures(self, agents: Agents) -> list[NDArray[np.uint8]]:
-        """What each camera sees, u8 [n, height, width]."""
+        """Return what each camera sees, u8 [n, height, width]."""
         about_z, about_x = self._tilt[:, agents].astype(np.float32)[:, :, None, None]
         right, up, forward = self._ball[0][:, agents].astype(np.float32)[:, :, None, None]
         radius = (self._lying[agents] - HALF_SIZE).astype(np.float32)[:, None, None]
@@ -98,7 +100,7 @@ class VisualBall(BalanceBall):
         return self._with_ball(110.0 * bar, np.hypot(across - place, height - up), radius)
 
     def _with_ball(self, ground: _Pixels, distance: _Pixels, radius: _Pixels) -> NDArray[np.uint8]:
-        """Draws a white disc whose edge is soft, so that it can be placed between pixels."""
+        """Draw a white disc whose edge is soft, so that it can be placed between pixels."""
         ball = np.clip((radius - distance) / self._pixel + 0.5, 0.0, 1.0)
         picture: NDArray[np.uint8] = (ground + (255.0 - ground) * ball).astype(np.uint8)
         return picture

@@ -11,7 +11,7 @@ FIXED32 = 5
 
 
 def varint(value: int) -> bytes:
-    """A non-negative number in groups of 7 bits, lowest first."""
+    """Return a non-negative number in groups of 7 bits, lowest first."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -23,18 +23,19 @@ def varint(value: int) -> bytes:
 
 
 def key(number: int, wire_type: int) -> bytes:
-    """What stands before the value of field ``number``."""
+    """Return what stands before the value of field ``number``."""
     return varint(number << 3 | wire_type)
 
 
 def delimited(number: int, payload: bytes) -> bytes:
-    """Field ``number`` holding bytes, text or a message."""
+    """Return field ``number`` holding bytes, text or a message."""
     return key(number, DELIMITED) + varint(len(payload)) + payload
 
 
 def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """The fields of the message in ``data[start:end]``, in their order: number, wire type, where the value begins and
-    ends, and the value itself if it is a varint.
+    """Yield the fields of the message in ``data[start:end]``, in their order.
+
+    Number, wire type, where the value begins and ends, and the value itself if it is a varint.
 
     Raises:
         ValueError: the bytes are not a message.

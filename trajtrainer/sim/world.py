@@ -45,11 +45,11 @@ class Behavior:
         )
 
     def reset(self) -> list[bytes]:
-        """Starts new episodes; returns the pieces of the behaviour's entry in ``agentInfos``."""
+        """Start new episodes; return the pieces of the behaviour's entry in ``agentInfos``."""
         return self._entry(self._simulation.reset())
 
     def step(self, actions: bytes | None) -> list[bytes]:
-        """One decision; a behaviour that the trainer leaves out does nothing (zeros), as in Unity.
+        """Make one decision; a behaviour that the trainer leaves out does nothing (zeros), as in Unity.
 
         Raises:
             OrderError: the actions do not fit.
@@ -63,7 +63,7 @@ class Behavior:
         return [key(2, DELIMITED) + varint(size) + self._name_field + infos, *pieces]
 
     def parameters(self) -> pb.BrainParametersProto:
-        """How the behaviour is announced."""
+        """Return the announcement of the behaviour."""
         spec = self._simulation.spec.action_spec
         branches = list(spec.discrete_branches)
         announced = pb.BrainParametersProto(brain_name=self.name, is_training=True)
@@ -98,11 +98,11 @@ class World:
                 agents += simulation.num_agents
 
     def reset(self) -> list[bytes]:
-        """Starts new episodes everywhere; returns the pieces of ``agentInfos``."""
+        """Start new episodes everywhere; return the pieces of ``agentInfos``."""
         return [piece for behavior in self._behaviors for piece in behavior.reset()]
 
     def step(self, actions: Mapping[str, bytes]) -> list[bytes]:
-        """One decision of every agent; returns the pieces of ``agentInfos``.
+        """Decide once for every agent; returns the pieces of ``agentInfos``.
 
         Raises:
             OrderError: the actions do not fit.
@@ -110,13 +110,13 @@ class World:
         return [piece for behavior in self._behaviors for piece in behavior.step(actions.get(behavior.name))]
 
     def announcement(self) -> bytes:
-        """All behaviours, for the first message that holds agents."""
+        """Return all behaviours, for the first message that holds agents."""
         announced = [behavior.parameters() for behavior in self._behaviors]
         return pb.UnityRLInitializationOutputProto(brain_parameters=announced).SerializeToString()
 
 
 def info_writer(simulation: Simulation, style: WireStyle, ids: LongArray) -> InfoWriter:
-    """The writer for what a simulation's agents observe."""
+    """Return the writer for what a simulation's agents observe."""
     spec = simulation.spec
     pictures = any(len(sensor.shape) == 3 for sensor in spec.observation_specs)
     if style.png and pictures:
@@ -125,7 +125,7 @@ def info_writer(simulation: Simulation, style: WireStyle, ids: LongArray) -> Inf
 
 
 def output_message(infos: list[bytes], side_channel: bytes, announcement: bytes = b"") -> bytes:
-    """A UnityMessageProto of status 200 with what the agents observe.
+    """Return a UnityMessageProto of status 200 with what the agents observe.
 
     Args:
         infos: pieces of ``agentInfos``.
