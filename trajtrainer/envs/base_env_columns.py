@@ -1,6 +1,6 @@
 """The steps of a ``mlagents_envs.base_env.BaseEnv`` as columns.
 
-Letters: N agents of a step batch, T terminal rows of it, D sum of branch sizes, O an observation's own shape.
+Shape legend: N agents of a step batch, T terminal rows of it, D sum of branch sizes, O an observation's own shape.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BehaviorColumns:
         self.spec = BehaviorSpec(sensors, spec.action_spec)
 
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
-        """The agents of one step, terminal rows first.
+        """Return the agents of one step, terminal rows first.
 
         Raises:
             InvalidDataError: an observation or reward is NaN or infinite, or of another shape than announced.

@@ -36,6 +36,7 @@ class TrainerChannels:
         self.statistics = StatisticsChannel()
 
     def all(self) -> list[SideChannel]:
+        """Return the channels to hand to the environment."""
         return [self._engine, self.parameters, self.statistics]
 
 

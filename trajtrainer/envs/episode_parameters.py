@@ -24,14 +24,14 @@ class EpisodeParameters:
         self._sources: dict[str, Source] = {}
 
     def set(self, parameters: Parameters) -> None:
-        """Takes new samplers; they count from the next episode on."""
+        """Take new samplers; they count from the next episode on."""
         for key, sampler in parameters.items():
             if self._samplers.get(key) != sampler:
                 self._samplers[key] = sampler
                 self._sources[key] = _source(sampler)
 
     def draw(self) -> dict[str, float]:
-        """A value of each parameter, for one episode."""
+        """Return a value of each parameter, for one episode."""
         return {key: float(source.draw(1)[0]) for key, source in self._sources.items()}
 
 

@@ -19,7 +19,9 @@ Factory = Callable[..., Any]
 
 
 def keyword_arguments(env_args: Sequence[str] | None) -> dict[str, Any]:
-    """``--env-args key=value ...`` as keyword arguments, the values read as JSON or YAML: numbers, true, [1, 2], text.
+    """Return ``--env-args key=value ...`` as keyword arguments.
+
+    The values are read as JSON or YAML: numbers, true, [1, 2], text.
 
     >>> keyword_arguments(["gravity=9.8", "continuous=true", "name=moon"])
     {'gravity': 9.8, 'continuous': True, 'name': 'moon'}
@@ -91,14 +93,14 @@ def to_options(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of numpy as Python's own."""
+    """Return a value of numpy as Python's own."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} is no number, text, list or mapping")
 
 
 def import_first(names: Sequence[str], what: str) -> ModuleType:
-    """The first module that exists. The current directory counts too, as it does for ``python -m``.
+    """Return the first module that exists. The current directory counts too, as it does for ``python -m``.
 
     Args:
         names: candidates, the likeliest first.
@@ -123,7 +125,7 @@ def import_first(names: Sequence[str], what: str) -> ModuleType:
 
 
 def _import(name: str, what: str) -> ModuleType | None:
-    """None if there is no module of this name."""
+    """Return the module, or None if there is none of this name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -138,7 +140,7 @@ def _import(name: str, what: str) -> ModuleType | None:
 
 
 def factory_of(module: ModuleType, path: str, what: str) -> Factory:
-    """The callable at a dotted path within a module.
+    """Return the callable at a dotted path within a module.
 
     Raises:
         SettingsError: there is none.
@@ -155,7 +157,7 @@ def factory_of(module: ModuleType, path: str, what: str) -> Factory:
 
 
 def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapping[str, Callable[[], Any]]) -> Any:
-    """The factory's environment.
+    """Return the factory's environment.
 
     Args:
         factory: to be called.

@@ -1,6 +1,6 @@
 """Gymnasium action spaces as continuous actions and discrete branches.
 
-Letters: N agents, C continuous actions, K discrete branches.
+Shape legend: N agents, C continuous actions, K discrete branches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ActionLayout:
             raise UnsupportedError(f"{where}: the action space {space} holds nothing to decide.")
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
-        """N actions that the space contains, in the order of the batch."""
+        """Return N actions that the space contains, in the order of the batch."""
         return self._assemble(batch.env_continuous, batch.discrete)
 
 

@@ -1,6 +1,6 @@
-"""What an agent with Gymnasium spaces sees and does, as a behaviour: observations, actions and action masks.
+"""An agent with Gymnasium spaces as a behaviour: observations, actions and action masks.
 
-Letters: N agents, D sum of branch sizes.
+Shape legend: N agents, D sum of branch sizes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AgentSpaces:
         self._num_choices = sum(self._actions.spec.discrete_branches)
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """A column per sensor.
+        """Return a column per sensor.
 
         Raises:
             InvalidDataError: an observation is not of the space.
@@ -58,7 +58,7 @@ class AgentSpaces:
         return self._observations.columns(observations)
 
     def masks(self, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> BoolArray:
-        """bool [N, D], True = forbidden.
+        """Return bool [N, D], True = forbidden.
 
         Raises:
             InvalidDataError: a mask of another size than the actions.
@@ -81,5 +81,5 @@ class AgentSpaces:
         row[:] = np.ravel(allowed) == 0
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
-        """N actions that the action space contains."""
+        """Return N actions that the action space contains."""
         return self._actions.actions(batch)

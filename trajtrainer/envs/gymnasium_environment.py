@@ -1,6 +1,6 @@
 """Gymnasium environments: several copies, stepped as the agents of one worker.
 
-Letters: N copies, T of them whose episode ended with this step.
+Shape legend: N copies, T of them whose episode ended with this step.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         ended: LongArray,
         interrupted: list[bool],
     ) -> EnvironmentEvent:
-        """Observations and rewards are T final ones and N others, infos N."""
+        """Return the event of T final observations and rewards and N others, with N infos."""
         total, terminal = len(observations), len(interrupted)
         earned = np.array(rewards, np.float32)
         check_rewards(earned, self.name)
@@ -142,12 +142,12 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
 
 def environment_name(env: Env) -> str:
-    """The id with its version ("CartPole-v1"), or the class for environments that are not registered."""
+    """Return the id with its version ("CartPole-v1"), or the class for environments that are not registered."""
     return type(env.unwrapped).__name__ if env.spec is None else env.spec.id
 
 
 def check_rewards(rewards: Any, where: str) -> None:
-    """Refuses rewards that nobody can learn from.
+    """Refuse rewards that nobody can learn from.
 
     Raises:
         InvalidDataError: a reward is NaN or infinite, or they are no single numbers.

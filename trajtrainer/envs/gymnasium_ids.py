@@ -1,4 +1,4 @@
-"""How ids of Gymnasium environments are given to ``--env``, for those who gave them in another way."""
+"""The form in which ids of Gymnasium environments are given to ``--env``, for those who gave them in another way."""
 
 from __future__ import annotations
 

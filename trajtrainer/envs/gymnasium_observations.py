@@ -68,10 +68,11 @@ class ObservationLayout:
 
     @property
     def specs(self) -> list[ObservationSpec]:
+        """The sensors, in the order of the columns."""
         return [sensor.spec for sensor in self._sensors]
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """A column [N, *O] per sensor, f32 or u8.
+        """Return a column [N, *O] per sensor, f32 or u8.
 
         Raises:
             InvalidDataError: an observation is not of the space, or holds NaN or infinity.
@@ -125,6 +126,7 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str) -> Ite
 
 
 def sensor_name(path: tuple[Key, ...]) -> str:
+    """Return the name of the sensor for a part of the space: its keys, joined by dots."""
     return ".".join(map(str, path)) or "observation"
 
 
@@ -175,12 +177,15 @@ def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Se
 
 
 def _frame(space: spaces.Box) -> tuple[int, ...]:
-    """The shape of one picture."""
+    """Return the shape of one picture."""
     return space.shape[1:] if len(space.shape) == _STACK_RANK else space.shape
 
 
 def _channel_axis(space: spaces.Box) -> int | None:
-    """Which dimension of a picture, or of each picture of a stack, counts its channels; None if it is no picture."""
+    """Return which dimension of a picture, or of each picture of a stack, counts its channels.
+
+    None if it is no picture.
+    """
     shape = _frame(space)
     if len(shape) == 2 and space.dtype == np.uint8:
         return 2 if min(shape) >= SMALLEST_PICTURE else None
@@ -191,7 +196,7 @@ def _channel_axis(space: spaces.Box) -> int | None:
 
 
 def _numbers(shape: tuple[int, ...], largest: int = 1) -> Read:
-    """A vector of the numbers, ``largest`` becoming 1."""
+    """Return a vector of the numbers, ``largest`` becoming 1."""
     size = math.prod(shape)
 
     def read(values: Sequence[Any]) -> ObservationArray:

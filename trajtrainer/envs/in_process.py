@@ -31,6 +31,7 @@ class InProcessEnvironment(ABC):
 
     @property
     def num_workers(self) -> int:
+        """The number of workers."""
         return self._num_workers
 
     @abstractmethod
@@ -39,15 +40,15 @@ class InProcessEnvironment(ABC):
 
     @abstractmethod
     def _begin(self, worker: int) -> EnvironmentEvent:
-        """Resets a worker: its first agents."""
+        """Reset a worker: its first agents."""
 
     @abstractmethod
     def _go_on(self, worker: int, actions: _Actions) -> EnvironmentEvent:
-        """Steps a worker with the actions of the agents that asked for one."""
+        """Step a worker with the actions of the agents that asked for one."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Closes everything. Called once."""
+        """Close everything. Called once."""
 
     def reset(self, parameters: Parameters) -> None:
         """See ``Environment``."""

@@ -1,4 +1,4 @@
-"""Which behaviour a PettingZoo agent belongs to: agents of one type share one."""
+"""The behaviours of PettingZoo agents: agents of one type share one."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ AgentName = Hashable
 
 
 class HasSpaces(Protocol):
-    """What PettingZoo's environments tell of their agents."""
+    """The part of PettingZoo's environments that tells of their agents."""
 
-    def observation_space(self, agent: Any) -> spaces.Space[Any]: ...
+    def observation_space(self, agent: Any) -> spaces.Space[Any]:
+        """Return the space of what an agent observes."""
 
-    def action_space(self, agent: Any) -> spaces.Space[Any]: ...
+    def action_space(self, agent: Any) -> spaces.Space[Any]:
+        """Return the space of what an agent does."""
 
 
 def agent_label(agent: AgentName) -> str:
-    """The name as text, whatever it is: "red_3" for ("red", 3)."""
+    """Return the name as text, whatever it is: "red_3" for ("red", 3)."""
     return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
 
 
 def agent_type(agent: AgentName) -> str:
-    """The name without its number: "adversary" for "adversary_0"; "agent" for agents that only have a number."""
+    """Return the name without its number: "adversary" for "adversary_0"; "agent" for agents that only have a number."""
     return _NUMBER.sub("", agent_label(agent)) or _UNNAMED
 
 
 def alike(env: HasSpaces, other_env: HasSpaces, agent: AgentName, other: AgentName | None = None) -> bool:
-    """Whether two agents have the same spaces; without ``other``, one agent in two environments."""
+    """Return whether two agents have the same spaces; without ``other``, one agent in two environments."""
     other = agent if other is None else other
     return env.observation_space(agent) == other_env.observation_space(other) and env.action_space(
         agent
@@ -75,7 +77,7 @@ class AgentTypes:
                 self._join(member, type_ if same else agent_label(member))
 
     def behavior(self, agent: AgentName) -> str:
-        """The behaviour's name."""
+        """Return the behaviour's name."""
         found = self._behaviors.get(agent)
         if found is None:
             type_ = agent_type(agent)
@@ -87,10 +89,11 @@ class AgentTypes:
         return found
 
     def spaces(self, behavior: str) -> AgentSpaces:
-        """How its agents' spaces are translated."""
+        """Return the translation of its agents' spaces."""
         return self._spaces[behavior]
 
     def spec(self, behavior: str) -> BehaviorSpec:
+        """Return the observations and actions of a behaviour."""
         return self._spaces[behavior].spec
 
     def _join(self, agent: AgentName, behavior: str) -> str:

@@ -90,7 +90,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         return self._event(worker, parts, is_reset=False)
 
     def _sort(self, copy: int, ended: list[Record], deciding: list[Record], parts: dict[str, _Part]) -> None:
-        """Puts one copy's records with those of their behaviours."""
+        """Put one copy's records with those of their behaviours."""
         for record in ended:
             part = parts.setdefault(self._types.behavior(record.agent), _Part())
             part.ended.append(record)

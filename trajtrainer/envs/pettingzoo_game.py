@@ -21,7 +21,7 @@ _NO_INFO: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Record:
-    """What the environment tells of one agent: that it must decide, or that its episode ended.
+    """One agent's news from the environment: that it must decide, or that its episode ended.
 
     Attributes:
         agent: its name.
@@ -47,7 +47,7 @@ class Turn:
 
 
 def as_parallel(env: Any) -> Any:
-    """The parallel form of an environment, through PettingZoo's own converters.
+    """Return the parallel form of an environment, through PettingZoo's own converters.
 
     Agents of an AEC environment that is not ``is_parallelizable`` (a board game) act one after the other; they are
     asked only when it is their turn.
@@ -80,7 +80,7 @@ class Game:
         self._gone: set[AgentName] = set()
 
     def reset(self, options: dict[str, float]) -> Turn:
-        """Begins an episode of all agents."""
+        """Begin an episode of all agents."""
         arguments: dict[str, Any] = {"options": options} if options else {}
         seed, self._seed = self._seed, None
         observations, infos = self.env.reset(seed=seed, **arguments)
@@ -90,7 +90,7 @@ class Game:
         return Turn([], self._deciding(observations, infos))
 
     def step(self, actions: Mapping[AgentName, Any], options: Callable[[], dict[str, float]]) -> Turn:
-        """Goes on with the actions of those that were asked; after the last agent's end, begins anew."""
+        """Go on with the actions of those that were asked; after the last agent's end, begin anew."""
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         for agent, reward in rewards.items():
             self._earned[agent] = self._earned.get(agent, 0.0) + reward
@@ -122,4 +122,5 @@ class Game:
 
 
 def is_pettingzoo(env: object) -> bool:
+    """Return whether this is an environment of PettingZoo."""
     return isinstance(env, ParallelEnv | AECEnv)

@@ -21,7 +21,7 @@ _LSOF_LIMIT_S = 10.0
 
 
 def candidates(base_port: int, num_workers: int) -> Iterator[int]:
-    """Base ports to try one after the other.
+    """Yield base ports to try one after the other.
 
     They are ``num_workers`` apart, so that no two workers of a run ever try the same port.
     """
@@ -30,7 +30,7 @@ def candidates(base_port: int, num_workers: int) -> Iterator[int]:
 
 
 def holder(port: int) -> str | None:
-    """Which process listens on a TCP port of this machine: ``process 4711 (its command line)``.
+    """Return which process listens on a TCP port of this machine: ``process 4711 (its command line)``.
 
     Returns:
         None where the system does not tell: the process is another user's, say.
@@ -48,7 +48,7 @@ def holder(port: int) -> str | None:
 
 
 def listener_of_proc(port: int) -> tuple[int, str] | None:
-    """Number and command line, by the files of Linux."""
+    """Return number and command line, by the files of Linux."""
     sockets = {f"socket:[{inode}]" for inode in _listening_sockets(port)}
     if not sockets:
         return None
@@ -62,7 +62,7 @@ def listener_of_proc(port: int) -> tuple[int, str] | None:
 
 
 def listener_of_lsof(port: int) -> tuple[int, str] | None:
-    """Number and program, by the tool that macOS brings."""
+    """Return the number and program, by the tool that macOS brings."""
     lsof = shutil.which("lsof", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
     if lsof is None:
         return None

@@ -1,4 +1,4 @@
-"""What the collector knows of environments: a number of workers that answer whenever they are ready."""
+"""Environments as the collector knows them: a number of workers that answer whenever they are ready."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class Environment(Protocol):
     """
 
     @property
-    def num_workers(self) -> int: ...
+    def num_workers(self) -> int:
+        """The number of workers."""
 
     def reset(self, parameters: Parameters) -> None:
-        """Asks every worker to begin all episodes anew, with ``parameters`` (all of them, or those that changed).
+        """Ask every worker to begin all episodes anew, with ``parameters`` (all of them, or those that changed).
 
         Returns at once. What was not answered yet need not be any more; each worker's next event has ``is_reset``.
 
@@ -32,10 +33,10 @@ class Environment(Protocol):
         """
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Changes parameters without a reset. They go out with the next message to each worker."""
+        """Change parameters without a reset. They go out with the next message to each worker."""
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """Waits until at least one worker has sent an event; returns all that are there.
+        """Wait until at least one worker has sent an event; return all that are there.
 
         Returns:
             Nothing if ``timeout_s`` seconds passed without any.
@@ -45,7 +46,7 @@ class Environment(Protocol):
         """
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        """Answers the last event of one worker, rows in the order of its decisions, and lets it go on. Returns at once.
+        """Answer the last event of one worker, rows in the order of its decisions, and let it go on. Returns at once.
 
         Behaviours of which no agent asked for a decision may be absent.
 
@@ -54,7 +55,7 @@ class Environment(Protocol):
         """
 
     def close(self) -> None:
-        """Ends all workers and waits for their end. May be called again."""
+        """End all workers and wait for their end. May be called again."""
 
     def kill(self) -> None:
-        """Ends all workers at once and does not wait. For signal handlers: quick, and takes no lock."""
+        """End all workers at once and do not wait. For signal handlers: quick, and takes no lock."""

@@ -32,7 +32,7 @@ _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
 def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
-    """The environment that ``env_settings.env_path`` names.
+    """Return the environment that ``env_settings.env_path`` names.
 
     - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first.
     - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
@@ -78,7 +78,10 @@ def _scheme(env_path: str) -> tuple[str | None, str]:
 
 
 def _tell_of_simulations(settings: RunSettings) -> None:
-    """For who tries a shipped configuration without Unity; who trains behaviors of their own has an Editor."""
+    """Tell of the simulations whoever tries a shipped configuration without Unity.
+
+    Who trains behaviors of their own has an Editor.
+    """
     names = [name for name in settings.behaviors if name in SIMULATIONS]
     if names or not settings.behaviors:
         simulation = names[0] if names else "3DBall"
@@ -86,8 +89,9 @@ def _tell_of_simulations(settings: RunSettings) -> None:
 
 
 def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments down as ``--env-args`` takes them: for environments in this process as ``key=value``, for players
-    as options of their command line.
+    """Write arguments down as ``--env-args`` takes them.
+
+    For environments in this process as ``key=value``, for players as options of their command line.
 
     Raises:
         SettingsError: a name or a value that cannot be written down.
@@ -96,8 +100,10 @@ def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]
 
 
 def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
-    """The environment of a factory: a callable that returns a Gymnasium environment, a PettingZoo environment
-    (parallel or AEC) or a ``mlagents_envs`` BaseEnv. It is called once per copy (``num_envs``).
+    """Return the environment of a factory.
+
+    It returns a Gymnasium environment, a PettingZoo environment (parallel or AEC) or a ``mlagents_envs`` BaseEnv. It is
+    called once per copy (``num_envs``).
 
     Args:
         factory: called with ``env_args``, and, where it has parameters of these names, ``worker_id`` (0, 1, ...),
@@ -179,7 +185,7 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
 
 
 def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
-    """What Gymnasium itself says of ids and dependencies is clear; only its kind is another."""
+    """Return what Gymnasium itself says of ids and dependencies is clear; only its kind is another."""
     from gymnasium import error as gymnasium_error
 
     cause = error.__cause__
@@ -228,7 +234,7 @@ _SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] 
 
 
 def _copies(make: Callable[[int], Any], count: int) -> list[Any]:
-    """``count`` environments; if one cannot be made, those before it are closed."""
+    """Return ``count`` environments; if one cannot be made, those before it are closed."""
     envs: list[Any] = []
     for copy in range(count):
         try:

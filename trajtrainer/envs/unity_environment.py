@@ -40,7 +40,7 @@ class PlayerLogs(Protocol):
     """Knows where players write their logs."""
 
     def player_log(self, worker: int) -> Path | None:
-        """``Player-<worker>.log`` in some folder; None if nothing may be written."""
+        """Return ``Player-<worker>.log`` in some folder; None if nothing may be written."""
 
 
 def make_unity_environment(settings: RunSettings, logs: PlayerLogs) -> Supervisor:
@@ -78,7 +78,7 @@ def connect_player(
     run: RunSettings | None = None,
     busy_wait: bool = False,
 ) -> UnityEnvironment:
-    """Starts the player of one worker, on its port or, if that is taken, on the next free one.
+    """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
     A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then.
     ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``.

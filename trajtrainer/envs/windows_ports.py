@@ -1,4 +1,4 @@
-"""Who listens on a port of Windows, by its table of sockets (iphlpapi)."""
+"""The process that listens on a port of Windows, by its table of sockets (iphlpapi)."""
 
 from __future__ import annotations
 

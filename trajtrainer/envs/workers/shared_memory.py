@@ -72,6 +72,7 @@ class SharedMemory:
 
     @property
     def size(self) -> int:
+        """The number of bytes."""
         return len(self.buffer)
 
     def unlink(self) -> None:

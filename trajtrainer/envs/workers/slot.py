@@ -30,7 +30,8 @@ class Slot(Protocol):
     """
 
     @property
-    def number(self) -> int: ...
+    def number(self) -> int:
+        """The number of the worker."""
 
     def start(self) -> None:
         """Start an environment, in place of the last one."""
