@@ -1,6 +1,6 @@
 """From the messages of an environment to rows and finished trajectories, for all agents of a message at once.
 
-Letters: N agents of a step batch, T terminal rows of it, S trajectories, H memory size.
+Shape legend: N agents of a step batch, T terminal rows of it, S trajectories, H memory size.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _KEPT_PER_NAMED = 4
 
 @dataclass(slots=True)
 class Recorded:
-    """What became of one step batch.
+    """The outcome of recording one step batch.
 
     Attributes:
         rows: i64 [N], the row of each agent. ``rows[num_terminal:]`` wait for their actions; the others are without
             meaning to the caller.
         trajectories: those that this message finished, or None.
-        episode_lengths: steps minus one of each episode that this message ended (the peer's count of decisions
+        episode_lengths: steps minus one of each episode that this message ended (ML-Agents' count of decisions
             between the first and the last record).
         num_given_up: agents that vanished without a last record, as it seems, and whose rows were taken back.
     """
@@ -58,7 +58,7 @@ class _Finished:
     episode_lengths: list[int] = field(default_factory=list)
 
     def batch(self) -> TrajectoryBatch | None:
-        """All of them; those of ended episodes came first."""
+        """Return all of them; those of ended episodes come first."""
         if not self.agent:
             return None
         num_ended = len(self.ended_slots)
@@ -73,7 +73,9 @@ class _Finished:
 
 
 class AgentProcessor:
-    """Writes step batches into the pool and cuts each agent's steps into trajectories (reference 3.5).
+    """Writer of step batches into the pool, which cuts each agent's steps into trajectories.
+
+    See docs/mlagents-behavior.md#trajectories.
 
     A step is complete when the agent's next record arrives: its reward, and whether the episode ended, stand in that
     record. A trajectory is finished by the end of the episode or when it has ``time_horizon`` steps; the recurrent
@@ -93,7 +95,7 @@ class AgentProcessor:
     """
 
     def __init__(self, pool: RowPool, time_horizon: int) -> None:
-        """Begins without any agents.
+        """Begin without any agents.
 
         Raises:
             ValueError: ``time_horizon`` is less than 1.
@@ -114,7 +116,7 @@ class AgentProcessor:
         self._slot_of_row = np.zeros(0, np.int64)
 
     def record(self, batch: StepBatch, team: int = 0) -> Recorded:
-        """Takes one message of a team: new rows for all its agents, completed steps, finished trajectories.
+        """Take one message of a team: new rows for all its agents, completed steps, finished trajectories.
 
         The caller becomes the owner of the trajectories (``trajectory.release``). May wait for free rows, see
         ``RowPool``.
@@ -152,7 +154,7 @@ class AgentProcessor:
         return Recorded(rows, trajectories, finished.episode_lengths if finished else [], num_given_up)
 
     def acted(self, rows: LongArray, actions: ActionBatch) -> None:
-        """Writes what the policy decided for rows of ``record``.
+        """Write what the policy decided for rows of ``record``.
 
         Rows of several workers may be together. Their agents must not have been dropped in between.
 
@@ -166,12 +168,12 @@ class AgentProcessor:
             self._histories.memory[self._slot_of_row[rows]] = actions.memory
 
     def drop(self, worker: int | None = None) -> None:
-        """Forgets the unfinished trajectories of one worker, or of all: it was reset or restarted."""
+        """Forget the unfinished trajectories of one worker, or of all: it was reset or restarted."""
         for key in [key for key in self._rosters if worker is None or key[0] == worker]:
             self._abandon(np.array(self._rosters.pop(key).slots, np.int64))
 
     def _give_up_silent(self, roster: Roster) -> int:
-        """Takes the rows of the longest silent agents back if there are too many; returns of how many."""
+        """Take the rows of the longest silent agents back if there are too many and return of how many."""
         most = max(self._most_silent, _KEPT_PER_NAMED * roster.most_named)
         if len(roster) <= most:
             return 0
@@ -182,7 +184,7 @@ class AgentProcessor:
         return len(silent)
 
     def _abandon(self, slots: LongArray) -> None:
-        """Drops the unfinished trajectories of agents that are no longer in a roster."""
+        """Drop the unfinished trajectories of agents that are no longer in a roster."""
         histories = self._histories
         if len(slots):
             self._discard(np.concatenate([histories.rows_of(slot) for slot in slots.tolist()]))
@@ -191,7 +193,7 @@ class AgentProcessor:
             histories.give_slot(slot)
 
     def _slots_of(self, roster: Roster, ids: LongArray) -> LongArray:
-        """The slots of the agents that decide; who is not in the roster gets a new one."""
+        """Return the slots of the agents that decide; who is not in the roster gets a new one."""
         agents = ids.tolist()
         if len(set(agents)) < len(agents):
             raise InvalidDataError(_twice(agents))
@@ -204,7 +206,7 @@ class AgentProcessor:
         return np.array(slots, np.int64)
 
     def _write(self, batch: StepBatch) -> LongArray:
-        """A row for each record, with what it tells about the agent's situation."""
+        """Return a row for each record, with what it tells about the agent's situation."""
         pool = self._pool
         rows = pool.allocate(len(batch))
         index = _run_or_rows(rows)
@@ -217,7 +219,7 @@ class AgentProcessor:
         return rows
 
     def _complete(self, slots: LongArray, batch: StepBatch, *, all_known: bool) -> None:
-        """The steps before these decisions; agents that are new have none."""
+        """Complete the steps before these decisions; agents that are new have none."""
         records: Any = slice(batch.num_terminal, None)
         if not all_known:
             known = self._histories.count[slots] > 0
@@ -227,7 +229,7 @@ class AgentProcessor:
             self._pool[name][last] = getattr(batch, name)[records]
 
     def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray) -> _Finished:
-        """Takes the terminal records; releases their rows that end no trajectory.
+        """Take the terminal records; release their rows that end no trajectory.
 
         A loop, because a message has few of them: calls of numpy would take longer.
         """
@@ -256,7 +258,7 @@ class AgentProcessor:
         return finished
 
     def _cut(self, slots: LongArray, rows: LongArray, agent: LongArray, finished: _Finished) -> None:
-        """Ends the trajectories of these agents at the horizon; their new rows are the bootstraps."""
+        """End the trajectories of these agents at the horizon; their new rows are the bootstraps."""
         finished.rows += map(self._histories.rows_of, slots.tolist())
         finished.bootstrap += rows.tolist()
         finished.terminated += [False] * len(rows)
@@ -265,7 +267,7 @@ class AgentProcessor:
         self._pool.retain(rows)
 
     def _hand_over(self, finished: _Finished) -> TrajectoryBatch | None:
-        """One batch of all trajectories of this message. Their rows are the caller's from here on."""
+        """Return one batch of all trajectories of this message. Their rows are the caller's from here on."""
         trajectories = finished.batch()
         if trajectories is not None:
             # The bootstrap of a cut remains with its agent too, as the first row of the next trajectory.
@@ -273,21 +275,21 @@ class AgentProcessor:
         return trajectories
 
     def _begin(self, slots: LongArray, rows: LongArray) -> None:
-        """The steps that begin with these decisions."""
+        """Begin the steps of these decisions."""
         self._histories.append(slots, rows)
         if self._memory_size:
             self._pool["memory"][rows] = self._histories.memory[slots]
             self._remember_slots(rows, slots)
 
     def _remember_slots(self, rows: LongArray, slots: LongArray) -> None:
-        """For ``acted``, which knows only rows."""
+        """Remember each row's slot for ``acted``, which knows only rows."""
         missing = self._pool.capacity - len(self._slot_of_row)
         if missing > 0:
             self._slot_of_row = np.concatenate([self._slot_of_row, np.zeros(missing, np.int64)])
         self._slot_of_row[rows] = slots
 
     def _forget_absent(self, roster: Roster, finished: _Finished) -> None:
-        """Gives back the slots of agents that did not begin another episode in the same message."""
+        """Give back the slots of agents that did not begin another episode in the same message."""
         ended = finished.agent[: len(finished.ended_slots)]
         for agent, slot in zip(ended, finished.ended_slots, strict=True):
             if self._histories.count[slot] == 0:
@@ -300,7 +302,10 @@ class AgentProcessor:
 
 
 def _run_or_rows(rows: LongArray) -> slice | LongArray:
-    """Ascending rows as a slice if they are neighbours: copying a run is several times faster than scattering."""
+    """Return ascending rows as a slice if they are neighbours.
+
+    Copying a run is several times faster than scattering.
+    """
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == len(rows) - 1 else rows
 

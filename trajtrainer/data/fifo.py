@@ -18,7 +18,7 @@ class Fifo:
     """
 
     def __init__(self, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
-        """Makes empty columns, name -> (shape of one entry, type)."""
+        """Make empty columns, name -> (shape of one entry, type)."""
         self._columns: dict[str, NDArray[Any]] = {
             name: np.zeros((_FIRST_CAPACITY, *shape), dtype) for name, (shape, dtype) in columns.items()
         }
@@ -28,15 +28,16 @@ class Fifo:
         return self._stop - self._start
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """All entries of a column: a view, void after the next ``append``."""
+        """Return all entries of a column: a view, void after the next ``append``."""
         return self._columns[name][self._start : self._stop]
 
     @property
     def num_bytes(self) -> int:
+        """The size of all columns."""
         return sum(column.nbytes for column in self._columns.values())
 
     def append(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Adds entries: every column's values, all of the same length."""
+        """Add entries: every column's values, all of the same length."""
         count = len(next(iter(values.values())))
         if self._stop + count > self._capacity:
             self._make_room(count)
@@ -45,11 +46,11 @@ class Fifo:
         self._stop += count
 
     def drop(self, count: int) -> None:
-        """Removes the oldest entries."""
+        """Remove the oldest entries."""
         self._start += count
 
     def _make_room(self, count: int) -> None:
-        """Moves the entries to the front, of longer columns if they are more than half of what there is room for."""
+        """Move the entries to the front, of longer columns if they are more than half of what there is room for."""
         held = len(self)
         while 2 * (held + count) > self._capacity:
             self._capacity *= 2

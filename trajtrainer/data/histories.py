@@ -29,7 +29,7 @@ class Histories:
     memory: FloatArray
 
     def __init__(self, horizon: int, memory_size: int) -> None:
-        """Makes an empty table for trajectories of up to ``horizon`` steps and memories of ``memory_size``."""
+        """Make an empty table for trajectories of up to ``horizon`` steps and memories of ``memory_size``."""
         self._horizon = horizon
         self._rows = np.empty((0, min(horizon, _FIRST_WIDTH)), np.int32)
         self.count, self.earlier = np.zeros(0, np.int32), np.zeros(0, np.int32)
@@ -41,17 +41,17 @@ class Histories:
         self._add_slots(_FIRST_SLOTS)
 
     def take_slot(self) -> int:
-        """An empty slot."""
+        """Return an empty slot."""
         if not self._free:
             self._add_slots(len(self.count))
         return self._free.pop()
 
     def give_slot(self, slot: int) -> None:
-        """Takes back the slot of an agent that is gone. It must be empty (``clear``)."""
+        """Take back the slot of an agent that is gone. It must be empty (``clear``)."""
         self._free.append(slot)
 
     def append(self, slots: LongArray, rows: LongArray) -> None:
-        """Adds one row to each of these distinct slots."""
+        """Add one row to each of these distinct slots."""
         if self._longest >= self._rows.shape[1]:
             self._make_wider()
         self._longest += 1
@@ -62,23 +62,23 @@ class Histories:
         self.count[slots] = count
 
     def rows_of(self, slot: int) -> IntArray:
-        """The rows of one slot, i32 [its count]: a view, valid until the next ``append``."""
+        """Return the rows of one slot, i32 [its count]: a view, valid until the next ``append``."""
         rows: IntArray = self._rows[slot, : self.count[slot]]
         return rows
 
     def cut(self, slots: LongArray) -> None:
-        """Forgets the rows of these slots, as the next trajectory of the same episode begins."""
+        """Forget the rows of these slots, as the next trajectory of the same episode begins."""
         self.earlier[slots] += self.count[slots]
         self.count[slots] = 0
 
     def clear(self, slot: int | LongArray) -> None:
-        """Forgets everything of one or several slots, as their episodes are over."""
+        """Forget everything of one or several slots, as their episodes are over."""
         self.count[slot] = 0
         self.earlier[slot] = 0
         self.memory[slot] = 0
 
     def full(self, slots: LongArray) -> BoolArray | None:
-        """Which of these slots have as many rows as a trajectory may have, bool [len(slots)]; None for none."""
+        """Return which of these slots have as many rows as a trajectory may have, bool [len(slots)]; None for none."""
         if self._longest < self._horizon:
             return None
         full: BoolArray = self.count[slots] == self._horizon
@@ -95,7 +95,7 @@ class Histories:
         self._free = [*range(old + n - 1, old - 1, -1), *self._free]
 
     def _make_wider(self) -> None:
-        """Finds out how long the longest history really is, and widens the table if that is all its width."""
+        """Find out how long the longest history really is, and widen the table if that is all its width."""
         self._longest = int(self.count.max(initial=0))
         slots, width = self._rows.shape
         if self._longest == width < self._horizon:

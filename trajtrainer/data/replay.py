@@ -1,6 +1,6 @@
 """Experience to learn from again and again: a ring of rows in which the next observation is the next row.
 
-Letters: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, H memory size.
+Shape legend: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, H memory size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEQUENCE_COLUMNS = ("length", *_MEMORIES)
 
 
 def rows_for(buffer_size: int, time_horizon: int) -> int:
-    """Rows of a ring that holds ``buffer_size`` steps of trajectories as long as the horizon allows."""
+    """Return the rows of a ring that holds ``buffer_size`` steps of trajectories as long as the horizon allows."""
     return buffer_size + -(-buffer_size // time_horizon) + 1
 
 
@@ -35,7 +35,7 @@ class Replay:
     order in which they were written: there is no moment at which a fifth of the buffer is thrown away, as in
     ML-Agents. With a memory every trajectory is cut from its start into sequences of L steps, which stay what they are
     until their first row is overwritten; then the whole sequence is gone, so that no sequence ever holds steps of
-    another (ML-Agents cuts its buffer anywhere: reference 11, quirk 10).
+    another (ML-Agents cuts its buffer anywhere: docs/mlagents-behavior.md#replay).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Replay:
         critic_memory_size: int = 0,
         poison: bool = False,
     ) -> None:
-        """Takes address space for ``num_rows`` rows; memory is used as they are filled.
+        """Take address space for ``num_rows`` rows; memory is used as they are filled.
 
         Args:
             spec: what the agents see and do.
@@ -108,7 +108,7 @@ class Replay:
         return num_bytes(self._rows) + self._sequences.num_bytes
 
     def add(self, packed: PackedSteps, critic_memory: FloatArray | None = None) -> None:
-        """Writes trajectories over the oldest rows. Of more than fit, the newest steps stay.
+        """Write trajectories over the oldest rows. Of more than fit, the newest steps stay.
 
         Args:
             packed: the trajectories.
@@ -131,7 +131,7 @@ class Replay:
             self._write(packed, step_rows[keep], after_rows[keep_after], keep, keep_after)
 
     def sample(self, numbers: LongArray) -> Sample:
-        """Copies sequences out of the ring.
+        """Copy sequences out of the ring.
 
         Args:
             numbers: i64 [n] in 0 ... Q - 1, counted from the oldest; any order, repetitions allowed.
@@ -181,7 +181,7 @@ class Replay:
         self._num_steps += len(packed)
 
     def _drop_sequences(self, oldest: int) -> None:
-        """Forgets all sequences that begin before row ``oldest``."""
+        """Forget all sequences that begin before row ``oldest``."""
         starts = self._sequences["start"]
         count = int(np.searchsorted(starts, oldest))
         if not count:
@@ -195,7 +195,7 @@ class Replay:
     def _write(
         self, packed: PackedSteps, step_rows: LongArray, after_rows: LongArray, steps: Any, trajectories: Any
     ) -> None:
-        """Writes the steps and the observations after the trajectories that the indices choose."""
+        """Write the steps and the observations after the trajectories that the indices choose."""
         rows, after = step_rows % self.num_rows, after_rows % self.num_rows
         if self._poison:
             spoil(self._rows, after)  # of these only the observation means anything
@@ -208,8 +208,10 @@ class Replay:
                 column[after] = packed.bootstrap[name][trajectories]
 
     def saved_columns(self) -> dict[str, list[NDArray[Any]]]:
-        """What a file keeps: column -> its pieces, one after the other; views. Rows are those from the oldest
-        sequence on, and sequences' starts count from there."""
+        """Return the columns that a file keeps: column -> its pieces, one after the other; views.
+
+        Rows are those from the oldest sequence on, and sequences' starts count from there.
+        """
         starts = self._sequences["start"]
         first = int(starts[0]) if len(starts) else self._written
         begin, count = first % self.num_rows, self._written - first
@@ -220,7 +222,7 @@ class Replay:
         return pieces | {"start": [starts - first]} | {name: [self._sequences[name]] for name in _SEQUENCE_COLUMNS}
 
     def fill(self, column_of: Callable[[str], NDArray[Any]]) -> None:
-        """Takes what ``saved_columns`` gave; of more than fits, the newest. Only for a ring that is still empty.
+        """Take what ``saved_columns`` gave; of more than fits, the newest. Only for a ring that is still empty.
 
         Args:
             column_of: gives a saved column by name, whole. Asked once for each.
@@ -257,7 +259,7 @@ class Replay:
         self._drop_sequences(count - self.num_rows)
 
     def _check_sequences(self, starts: LongArray, lengths: IntArray, count: int) -> None:
-        """Raises unless these are sequences within ``count`` rows, in order, each followed by a row."""
+        """Raise unless these are sequences within ``count`` rows, in order, each followed by a row."""
         if len(starts) != len(lengths):
             raise ValueError(f"there are {len(starts)} starts and {len(lengths)} lengths of sequences")
         ends = starts + lengths

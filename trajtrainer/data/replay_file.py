@@ -22,7 +22,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error)
 
 
 def write(replay: Replay, path: Path) -> None:
-    """Writes all sequences that can be sampled.
+    """Write all sequences that can be sampled.
 
     Raises:
         OSError: it could not be written.
@@ -40,7 +40,7 @@ def write(replay: Replay, path: Path) -> None:
 
 
 def read(replay: Replay, path: Path) -> None:
-    """Fills an empty replay. If it holds less than the file, the newest experience is taken.
+    """Fill an empty replay. If it holds less than the file, the newest experience is taken.
 
     Raises:
         CheckpointError: the file is missing, damaged, or of other observations, actions or memories. The replay stays

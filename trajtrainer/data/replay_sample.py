@@ -1,6 +1,6 @@
-"""What is drawn from a replay.
+"""Samples drawn from a replay.
 
-Letters: L sequence length, n sequences, b = n * L rows, H memory size, O an observation's own shape.
+Shape legend: L sequence length, n sequences, b = n * L rows, H memory size, O an observation's own shape.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which agent of one worker and team has which slot."""
+"""Slots of the agents of one worker and team."""
 
 from __future__ import annotations
 
@@ -36,28 +36,31 @@ class Roster:
         return list(self._slots.values())
 
     def same(self, ids: LongArray) -> LongArray | None:
-        """The slots of these ids if they are those of the last ``remember``, in the same order; otherwise None."""
+        """Return the slots of these ids if they are those of the last ``remember``, in the same order.
+
+        Otherwise None.
+        """
         return self.last_slots if ids.tobytes() == self._last_ids else None
 
     def remember(self, ids: LongArray, slots: LongArray) -> None:
-        """Keeps the ids of a message and their slots for ``same``. All must be in the roster."""
+        """Keep the ids of a message and their slots for ``same``. All must be in the roster."""
         self._last_ids, self.last_slots = ids.tobytes(), slots
         self.most_named = max(self.most_named, len(ids))
 
     def find(self, agents: list[int]) -> list[int]:
-        """The slots of these agents, ``NO_SLOT`` for unknown ones."""
+        """Return the slots of these agents, ``NO_SLOT`` for unknown ones."""
         get = self._slots.get
         return [get(agent, NO_SLOT) for agent in agents]
 
     def add(self, agent: int, slot: int) -> None:
-        """Enters an agent."""
+        """Enter an agent."""
         self._slots[agent] = slot
 
     def remove(self, agent: int) -> None:
-        """Strikes out an agent that is in the roster and not among the ids of the last message."""
+        """Strike out an agent that is in the roster and not among the ids of the last message."""
         del self._slots[agent]
 
     def remove_slots(self, slots: Iterable[int]) -> None:
-        """Strikes out the agents that have these slots."""
+        """Strike out the agents that have these slots."""
         gone = set(slots)
         self._slots = {agent: slot for agent, slot in self._slots.items() if slot not in gone}

@@ -1,6 +1,6 @@
 """The columns in which experience is written once, when it arrives.
 
-Letters: R rows of a pool, H memory size.
+Shape legend: R rows of a pool, H memory size.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RowPool:
         on_wait: Callable[[], None] | None = None,
         poison: bool = False,
     ) -> None:
-        """Makes an empty pool.
+        """Make an empty pool.
 
         Args:
             spec: shapes of observations and actions.
@@ -136,7 +136,7 @@ class RowPool:
         return sum(column.itemsize * math.prod(column.shape[1:]) for column in self.columns.values())
 
     def allocate(self, n: int) -> LongArray:
-        """Takes ``n`` free rows, each with one reference.
+        """Take ``n`` free rows, each with one reference.
 
         Waits or grows when there are fewer, as the class says.
 
@@ -156,14 +156,14 @@ class RowPool:
             return rows
 
     def retain(self, rows: RowNumbers) -> None:
-        """Adds a reference to each of these distinct rows."""
+        """Add a reference to each of these distinct rows."""
         with self._changed:
             if self._poison:
                 self._check(rows)
             self._references[rows] += 1
 
     def hand_over(self, count: int) -> None:
-        """Tells that the collector has given away its references to ``count`` rows (with a trajectory).
+        """Tell that the collector has given away its references to ``count`` rows (with a trajectory).
 
         Only back-pressure uses it. Who forgets it gets a pool that grows beyond its limit, never one that waits for
         ever.
@@ -171,7 +171,7 @@ class RowPool:
         self._held -= count  # only the collector's thread reads and writes it
 
     def release(self, rows: RowNumbers) -> None:
-        """Takes one reference from each of these rows; those without any become free.
+        """Take one reference from each of these rows; those without any become free.
 
         Args:
             rows: distinct within one call. A row that was first row of one trajectory and bootstrap of another needs
@@ -197,13 +197,13 @@ class RowPool:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends all waiting in ``allocate``, now and later: it grows instead. To be called when the learner ends."""
+        """End all waiting in ``allocate``, now and later: it grows instead. To be called when the learner ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _find(self, n: int) -> LongArray:
-        """The next ``n`` free rows, of which there are enough. The lock is held.
+        """Return the next ``n`` free rows, of which there are enough. The lock is held.
 
         Going round the pool, instead of taking what was freed last, makes a message's rows neighbours: by the time
         they come up again, most trajectories that began among them are finished.
@@ -228,7 +228,7 @@ class RowPool:
         return rows
 
     def _make_room(self, n: int) -> None:
-        """Grows or waits until ``n`` rows are free. The lock is held."""
+        """Grow or wait until ``n`` rows are free. The lock is held."""
         while n > self._num_free:
             needed = self.capacity + n - self._num_free
             doubled = max(needed, self.capacity + min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes))
@@ -244,7 +244,7 @@ class RowPool:
                 self._grow(doubled)
 
     def _grow(self, capacity: int) -> None:
-        """Replaces every column by a longer one. Readers of the old ones are not disturbed."""
+        """Replace every column by a longer one. Readers of the old ones are not disturbed."""
         old = self.capacity
         try:
             self.columns = self.columns.map(lambda column: _longer(column, capacity))

@@ -1,6 +1,6 @@
 """Trajectories as row numbers, and the packed steps gathered from them.
 
-Letters: S trajectories, B packed steps (of all of them), O an observation's own shape.
+Shape legend: S trajectories, B packed steps (of all of them), O an observation's own shape.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class PackedSteps:
 
 
 def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
-    """One batch of the trajectories of several, in order. At least one."""
+    """Return one batch of the trajectories of several, in order. At least one."""
     if len(batches) == 1:
         return batches[0]
     lengths = np.concatenate([batch.lengths for batch in batches])
@@ -128,7 +128,7 @@ def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
 
 
 def offsets(lengths: IntArray | LongArray) -> IntArray:
-    """i32 [S + 1], where each of S trajectories of these lengths begins, and B."""
+    """Return i32 [S + 1], where each of S trajectories of these lengths begins, and B."""
     offset = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
     return offset
@@ -170,7 +170,7 @@ def _gathered(
 
 
 def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
-    """Gives the rows of these batches back to the pool. They must not be read any more."""
+    """Give the rows of these batches back to the pool. They must not be read any more."""
     if not batches:
         return
     # Two calls, because a row can be a step of one trajectory and the bootstrap of the one before.

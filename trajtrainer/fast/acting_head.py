@@ -206,7 +206,7 @@ class _Branches:
         return best
 
     def _padded(self, values: NDArray[S], filling: float | bool) -> NDArray[S]:
-        """[N, D] to [N, K * W]"""
+        """Bring [N, D] to [N, K * W]."""
         if not self._is_padded:
             return values
         padded = np.full((len(values), self._count * self._width), filling, values.dtype)

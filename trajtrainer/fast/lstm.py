@@ -22,7 +22,7 @@ from trajtrainer.steps import FloatArray
 
 
 class LstmStep(NamedTuple):
-    """What one step of S sequences gave.
+    """Results of one step of S sequences.
 
     Attributes:
         gates: after their nonlinearities [n, S, 4U].
@@ -117,7 +117,10 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad
 
 @lru_cache(maxsize=8)
 def gate_scale(units: int) -> FloatArray:
-    """``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``: the factor of i, f and o; g stays a tanh. [4U], not to be changed"""
+    """Return the factor of i, f and o in ``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``; g stays a tanh.
+
+    [4U], not to be changed.
+    """
     return np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), units)
 
 

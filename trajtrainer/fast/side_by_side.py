@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 class SideBySide:
-    """Call a function with several sets of arguments: the first here, the others in threads of their own, if the
-    process may use more than one core.
+    """Call a function with several sets of arguments.
+
+    The first here, the others in threads of their own, if the process may use more than one core.
 
     Twin of ``itertools.starmap``.
     """

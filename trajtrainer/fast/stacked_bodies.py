@@ -21,7 +21,7 @@ from trajtrainer.steps import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class BodyRun:
-    """What n bodies made of b rows, and what their gradient needs.
+    """Outputs of n bodies for b rows, and what their gradient needs.
 
     Attributes:
         encoding: [n, b, E], or [n, b, U] with a memory.

@@ -29,7 +29,7 @@ from trajtrainer.steps import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What the networks say of b rows, and what their gradient needs.
+    """Outputs of the networks for b rows, and what their gradient needs.
 
     Attributes:
         policy: [b, C + D], means of the continuous actions and logits of the branches.
@@ -133,12 +133,12 @@ class _Range:
 
 
 def _by_step(rows: Tensor, length: int) -> Tensor:
-    """Rows [b, ...] in the order of their sequences of L steps, put in the order of the steps."""
+    """Return rows [b, ...] in the order of their sequences of L steps, put in the order of the steps."""
     return _exchanged(rows, -1, length)
 
 
 def _by_sequence(rows: Tensor, length: int) -> Tensor:
-    """The other way round."""
+    """Return undo ``_by_step``."""
     return _exchanged(rows, length, -1)
 
 

@@ -34,7 +34,10 @@ class Linear(NamedTuple):
 
 
 class MemoryParts(NamedTuple):
-    """Of torch's LSTM, for n networks: weight_ih [n, 4U, E], weight_hh [n, 4U, U], both biases [n, 1, 4U]."""
+    """Parameters of torch's LSTM, for n networks.
+
+    weight_ih [n, 4U, E], weight_hh [n, 4U, U], both biases [n, 1, 4U].
+    """
 
     by_input: Tensor
     by_hidden: Tensor
@@ -44,7 +47,7 @@ class MemoryParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BodyParts:
-    """Of n bodies of one shape.
+    """Parameters of n bodies of one shape.
 
     Attributes:
         layers: the first takes the observations, all give E.

@@ -27,8 +27,10 @@ _LARGEST_HIDDEN = 256  # units, up to which stacking pays
 
 
 def can_stack(networks: ValueNetworks) -> bool:
-    """Return whether these networks are MLPs on vectors: their encodings of an observation are the same then, as their
-    normalisers are."""
+    """Return whether these networks are MLPs on vectors.
+
+    Their encodings of an observation are the same then, as their normalisers are.
+    """
     body = networks.critic.body
     return body.is_plain and body.memory is None
 
@@ -76,6 +78,7 @@ class StackedEvaluation:
         self._followers = [tensor.detach()[3] for tensor in homes.tensors]
 
     def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:
+        """Return estimates for a batch: see ``SacValues``."""
         x = encoded[0]
         following = self._encode(batch.next_obs)[0]
         if sampled is None:
@@ -93,6 +96,7 @@ class StackedEvaluation:
         return Estimates(live[0, :, :, 0], live[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
 
     def follow(self, tau: float) -> None:
+        """Move the target network by the fraction ``tau`` towards V."""
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
