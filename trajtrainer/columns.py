@@ -4,7 +4,7 @@ Experience is written once, into columns, when it arrives; everything that keeps
 a subset of this table. A column that is added here is kept, gathered, shuffled and handed to the learner without a
 change anywhere else.
 
-Letters of shapes: A continuous actions and discrete branches together, C continuous actions, D sum of branch sizes,
+Shape legend: A continuous actions and discrete branches together, C continuous actions, D sum of branch sizes,
 H memory size, K discrete branches, O an observation's own shape, V reward signals.
 """
 
@@ -27,7 +27,7 @@ OBSERVATIONS, NEXT_OBSERVATIONS = "obs", "next_obs"
 
 
 class Store(enum.Flag):
-    """Who keeps a column.
+    """A kind of store that keeps a column.
 
     EVENT is a step batch on its way between processes, POOL the rows of living agents and waiting trajectories (and the
     packed steps gathered from them), UPDATE the buffer and the minibatches of an on-policy learner, REPLAY the ring of
@@ -41,7 +41,7 @@ class Store(enum.Flag):
 
 
 class Moment(enum.Enum):
-    """When a row learns a column, and from what: a field of the same name of a step batch or an action batch."""
+    """The moment at which a row learns a column: a field of the same name of a step batch or an action batch."""
 
     OBSERVED = enum.auto()  # the step batch in which the agent asks for a decision
     DECIDED = enum.auto()  # the action batch that answers it
@@ -56,7 +56,7 @@ class Column(NamedTuple):
     Attributes:
         name: of the column; the sensors of ``obs`` become ``obs.0``, ``obs.1``, ...
         dtype: numpy's name; that of ``obs`` is the sensor's.
-        shape: of one entry, in letters.
+        shape: of one entry, in letters of the legend.
         moment: when it is filled.
         stores: who keeps it.
     """
@@ -93,7 +93,7 @@ TABLE: list[Column] = [
 
 
 class Entry(NamedTuple):
-    """What one entry of a column is for one behaviour."""
+    """Type and shape of one entry of a column for one behaviour."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -1,4 +1,6 @@
-"""Lessons of the environment parameters: a state machine without files, clocks or an environment (reference 2.6).
+"""Lessons of the environment parameters: a state machine without files, clocks or an environment.
+
+See docs/mlagents-behavior.md#environment-parameters.
 
 The caller tells how far each behaviour is; this tells which samplers are due and whether the environment must be reset
 for them.
@@ -26,13 +28,13 @@ from trajtrainer.settings.environment import (
 )
 
 LESSON_NUM = "lesson_num"
-# How much of the smoothed reward is the mean of this check (reference 2.6).
+# How much of the smoothed reward is the mean of this check (docs/mlagents-behavior.md#environment-parameters).
 _NEW_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class BehaviorProgress:
-    """How far a behaviour is.
+    """Progress of a behaviour.
 
     Attributes:
         step: agent steps trained so far.
@@ -48,7 +50,7 @@ class BehaviorProgress:
 
 @dataclass(frozen=True, slots=True)
 class LessonChange:
-    """What a check led to.
+    """Result of a check.
 
     Attributes:
         advanced: the parameters that are in a new lesson, in the order of the configuration. If there are any, the
@@ -75,7 +77,7 @@ class _Parameter:
 
     @property
     def criteria(self) -> CompletionCriteria | None:
-        """What ends the current lesson; None in the last one, whatever its settings say."""
+        """The criteria that end the current lesson; None in the last one, whatever its settings say."""
         return self.lesson.completion_criteria if self.lesson_num + 1 < len(self.lessons) else None
 
 
@@ -83,19 +85,19 @@ class Curriculum:
     """All environment parameters of a run, each in one of its lessons."""
 
     def __init__(self, parameters: Mapping[str, EnvironmentParameterSettings] | None, run_seed: int) -> None:
-        """Every parameter begins with its first lesson.
+        """Begin with the first lesson of every parameter.
 
         Args:
             parameters: by name, from the configuration; None for none.
             run_seed: samplers without a seed get ``run_seed``, ``run_seed + 1``, ... in the order of the configuration
-                (reference 1.6).
+                (docs/mlagents-behavior.md#seeds).
         """
         resolved = seeded(dict(parameters or {}), run_seed)
         self._states = {name: _Parameter(parameter.curriculum) for name, parameter in resolved.items()}
 
     @property
     def samplers(self) -> dict[str, Sampler]:
-        """What each parameter's values are drawn from in its current lesson, seeds resolved."""
+        """The sampler of each parameter in its current lesson, seeds resolved."""
         return {name: parameter.lesson.value for name, parameter in self._states.items()}
 
     @property
@@ -119,14 +121,17 @@ class Curriculum:
         return any(parameter.criteria is not None for parameter in self._states.values())
 
     def reward_buffer_length(self, behavior: str) -> int:
-        """How many episodes of a behaviour its ``BehaviorProgress`` must look back: the longest lesson, at least 1."""
+        """Return how many episodes of a behaviour its ``BehaviorProgress`` must look back.
+
+        The longest lesson, at least 1.
+        """
         criteria = (lesson.completion_criteria for parameter in self._states.values() for lesson in parameter.lessons)
         return max((c.min_lesson_length for c in criteria if c is not None and c.behavior == behavior), default=1) or 1
 
     def advance(self, progress: Mapping[str, BehaviorProgress]) -> LessonChange:
-        """Checks every parameter once and moves on those whose lesson is done, by one lesson each.
+        """Check every parameter once and move on those whose lesson is done, by one lesson each.
 
-        With smoothing, every check counts as one more value, so call it once per environment step as the peer does.
+        With smoothing, every check counts as one more value, so call it once per environment step as ML-Agents does.
 
         Args:
             progress: behaviour name -> how far it is. Criteria of behaviours that are not in it are not met.
@@ -145,7 +150,7 @@ class Curriculum:
         return LessonChange(tuple(advanced), require_reset)
 
     def descriptions(self, names: Iterable[str] | None = None) -> list[str]:
-        """One console line per parameter (all, or those named): its lesson and its value."""
+        """Return one console line per parameter (all, or those named): its lesson and its value."""
         return [
             f"Parameter '{name}' is in lesson '{self._states[name].lesson.name}' and has value "
             f"'{describe(self._states[name].lesson.value)}'."
@@ -153,11 +158,11 @@ class Curriculum:
         ]
 
     def state(self) -> dict[str, dict[str, int]]:
-        """What ``training_status.json`` keeps: ``{parameter: {"lesson_num": n}}``."""
+        """Return the content of ``training_status.json``: ``{parameter: {"lesson_num": n}}``."""
         return {name: {LESSON_NUM: parameter.lesson_num} for name, parameter in self._states.items()}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Goes to the lessons of ``state``; parameters that are not in it begin with their first lesson.
+        """Go to the lessons of ``state``; parameters that are not in it begin with their first lesson.
 
         Args:
             state: as from ``state``, or the whole status file: other entries are ignored.
@@ -171,7 +176,7 @@ class Curriculum:
 
 
 def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smoothed: float) -> tuple[bool, float]:
-    """The test of reference 2.6.
+    """Return whether a lesson is done, and the smoothed reward (docs/mlagents-behavior.md#environment-parameters).
 
     Args:
         criteria: of the current lesson.
@@ -194,7 +199,7 @@ def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smo
 
 
 def describe(sampler: Sampler) -> str:
-    """A sampler as the console shows it (reference 1.13)."""
+    """Return a sampler as the console shows it (docs/mlagents-behavior.md#console)."""
     if isinstance(sampler, ConstantSettings):
         return f"Float: value={sampler.value}"
     if isinstance(sampler, UniformSettings):
@@ -206,7 +211,8 @@ def describe(sampler: Sampler) -> str:
 
 def _lesson_num(name: str, parameter: _Parameter, entry: object) -> int:
     if not isinstance(entry, Mapping) or LESSON_NUM not in entry:
-        # Nothing of this parameter; or a behaviour of the same name, as both share the file (reference 1.8).
+        # Nothing of this parameter; or a behaviour of the same name, as both share the file:
+        # docs/mlagents-behavior.md#training-status.
         return 0
     lesson_num, count = entry[LESSON_NUM], len(parameter.lessons)
     if not isinstance(lesson_num, int) or not 0 <= lesson_num < count:

@@ -12,21 +12,25 @@ import re
 
 
 def one_line(text: str) -> str:
-    """``text`` with everything that is no visible character, line ends included, written as an escape sequence. Tabs
-    stay."""
+    """Return ``text`` with everything that is no visible character, line ends included, written as an escape sequence.
+
+    Tabs stay.
+    """
     return "".join(map(_visible, text)) if not text.isprintable() else text
 
 
 def printable(text: str) -> str:
-    """``text`` in lines: as ``one_line`` within each, and all but the first begin with white space, so that none can
-    pass for a line of its own."""
+    """Return ``text`` in lines, each as by ``one_line``.
+
+    All but the first begin with white space, so that none can pass for a line of its own.
+    """
     if text.isprintable():
         return text
     return re.sub(r"\n(?=\S)", "\n  ", "\n".join(map(one_line, text.split("\n"))))
 
 
 def with_safe_arguments(record: logging.LogRecord) -> logging.LogRecord:
-    """A log record whose arguments stay on one line. The lines of the message itself are ours."""
+    """Return a log record whose arguments stay on one line. The lines of the message itself are ours."""
     arguments = record.args
     if isinstance(arguments, tuple):
         record = copy.copy(record)

@@ -1,4 +1,4 @@
-"""What a behaviour sees and does: the spec classes of ``mlagents_envs`` and the parsing of behaviour ids."""
+"""Observations and actions of a behaviour: the spec classes of ``mlagents_envs`` and the parsing of behaviour ids."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class ObservationKind(enum.Enum):
-    """How an observation is encoded."""
+    """The kind of encoder that an observation needs."""
 
     VECTOR = "vector"  # [size]
     VISUAL = "visual"  # [channels, height, width]
@@ -52,7 +52,9 @@ _VARIABLE_LENGTH_PROPERTIES = ((DimensionProperty.VARIABLE_SIZE, DimensionProper
 
 
 def observation_kind(spec: ObservationSpec) -> ObservationKind:
-    """The kind of an observation, by its dimension properties as the peer decides it (reference 4.8).
+    """Return the kind of an observation, by its dimension properties as ML-Agents decides it.
+
+    See docs/mlagents-behavior.md#observations.
 
     Raises:
         UnsupportedError: the properties fit no encoder.

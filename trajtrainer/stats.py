@@ -44,6 +44,7 @@ class StatsSummary:
 
     @property
     def sum(self) -> float:
+        """The sum of the values."""
         return float(np.sum(self.values))
 
 
@@ -55,17 +56,19 @@ class StatsWriter(ABC):
 
     @abstractmethod
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """Writes one summary of behaviour ``category``, labelled with ``step``."""
+        """Write one summary of behaviour ``category``, labelled with ``step``."""
 
     def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: B027
-        """Receives the behaviour's settings as an indented text tree, once, at the start."""
+        """Receive the behaviour's settings as an indented text tree, once, at the start."""
 
     def resume(self, category: str, step: int) -> None:  # noqa: B027
-        """Hears, before all else, that behaviour ``category`` goes on from ``step``. What was written of later steps
-        is of a run that was killed before it saved them, and will come again."""
+        """Learn, before all else, that behaviour ``category`` goes on from ``step``.
+
+        What was written of later steps is of a run that was killed before it saved them, and will come again.
+        """
 
     def close(self) -> None:  # noqa: B027
-        """Flushes what is pending. Called once."""
+        """Flush what is pending. Called once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class StatsReporter:
         self._lock = threading.Lock()
 
     def add(self, tag: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
-        """Adds one value. The newest ``aggregation`` of a tag counts; MOST_RECENT forgets the earlier values."""
+        """Add one value. The newest ``aggregation`` of a tag counts; MOST_RECENT forgets the earlier values."""
         with self._lock:
             self._entry(tag, aggregation).append(value)
 
@@ -114,7 +117,7 @@ class StatsReporter:
         values: Iterable[float] | NDArray[np.floating],
         aggregation: Aggregation = Aggregation.AVERAGE,
     ) -> None:
-        """Adds several values; an array (any shape) is copied without a Python object per number."""
+        """Add several values; an array (any shape) is copied without a Python object per number."""
         with self._lock:
             entry = self._entry(tag, aggregation)
             if isinstance(values, np.ndarray):
@@ -125,23 +128,25 @@ class StatsReporter:
                 del entry[:-1]
 
     def set(self, tag: str, value: float) -> None:
-        """Keeps only the newest value."""
+        """Keep only the newest value."""
         self.add(tag, value, Aggregation.MOST_RECENT)
 
     def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
-        """Asks ``source`` for tag -> value at every summary; what changes slowly costs nothing in between."""
+        """Ask ``source`` for tag -> value at every summary; what changes slowly costs nothing in between."""
         self._sources.append(source)
 
     def resume(self, step: int) -> None:
+        """Tell the writers that the behaviour goes on from ``step``."""
         for writer in self._writers:
             writer.resume(self.category, step)
 
     def add_hyperparameters(self, text: str) -> None:
+        """Hand the writers the behaviour's settings as text."""
         for writer in self._writers:
             writer.add_hyperparameters(self.category, text)
 
     def write(self, step: int) -> None:
-        """Hands everything since the last call to the writers under the step ``step`` and starts anew."""
+        """Hand everything since the last call to the writers under the step ``step`` and start anew."""
         for source in self._sources:
             for tag, value in source().items():
                 self.set(tag, value)

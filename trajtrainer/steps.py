@@ -1,6 +1,6 @@
-"""What passes between an environment and the collector: columns, one entry per agent.
+"""The messages between an environment and the collector: columns, one entry per agent.
 
-Letters: N agents of a step batch, T terminal rows of it, D sum of branch sizes, C continuous actions,
+Shape legend: N agents of a step batch, T terminal rows of it, D sum of branch sizes, C continuous actions,
 K discrete branches, H memory size, O an observation's own shape.
 """
 
@@ -26,7 +26,7 @@ WORKER_SHIFT = 32
 
 
 def agent_ids(worker: int, local_ids: NDArray[np.int64]) -> LongArray:
-    """Ids unique over all workers: ``worker << 32 | id``."""
+    """Return ids unique over all workers: ``worker << 32 | id``."""
     return local_ids | np.int64(worker << WORKER_SHIFT)
 
 
@@ -61,18 +61,19 @@ class StepBatch:
 
     @property
     def num_decisions(self) -> int:
+        """N - T: the number of agents that ask for a decision."""
         return len(self.agent) - self.num_terminal
 
 
 @dataclass(slots=True)
 class ActionBatch:
-    """What a policy decided for N agents, in their order.
+    """The decisions of a policy for N agents, in their order.
 
     Attributes:
         continuous: f32 [N, C], raw (as sampled, before clipping); what learning needs.
         discrete: i32 [N, K].
         env_continuous: f32 [N, C], within [-1, 1]; what the environment receives.
-        log_prob: f32 [N, C + K], one per dimension and branch, as the peer keeps them.
+        log_prob: f32 [N, C + K], one per dimension and branch, as ML-Agents keeps them.
         entropy: f32 [N].
         memory: f32 [N, H], the recurrent memory after this step; H is 0 without one.
         version: of the policy that decided.
@@ -90,7 +91,7 @@ class ActionBatch:
         return len(self.continuous)
 
     def part(self, start: int, stop: int) -> ActionBatch:
-        """The agents ``start`` to ``stop``, as views."""
+        """Return the agents ``start`` to ``stop``, as views."""
         return ActionBatch(
             continuous=self.continuous[start:stop],
             discrete=self.discrete[start:stop],
@@ -103,7 +104,10 @@ class ActionBatch:
 
 
 class Aggregation(enum.IntEnum):
-    """How values of one statistic within a summary become one number. Numbers as on the wire (reference 5.6)."""
+    """The way in which values of one statistic within a summary become one number.
+
+    Numbers as on the wire (docs/mlagents-behavior.md#side-channels).
+    """
 
     AVERAGE = 0
     MOST_RECENT = 1
@@ -121,7 +125,7 @@ class Statistic(NamedTuple):
 
 @dataclass(slots=True)
 class EnvironmentEvent:
-    """What one worker's environment sent in one message.
+    """One message of one worker's environment.
 
     Attributes:
         worker: which environment.

@@ -49,7 +49,7 @@ class TimerNode:
         self._end(now)
 
     def part(self, name: str) -> None:
-        """Ends the part of this block that is open, if there is one, and begins the one of this name.
+        """End the part of this block that is open, if there is one, and begin the one of this name.
 
         For blocks of consecutive parts in a loop: it costs a third of a block for each. The end of the block ends its
         last part.
@@ -71,7 +71,7 @@ class TimerNode:
         node.begun = now
 
     def end_part(self) -> None:
-        """Ends the part that is open, if there is one."""
+        """End the part that is open, if there is one."""
         if self.stack[-1] is not self:
             self.stack.pop()._end(perf_counter())
 
@@ -81,21 +81,24 @@ class TimerNode:
         self.count += 1
 
     def until(self, now: float) -> TimerNode:
-        """A copy in which the calls that go on have ended at ``now``. Its thread may be adding to the original."""
+        """Return a copy in which the calls that go on have ended at ``now``.
+
+        Its thread may be adding to the original.
+        """
         total, begun, count = self.total, self.begun, self.count
         if begun:
             total, count = total + max(0.0, now - begun), count + 1
         return TimerNode(total, count, {name: child.until(now) for name, child in dict(self.children).items()})
 
     def merge(self, other: TimerNode) -> None:
-        """Adds the times and counts of ``other``, block by block."""
+        """Add the times and counts of ``other``, block by block."""
         self.total += other.total
         self.count += other.count
         for name, child in other.children.items():
             self.children.setdefault(name, TimerNode()).merge(child)
 
     def to_dict(self, *, is_parallel: bool = False) -> dict[str, Any]:
-        """The node as ``timers.json`` shows it; ``self`` is the time no child accounts for."""
+        """Return the node as ``timers.json`` shows it; ``self`` is the time no child accounts for."""
         children = self.children
         own = max(0.0, self.total - sum(child.total for child in children.values()))
         result: dict[str, Any] = {"total": self.total, "count": self.count}
@@ -120,6 +123,7 @@ class Timers:
         self._parallel: list[tuple[str, TimerNode]] = []
 
     def __call__(self, name: str) -> TimerNode:
+        """Return the block of this name within the block that is open, to be used by ``with``."""
         try:
             node: TimerNode = self._local.stack[-1].children[name]
         except (AttributeError, KeyError):  # the thread's first block, or the first of this name
@@ -127,12 +131,12 @@ class Timers:
         return node
 
     def innermost(self) -> TimerNode:
-        """The block of this thread that was opened last, or the root of its blocks."""
+        """Return the block of this thread that was opened last, or the root of its blocks."""
         stack: list[TimerNode] = self._stack()
         return stack[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """The tree of the thread that made this object, with other threads as parallel children of the root.
+        """Return the tree of the thread that made this object, with other threads as parallel children of the root.
 
         Threads of one name are added up. Blocks that are open at the moment count as if they ended now.
         """

@@ -1,4 +1,4 @@
-"""``trajtrainer inspect FILE.onnx ...``: will Unity load these models, and what do they expect?"""
+"""``trajtrainer inspect FILE.onnx ...``: whether Unity will load these models, and what they expect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def format_report(report: Report) -> str:
-    """A report as text to read, ending with a line break."""
+    """Return a report as text to read, ending with a line break."""
     lines = [str(report.path), f"  Unity loads it: {'yes' if report.loads else 'NO'}"]
     lines += [f"  error: {text}" for text in report.errors]
     lines += [f"  warning: {text}" for text in report.warnings]

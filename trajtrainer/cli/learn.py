@@ -43,6 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _program() -> list[str]:
-    """How this command was started: by its name or as a module."""
+    """Return how this command was started: by its name or as a module."""
     by_name = Path(sys.argv[0]).stem == "trajtrainer"
     return ["trajtrainer", "learn"] if by_name else [sys.executable, "-m", "trajtrainer", "learn"]

@@ -35,7 +35,7 @@ class Command:
     help: str
 
     def parse(self, argv: Sequence[str]) -> Callable[[], int]:
-        """The command ready to run with these arguments.
+        """Return the command ready to run with these arguments.
 
         Raises:
             SystemExit: wrong usage, or help.
@@ -119,7 +119,7 @@ def _give_up_closed_pipe() -> None:
 
 
 def _choose(first: Sequence[str]) -> Command:
-    """The command that the first argument names; the rest is for the command's own parser."""
+    """Return the command that the first argument names; the rest is for the command's own parser."""
     width = max(len(command.name) for command in COMMANDS)
     parser = argparse.ArgumentParser(
         "trajtrainer",
