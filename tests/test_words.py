@@ -1,0 +1,108 @@
+"""Words: what comments and pages cite is in the repository, and docstrings say what something does.
+
+ruff holds the rest (rules D): everything public has a docstring, whose first line is a sentence in the imperative.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "trajtrainer"
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+SOURCES = [path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py")]
+# Their words are those of an earlier time.
+NOT_YET = re.compile(r"(algos|trainers|runtime|rewards|settings|export|nn|plugins|queues|envs/worker)")
+
+PATH = re.compile(r"(?<![\w./<-])([a-z]\w*/[\w./-]*\.(?:py|md|toml))\b(?:#([\w-]+))?")
+LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
+# Notes and names that nobody else can look up.
+PRIVATE = re.compile(r"\breferences? \d|\bDESIGN\b|\bquirk \d|\bthe peer\b|\bLetters: ", re.IGNORECASE)
+# A function is told by a verb. "Return what ..." is fine.
+NO_VERB = {
+    "The",
+    "A",
+    "An",
+    "What",
+    "Which",
+    "Where",
+    "Who",
+    "Whose",
+    "When",
+    "Why",
+    "How",
+    "Whether",
+    "Of",
+    "For",
+    "As",
+}
+
+
+def relative(paths: list[Path]) -> dict[str, str]:
+    """Name below the repository -> text."""
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def is_there(path: Path, anchor: str | None) -> bool:
+    return path.exists() and (not anchor or anchor in anchors(path))
+
+
+def is_pending(name: str) -> bool:
+    return NOT_YET.match(name.removeprefix("trajtrainer/")) is not None
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """All functions but properties, whose docstring is that of a value."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not any("property" in ast.dump(one) for one in node.decorator_list):
+            yield node
+
+
+def test_cited_files_and_sections_are_there() -> None:
+    missing = [
+        f"{name}: {found[0]}"
+        for name, text in relative([*SOURCES, *PAGES]).items()
+        for found in PATH.finditer(text)
+        if not any(is_there(folder / found[1], found[2]) for folder in (ROOT, PACKAGE))
+    ]
+    assert missing == []
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    missing = [
+        f"{page.name}: {found[0]}"
+        for page in PAGES
+        for found in LINK.finditer(page.read_text(encoding="utf-8"))
+        if not is_there(page.parent / found[1] if found[1] else page, found[2])
+    ]
+    assert missing == []
+
+
+def test_nothing_is_cited_that_others_cannot_read() -> None:
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in relative(SOURCES).items()
+        if not is_pending(name)
+        for match in PRIVATE.finditer(text)
+    ]
+    assert found == []
+
+
+def test_a_functions_docstring_begins_with_a_verb() -> None:
+    found = [
+        f"{name}:{node.lineno}: {docstring.splitlines()[0]}"
+        for name, text in relative(SOURCES).items()
+        if not is_pending(name)
+        for node in functions(ast.parse(text))
+        if (docstring := ast.get_docstring(node)) and re.split(r"\W", docstring, maxsplit=1)[0] in NO_VERB
+    ]
+    assert found == []
