@@ -32,6 +32,7 @@ from trajtrainer.settings.network import ENCODERS, NetworkSettings
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.trainer import ALGORITHMS
 from trajtrainer.stats import STATS_WRITERS
 
 SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
@@ -108,6 +109,44 @@ def test_a_package_trains_exports_and_resumes(tmp_path: Path, install: Install) 
     assert action.shape == (2, 2)
 
 
+REINFORCE: dict[str, Any] = {
+    "trainer_type": "reinforce",
+    "hyperparameters": {"buffer_size": 200, "learning_rate": 1e-3, "baseline_rate": 5e-3},
+    "network_settings": {"hidden_units": 16, "num_layers": 1},
+    "time_horizon": 32,
+    "max_steps": 1000,
+    "summary_freq": 500,
+}
+
+
+def test_an_algorithm_trains_exports_and_resumes(tmp_path: Path, install: Install) -> None:
+    install()
+    player = ("--env=sim:3DBall", "--env-args", "--agents", "4")
+    run = learn(tmp_path, behaviors_settings(**{"3DBall": REINFORCE}), *player)
+    assert run.exit_code == 0, run.output
+    assert len(run.scalars("3DBall")["Losses/Baseline Loss"]) == 2
+    saved = torch.load(run.folder / "3DBall" / "checkpoint.pt", weights_only=True)
+    learner = saved["trajtrainer"]["learner"]
+    assert set(learner["modules"]) == {"baseline"}
+    steps = [int(state["step"]) for state in learner["optimizers"]["policy"]["state"].values()]
+    assert min(steps) == max(steps) >= 4
+
+    again = learn(tmp_path, behaviors_settings(**{"3DBall": REINFORCE | {"max_steps": 1500}}), "--resume", *player)
+    assert again.exit_code == 0, again.output
+    assert "does not quite match" not in again.output
+    resumed = torch.load(run.folder / "3DBall" / "checkpoint.pt", weights_only=True)["trajtrainer"]["learner"]
+    assert int(resumed["optimizers"]["policy"]["state"][0]["step"]) > max(steps)
+
+    model = run.folder / "3DBall.onnx"
+    observed = {"obs_0": np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8)}
+    (acted,) = onnxruntime.InferenceSession(model).run(["deterministic_continuous_actions"], observed)
+    model.unlink()
+    assert main(["export", str(run.folder)]) == 0
+    (exported,) = onnxruntime.InferenceSession(model).run(["deterministic_continuous_actions"], observed)
+    np.testing.assert_array_equal(exported, acted)
+    assert "Tanh" in {node.op_type for node in onnx.load(str(model)).graph.node}
+
+
 def weights_of(model: Path) -> list[str]:
     return [weight.name for weight in onnx.load(str(model)).graph.initializer]
 
@@ -116,6 +155,8 @@ def test_its_settings_are_checked_like_all_others(install: Install) -> None:
     install()
     text = """behaviors:
   A:
+    trainer_type: reinforce
+    hyperparameters: {baseline_rate: 0, num_epoch: 3}
     network_settings: {vis_encode_type: patchs}
     reward_signals:
       effort:
@@ -126,25 +167,37 @@ def test_its_settings_are_checked_like_all_others(install: Install) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(text, "a.yaml")
     assert [str(problem) for problem in caught.value.problems] == [
-        "a.yaml:3: behaviors.A.network_settings.vis_encode_type: found 'patchs', expected one of fully_connected, "
+        "a.yaml:4: behaviors.A.hyperparameters.baseline_rate: found 0.0, expected a number above 0",
+        "a.yaml:4: behaviors.A.hyperparameters.num_epoch: unknown option; known here: batch_size, buffer_size, "
+        "learning_rate, baseline_rate",
+        "a.yaml:5: behaviors.A.network_settings.vis_encode_type: found 'patchs', expected one of fully_connected, "
         "match3, simple, nature_cnn, resnet, patches; did you mean patches?",
-        "a.yaml:6: behaviors.A.reward_signals.effort.exponent: found -1.0, expected a number above 0",
-        "a.yaml:7: behaviors.A.reward_signals.effort.stregth: unknown option; did you mean strength?",
-        "a.yaml:8: behaviors.A.reward_signals.efort: unknown reward signal, expected one of extrinsic, curiosity, "
+        "a.yaml:8: behaviors.A.reward_signals.effort.exponent: found -1.0, expected a number above 0",
+        "a.yaml:9: behaviors.A.reward_signals.effort.stregth: unknown option; did you mean strength?",
+        "a.yaml:10: behaviors.A.reward_signals.efort: unknown reward signal, expected one of extrinsic, curiosity, "
         "gail, rnd, effort; did you mean effort?",
-        "a.yaml:8: behaviors.A.reward_signals.efort.exponent: found 'much', expected a number",
+        "a.yaml:10: behaviors.A.reward_signals.efort.exponent: found 'much', expected a number",
     ]
 
 
 def test_its_settings_are_dumped_and_read_again(install: Install) -> None:
     install()
-    run = load(yaml.safe_dump({"behaviors": {"A": sampled()}}), "a.yaml")
+    run = load(yaml.safe_dump({"behaviors": {"A": sampled(), "B": REINFORCE}}), "a.yaml")
+    assert trainer_mapping(run.behaviors["B"])["hyperparameters"] == {
+        "batch_size": 1024,
+        **REINFORCE["hyperparameters"],
+    }
+    assert run.behaviors["A"].trainer_type == "ppo"
     assert run.behaviors["A"].reward_signals["effort"].exponent == 1.5  # type: ignore[attr-defined]
     assert trainer_mapping(run.behaviors["A"])["reward_signals"]["effort"]["learning_rate"] == 1e-3
     assert load(dump(run), "b.yaml") == run
 
 
-BROKEN = {SIGNALS: {"odd": "odd_module:ROW"}, PICTURES: {"odd": "odd_module:ENCODER"}}
+BROKEN = {
+    ALGORITHMS.group: {"odd": "odd_module:ALGORITHM"},
+    SIGNALS: {"odd": "odd_module:ROW"},
+    PICTURES: {"odd": "odd_module:ENCODER"},
+}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +205,7 @@ BROKEN = {SIGNALS: {"odd": "odd_module:ROW"}, PICTURES: {"odd": "odd_module:ENCO
     [
         ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("ROW = ENCODER = 3", "TypeError: it leads to 3, expected a "),
+        ("ROW = ENCODER = ALGORITHM = 3", "TypeError: it leads to 3, expected a "),
         ("other = 3", "AttributeError: module 'odd_module' has no attribute "),
     ],
 )
@@ -162,12 +215,14 @@ def test_a_broken_package_is_one_message(
     install("odd-package", BROKEN, odd_module=source)
     config = tmp_path / "a.yaml"
     config.write_text(
-        "behaviors: {A: {reward_signals: {odd: {}}, network_settings: {vis_encode_type: odd}, max_steps: x}}"
+        "behaviors: {A: {trainer_type: odd, hyperparameters: {odd: 1}, reward_signals: {odd: {}}, "
+        "network_settings: {vis_encode_type: odd}, max_steps: x}}"
     )
     assert main(["config", str(config)]) == 1
     shown = capsys.readouterr().err
     assert "Traceback" not in shown
     for kind, group, value, path in (
+        ("algorithm", ALGORITHMS.group, "odd_module:ALGORITHM", "trainer_type"),
         ("reward signal", SIGNALS, "odd_module:ROW", "reward_signals.odd"),
         ("encoder", PICTURES, "odd_module:ENCODER", "network_settings.vis_encode_type"),
     ):
@@ -307,6 +362,7 @@ def test_settings_of_a_row_are_of_attrs() -> None:
     [
         *(row.create for row in ENCODERS.builtin.values()),
         *(row.create for row in REWARD_SIGNALS.builtin.values() if row.create is not None),
+        *(row.algorithm for row in ALGORITHMS.builtin.values() if row.algorithm is not None),
     ],
 )
 def test_every_built_in_reference_leads_somewhere(reference: str) -> None:

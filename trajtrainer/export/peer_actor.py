@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trajtrainer.errors import CheckpointError, UnsupportedError
-from trajtrainer.export.peer_description import Description, describe
+from trajtrainer.export.peer_description import describe
 from trajtrainer.export.peer_layout import POLICY, module_entries
 from trajtrainer.export.peer_names import BRANCH_SIZES
 from trajtrainer.export.peer_reader import Reader
@@ -23,6 +23,7 @@ def load_actor(
     spec: BehaviorSpec,
     *,
     network: NetworkSettings | None = None,
+    tanh_squash: bool | None = None,
     source: str = "The checkpoint",
 ) -> Actor:
     """The policy of a checkpoint in the peer's layout (of PPO, SAC or POCA). No random generator is changed.
@@ -31,6 +32,7 @@ def load_actor(
         peer: what ``read_checkpoint`` gave.
         spec: what the agents see and do; a checkpoint does not tell it all (see ``describe``).
         network: its settings; by default those that its weights tell.
+        tanh_squash: whether continuous actions are squashed; by default those of SAC are.
         source: the file's name, for messages.
 
     Raises:
@@ -45,9 +47,11 @@ def load_actor(
             f"and {wanted[1]}."
         )
     settings = found.settings if network is None else network
+    squash = found.trainer_type == "sac" if tanh_squash is None else tanh_squash
+    conditional = any(name.endswith("_continuous_distribution.log_sigma.weight") for name in peer[POLICY])
     # First without memory behind the weights: a damaged or hostile file may speak of a network of any size.
     with torch.device("meta"):
-        shapes = _make(found, spec, settings, source)
+        shapes = _make(spec, settings, source, conditional_sigma=conditional, tanh_squash=squash)
     reader = _read(peer, shapes)[1]
     if reader.differences:
         raise CheckpointError(
@@ -55,15 +59,14 @@ def load_actor(
             f"{found.plain_vector_size} of them from vectors as they are. {reader.describe()}."
         )
     with seeded(0):
-        actor = _make(found, spec, settings, source)
+        actor = _make(spec, settings, source, conditional_sigma=conditional, tanh_squash=squash)
     actor.load_state_dict(_read(peer, actor)[0])
     return actor
 
 
-def _make(found: Description, spec: BehaviorSpec, settings: NetworkSettings, source: str) -> Actor:
-    sac = found.trainer_type == "sac"
+def _make(spec: BehaviorSpec, settings: NetworkSettings, source: str, **head: bool) -> Actor:
     try:
-        return Actor(spec, settings, conditional_sigma=sac, tanh_squash=sac)
+        return Actor(spec, settings, **head)
     except (UnsupportedError, RuntimeError) as error:
         raise CheckpointError(f"{source} does not fit these observations. {error}") from error
 

@@ -75,8 +75,9 @@ class Layout:
     def of(cls, modules: Mapping[str, Mapping[str, Tensor]]) -> Layout:
         """The layout for these modules, name -> ``state_dict``."""
         sac = "q1" in modules
-        shared = not any(name.startswith("body.") for name in modules["critic"])
+        shared = "critic" in modules and not any(name.startswith("body.") for name in modules["critic"])
         homes = {"actor": (POLICY, "")}
+        optimizers: dict[str, OptimizerEntry] = {}
         if sac:
             homes |= {
                 "q1": (_Q, "q1_network."),
@@ -88,7 +89,7 @@ class Layout:
                 "policy": OptimizerEntry("Optimizer:policy_optimizer", (POLICY,), ("actor",)),
                 "value": OptimizerEntry("Optimizer:value_optimizer", (_Q, _VALUE), ("q1", "q2", "critic")),
             }
-        else:
+        elif "critic" in modules:
             homes["critic"] = (POLICY if shared else CRITIC, "")
             networks = (POLICY,) if shared else (POLICY, CRITIC)
             optimizers = {"adam": OptimizerEntry("Optimizer:value_optimizer", networks, ("actor", "critic"))}

@@ -22,12 +22,14 @@ class PolicyRecord:
         trainer_type: that made it.
         spec: what its agents see and do.
         network: ``network_settings``.
+        tanh_squash: whether its continuous actions are squashed; None in older checkpoints, where those of SAC are.
     """
 
     behavior: str
     trainer_type: str
     spec: BehaviorSpec
     network: NetworkSettings
+    tanh_squash: bool | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data that :meth:`from_plain` takes."""
@@ -50,6 +52,7 @@ class PolicyRecord:
                 "discrete_branches": [int(size) for size in action.discrete_branches],
             },
             "network_settings": settings["network_settings"],
+            "tanh_squash": self.tanh_squash,
         }
 
     @classmethod
@@ -73,6 +76,7 @@ class PolicyRecord:
                     [_sensor(sensor) for sensor in plain["observation_specs"]], _actions(plain["action_spec"])
                 ),
                 network=trainer_settings({"network_settings": plain["network_settings"]}).network_settings,
+                tanh_squash=plain.get("tanh_squash"),
             )
         except (KeyError, TypeError, ValueError, OverflowError, SettingsError) as error:
             raise CheckpointError(

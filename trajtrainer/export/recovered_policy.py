@@ -55,10 +55,11 @@ def recover_policy(
     record = _record(peer, source)
     if sensors:
         spec = BehaviorSpec(list(sensors), describe(peer).action_spec)
-        actor = load_actor(peer, spec, network=record.network if record else None, source=source)
+        network, squash = (record.network, record.tanh_squash) if record else (None, None)
+        actor = load_actor(peer, spec, network=network, tanh_squash=squash, source=source)
         return RecoveredPolicy(actor, spec, "as given", record.behavior if record else None)
     if record is not None:
-        actor = load_actor(peer, record.spec, network=record.network, source=source)
+        actor = load_actor(peer, record.spec, network=record.network, tanh_squash=record.tanh_squash, source=source)
         return RecoveredPolicy(actor, record.spec, "described in the checkpoint", record.behavior)
     found = describe(peer)
     for path in models:

@@ -14,17 +14,23 @@ from trajtrainer.export.checkpoint_interop import from_peer, to_peer
 from trajtrainer.export.peer_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
+from trajtrainer.settings.trainer import ALGORITHMS
 from trajtrainer.trainers.trainer import Trainer
 
 _ACTING_RNG = "acting_rng"
+_LEARNER = "learner"
 
 
 def to_checkpoint(trainer: Trainer, policy: Policy) -> dict[str, Any]:
     """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step."""
-    state = trainer.checkpoint_state()
+    state = _mlagents_part(trainer)
     context = trainer.context
     record = PolicyRecord(
-        context.behavior, context.settings.trainer_type, context.spec, context.settings.network_settings
+        context.behavior,
+        context.settings.trainer_type,
+        context.spec,
+        context.settings.network_settings,
+        tanh_squash=trainer.actor.head.tanh_squash,
     )
     state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
     return to_peer(state)
@@ -50,8 +56,11 @@ def from_checkpoint(
     Raises:
         CheckpointError: the checkpoint is of other networks, or damaged.
     """
-    state = from_peer(content, trainer.checkpoint_state(), source=source)
+    like = _mlagents_part(trainer)
+    state = from_peer(content, like, source=source)
     try:
+        for part, entries in state["extra"].get(_LEARNER, like["extra"].get(_LEARNER, {})).items():
+            state[part] |= entries
         trainer.restore(state, reset_step=reset_step)
         rng = state["extra"].get(_ACTING_RNG)
         if isinstance(rng, Tensor) and not reset_step:
@@ -61,3 +70,14 @@ def from_checkpoint(
             f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "
             "the run, or its weights alone with --initialize-from."
         ) from error
+
+
+def _mlagents_part(trainer: Trainer) -> dict[str, Any]:
+    """Return a trainer's state, in which ``extra`` has the networks and optimizers that ML-Agents does not know."""
+    state = trainer.checkpoint_state()
+    if not ALGORITHMS[trainer.context.settings.trainer_type].in_mlagents:
+        modules, optimizers = state["modules"], state["optimizers"]
+        others = {name: module for name, module in modules.items() if name != "actor"}
+        state["extra"][_LEARNER] = {"modules": others, "optimizers": optimizers}
+        state |= {"modules": {"actor": modules["actor"]}, "optimizers": {}}
+    return state

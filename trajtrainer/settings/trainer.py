@@ -99,10 +99,13 @@ class AlgorithmRow:
     Attributes:
         settings: the class of the ``hyperparameters``, made by ``attrs``.
         algorithm: the subclass of ``Algorithm``. None if it is not built yet.
+        in_mlagents: its networks and optimizers are those of PPO or SAC by their names, and stand in checkpoints where
+            ML-Agents has them. Otherwise all but the policy stand beside what ML-Agents knows.
     """
 
     settings: type[Hyperparameters]
     algorithm: Reference | None
+    in_mlagents: bool = False
 
     def __post_init__(self) -> None:
         check_settings_class(self.settings, Hyperparameters)
@@ -113,9 +116,9 @@ ALGORITHMS = Registry(
     "trajtrainer.algorithms",
     AlgorithmRow,
     {
-        "ppo": AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner"),
-        "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner"),
-        "poca": AlgorithmRow(POCAHyperparameters, None),
+        "ppo": AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner", in_mlagents=True),
+        "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner", in_mlagents=True),
+        "poca": AlgorithmRow(POCAHyperparameters, None, in_mlagents=True),
     },
 )
 """``trainer_type`` -> its hyperparameters and how it learns."""

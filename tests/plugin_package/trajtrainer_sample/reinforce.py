@@ -1,0 +1,92 @@
+"""An algorithm: REINFORCE with a baseline (Williams 1992), one gradient step per buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import field, frozen
+from torch import Tensor, nn
+
+from trajtrainer import Actor, Algorithm, AlgorithmRow, Hyperparameters, LearningContext, PackedSteps, RewardSignal
+from trajtrainer.algos.algorithm import Statistics
+from trajtrainer.settings.checks import positive
+from trajtrainer.steps import FloatArray
+
+
+@frozen
+class ReinforceHyperparameters(Hyperparameters):
+    """``baseline_rate`` is the learning rate of what the policy is compared with."""
+
+    baseline_rate: float = field(default=1e-2, validator=positive)
+
+
+class Reinforce(Algorithm):
+    """What followed an action, within its trajectory, compared with what follows on average."""
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        super().__init__(context, networks, signals)
+        hyper = context.settings.hyperparameters
+        assert isinstance(hyper, ReinforceHyperparameters)
+        self._buffer_size = hyper.buffer_size
+        self._taken: list[tuple[PackedSteps, Tensor]] = []
+        self._optimizers = {
+            "policy": torch.optim.Adam(networks["actor"].parameters(), hyper.learning_rate),
+            "baseline": torch.optim.Adam(networks["baseline"].parameters(), hyper.baseline_rate),
+        }
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        size = sum(int(np.prod(sensor.shape)) for sensor in context.spec.observation_specs)
+        actor = Actor(context.spec, context.settings.network_settings, tanh_squash=True)
+        return {"actor": actor, "baseline": nn.Linear(size, 1)}
+
+    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        returns = np.zeros(len(packed), np.float32)
+        for row, signal in zip(rewards, self.signals, strict=True):
+            following = 0.0
+            for step in reversed(range(len(packed))):
+                last = step + 1 in packed.offset
+                following = row[step] + (0.0 if last else signal.gamma * following)
+                returns[step] += following
+        self._taken.append((packed, torch.from_numpy(returns)))
+        return {}
+
+    def is_ready(self, step: int) -> bool:
+        return sum(len(packed) for packed, _ in self._taken) >= self._buffer_size
+
+    def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
+        steps = [packed.steps for packed, _ in self._taken]
+        obs = [torch.from_numpy(np.concatenate(column)) for column in zip(*(each.obs for each in steps), strict=True)]
+        mask, continuous, discrete = (
+            torch.from_numpy(np.concatenate([each[name] for each in steps]))
+            for name in ("mask", "continuous", "discrete")
+        )
+        returns = torch.cat([each for _, each in self._taken])
+        self._taken.clear()
+        baseline = self.networks["baseline"](torch.cat([column.flatten(1).float() for column in obs], 1)).squeeze(1)
+        distribution, _ = self.actor.distribution(obs, mask)
+        log_prob = distribution.log_prob(continuous, discrete.long()).sum(1)
+        policy_loss = -(log_prob * (returns - baseline.detach())).mean()
+        baseline_loss = (baseline - returns).square().mean()
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad()
+        (policy_loss + baseline_loss).backward()
+        for optimizer in self._optimizers.values():
+            optimizer.step()
+        losses = {"Losses/Policy Loss": policy_loss, "Losses/Baseline Loss": baseline_loss}
+        return {tag: np.array([loss.item()]) for tag, loss in losses.items()}
+
+    def optimizer_states(self) -> dict[str, dict[str, Any]]:
+        return {name: optimizer.state_dict() for name, optimizer in self._optimizers.items()}
+
+    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        for name, optimizer in self._optimizers.items():
+            optimizer.load_state_dict(states[name])
+
+
+ROW = AlgorithmRow(ReinforceHyperparameters, Reinforce)
