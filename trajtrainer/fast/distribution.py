@@ -52,9 +52,9 @@ class GaussianScale(NamedTuple):
         entropy *= 0.5 / entropies.shape[1]
         return entropy
 
-    def log_prob(self, deviation: FloatArray) -> FloatArray:
-        """Return the log-probability of values that lie ``deviation`` off the mean: [b, C]."""
-        log_prob: FloatArray = deviation * deviation
+    def log_prob(self, difference: FloatArray) -> FloatArray:
+        """Return the log-probability of values that lie ``difference`` off the mean: [b, C]."""
+        log_prob: FloatArray = difference * difference
         log_prob /= self.double_variance
         return np.subtract(self.log_normalizer, log_prob, out=log_prob)
 

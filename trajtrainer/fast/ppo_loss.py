@@ -127,15 +127,15 @@ class _Gaussians:
     """The continuous actions: means [b, C], log sigma [1, C] and what was done, raw [b, C], with its ``log_prob``."""
 
     def __init__(self, mu: FloatArray, log_sigma: FloatArray, continuous: FloatArray) -> None:
-        self._deviation = continuous - mu
+        self._difference = continuous - mu
         self._scale = GaussianScale.of(log_sigma)
-        self.log_prob = self._scale.log_prob(self._deviation)
+        self.log_prob = self._scale.log_prob(self._difference)
 
     def gradient(self, grad_log_prob: FloatArray, entropy_weight: float) -> tuple[FloatArray, FloatArray]:
         """Return the gradient with respect to mu [b, C] and log sigma [1, C]. Arguments as ``Decisions.gradient``."""
         sigma, double_square, double_variance, _ = self._scale
-        grad_mu: FloatArray = grad_log_prob * self._deviation / (0.5 * double_variance)
-        grad_log_sigma = np.add.reduce(grad_mu * self._deviation, 0) * (double_square / double_variance)
+        grad_mu: FloatArray = grad_log_prob * self._difference / (0.5 * double_variance)
+        grad_log_sigma = np.add.reduce(grad_mu * self._difference, 0) * (double_square / double_variance)
         grad_log_sigma -= np.add.reduce(grad_log_prob, 0) * (sigma / (sigma + EPSILON))
         full = (math.pi * math.e) * double_square
         grad_log_sigma -= (entropy_weight / sigma.shape[1]) * (full / (full + EPSILON))

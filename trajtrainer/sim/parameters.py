@@ -48,14 +48,14 @@ class Uniform:
 class Gaussian:
     """Normal with the given mean and standard deviation."""
 
-    def __init__(self, seed: int, mean: float, deviation: float) -> None:
+    def __init__(self, seed: int, mean: float, standard_deviation: float) -> None:
         self._generator = seeded_generator(seed)
         self._mean = mean
-        self._deviation = deviation
+        self._standard_deviation = standard_deviation
 
     def draw(self, count: int) -> FloatColumn:
         """Return ``count`` values, f64 [count]."""
-        return self._mean + self._deviation * self._generator.standard_normal(count)
+        return self._mean + self._standard_deviation * self._generator.standard_normal(count)
 
 
 class MultiRange:

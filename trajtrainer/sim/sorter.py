@@ -49,7 +49,7 @@ class Sorter(EpisodicSimulation):
     Branches: 3 (left, stay, right), 3 (back, stay, forward) and 2 (press).
 
     Observes the tiles as a list of entities of 6 numbers (number / 20, the way to it (2), whether it was pressed,
-    whether it is in reach, 1) and a vector of 4 (place (2), share of the tiles that were pressed, whether one that was
+    whether it is in reach, 1) and a vector of 4 (place (2), part of the tiles that were pressed, whether one that was
     not is in reach). Press means the nearest tile that has not been pressed; out of reach it does nothing. The tile
     with the lowest number that is left gives 1, another one -1 and the end. Every decision costs 1/400, and after 400
     of them the episode is interrupted.
