@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from tests.algos.minibatches import minibatch_of
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo.optimizer import PPO
-from trajtrainer.export.checkpoint_interop import from_peer
-from trajtrainer.export.peer_names import actor_names, critic_names
-from trajtrainer.nn.actor import Actor
+from trajtrainer.export.checkpoint_interop import from_mlagents
+from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import ALGORITHMS, ScheduleType, TrainerSettings
@@ -111,7 +110,7 @@ def with_hyperparameters(settings: TrainerSettings, **changes: Any) -> TrainerSe
 
 def restore(ppo: PPO, checkpoint: Json) -> None:
     """Takes over the peer's weights and its Adam."""
-    state = from_peer(checkpoint, _state(ppo))
+    state = from_mlagents(checkpoint, _state(ppo))
     ppo.actor.load_state_dict(state["modules"]["actor"])
     ppo.critic.load_state_dict(state["modules"]["critic"])
     ppo.load_state(state["optimizers"]["adam"])
@@ -119,7 +118,7 @@ def restore(ppo: PPO, checkpoint: Json) -> None:
 
 def assert_weights(ppo: PPO, checkpoint: Json, atol: float = 1e-5) -> None:
     """Raises unless the networks have the peer's weights."""
-    expected = from_peer(checkpoint, _state(ppo))["modules"]
+    expected = from_mlagents(checkpoint, _state(ppo))["modules"]
     for network, module in (("actor", ppo.actor), ("critic", ppo.critic)):
         for name, value in module.state_dict().items():
             torch.testing.assert_close(
@@ -128,15 +127,19 @@ def assert_weights(ppo: PPO, checkpoint: Json, atol: float = 1e-5) -> None:
 
 
 def _state(ppo: PPO) -> Json:
-    modules = {"actor": ppo.actor.state_dict(), "critic": ppo.critic.state_dict()}
-    return {"step": 0, "modules": modules, "optimizers": {"adam": ppo.state()}}
+    modules = {"actor": ppo.actor, "critic": ppo.critic}
+    return {
+        "step": 0,
+        "modules": {name: module.state_dict() for name, module in modules.items()},
+        "keys": {name: mlagents_keys(module) for name, module in modules.items()},
+        "optimizers": {"adam": ppo.state()},
+    }
 
 
 def gradients(module: nn.Module, peer: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The peer's gradients under our names, several side by side where our layer is several of its."""
-    state = module.state_dict()
-    names = actor_names(state) if isinstance(module, Actor) else critic_names(state)
-    return {n: torch.cat([peer[theirs] for theirs in names[n]]) for n, _ in module.named_parameters()}
+    keys = mlagents_keys(module)
+    return {n: torch.cat([peer[theirs] for theirs in keys[n].names]) for n, _ in module.named_parameters()}
 
 
 def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Minibatch:

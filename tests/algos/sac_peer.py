@@ -13,8 +13,9 @@ from tests.algos.minibatches import minibatch_of, with_rows
 from tests.algos.peer import Case, Json
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
-from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.fast.stacked_values import can_stack
+from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
@@ -44,6 +45,7 @@ def state(sac: SAC) -> Json:
     return {
         "step": 0,
         "modules": {name: module.state_dict() for name, module in modules(sac).items()},
+        "keys": {name: mlagents_keys(module) for name, module in modules(sac).items()},
         "optimizers": sac.states(),
     }
 
@@ -51,7 +53,7 @@ def state(sac: SAC) -> Json:
 def restored(case: Case, *, stacked: bool = True) -> SAC:
     """SAC with the weights, Adams and entropy coefficients that the peer started from."""
     sac = make_sac(case.spec, case.settings, stacked=stacked)
-    loaded = from_peer(case.checkpoint("start"), state(sac))
+    loaded = from_mlagents(case.checkpoint("start"), state(sac))
     for name, module in modules(sac).items():
         module.load_state_dict(loaded["modules"][name])
     sac.load_states(loaded["optimizers"])

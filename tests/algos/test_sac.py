@@ -17,7 +17,7 @@ from tests.algos.peer import Case
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import losses as sac_losses
 from trajtrainer.algos.sac.optimizer import SAC
-from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
@@ -94,7 +94,7 @@ def _assert_golden_updates(case: Case, stacked: bool) -> None:
 def _assert_state(sac: SAC, checkpoint: dict[str, Any]) -> None:
     """Weights, normalisers and Adams are the peer's."""
     found = sac_peer.state(sac)
-    expected = from_peer(checkpoint, found)
+    expected = from_mlagents(checkpoint, found)
     for module, entries in found["modules"].items():
         for name, value in entries.items():
             torch.testing.assert_close(

@@ -18,13 +18,14 @@ from tests.export.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random
 from tests.nn.golden import PPO_CASES, SAC_CASES, policy_case
 from tests.nn.specs import behavior, entities, network, vector
 from trajtrainer.cli.main import main
-from trajtrainer.export.checkpoint_interop import to_peer
+from trajtrainer.export.checkpoint_interop import to_mlagents
+from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.export.onnx import export_policy
-from trajtrainer.export.peer_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import NetworkSettings
 
 
@@ -42,11 +43,19 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
 def checkpoint_of(actor: Actor, settings: NetworkSettings, *, described: bool = True) -> dict[str, Any]:
     """A PPO trainer's checkpoint as this package writes it, or without what ML-Agents does not write."""
-    modules = {"actor": actor.state_dict(), "critic": Critic(actor.spec, settings, ["extrinsic"]).state_dict()}
+    modules = {"actor": actor, "critic": Critic(actor.spec, settings, ["extrinsic"])}
     adam = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
     record = PolicyRecord("Crawler", "ppo", actor.spec, settings)
     extra = {RECORD: record.to_plain()} if described else {}
-    return to_peer({"step": 7, "modules": modules, "optimizers": {"adam": adam.state_dict()}, "extra": extra})
+    return to_mlagents(
+        {
+            "step": 7,
+            "modules": {name: module.state_dict() for name, module in modules.items()},
+            "keys": {name: mlagents_keys(module) for name, module in modules.items()},
+            "optimizers": {"adam": adam.state_dict()},
+            "extra": extra,
+        }
+    )
 
 
 def saved(path: Path, content: dict[str, Any]) -> Path:

@@ -16,13 +16,14 @@ from tests.nn.golden import PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.checkpoint_interop import from_peer, to_peer
-from trajtrainer.export.peer_actor import load_actor
-from trajtrainer.export.peer_description import describe
-from trajtrainer.export.peer_layout import EXTRA
+from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
+from trajtrainer.export.mlagents_actor import load_actor
+from trajtrainer.export.mlagents_description import describe
+from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
+from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.rewards.rnd import RndNetwork
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
 from trajtrainer.spec import BehaviorSpec, ObservationKind
 
@@ -68,6 +69,7 @@ def state_of(
     return {
         "step": step,
         "modules": {name: module.state_dict() for name, module in modules.items()},
+        "keys": {name: mlagents_keys(module) for name, module in modules.items()},
         "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
         "extra": extra,
     }
@@ -78,8 +80,10 @@ def fresh(case: Case) -> dict[str, Any]:
     state = state_of(modules, optimizers_of(modules, len(case.spec.action_spec.discrete_branches)))
     rewards = {key.removeprefix("Module:") for key in case.checkpoint if key.startswith("Module:")}
     # Golden cases with RND use bodies of 8 units and one layer.
-    body = NetworkSettings(hidden_units=8, num_layers=1)
-    state["rewards"] = {name: NetworkBody(case.spec.observation_specs, body).state_dict() for name in sorted(rewards)}
+    settings = NetworkSettings(hidden_units=8, num_layers=1)
+    bodies = {name: RndNetwork(case.spec.observation_specs, settings) for name in sorted(rewards)}
+    state["rewards"] = {name: body.state_dict() for name, body in bodies.items()}
+    state["keys"] |= {name: mlagents_keys(body) for name, body in bodies.items()}
     return state
 
 
@@ -110,7 +114,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 
 
 def test_the_keys_and_shapes_are_the_peers(case: Case) -> None:
-    written = to_peer(fresh(case))
+    written = to_mlagents(fresh(case))
     assert set(written) - set(case.checkpoint) == {EXTRA}
     for key, entries in case.described["checkpoint_keys"].items():
         if "optimizer" in key:
@@ -122,7 +126,7 @@ def test_the_keys_and_shapes_are_the_peers(case: Case) -> None:
 
 
 def test_the_optimizers_have_the_peers_form(case: Case) -> None:
-    written = to_peer(fresh(case))
+    written = to_mlagents(fresh(case))
     for key in (key for key in case.checkpoint if "optimizer" in key):
         assert written[key] == case.checkpoint[key], key
 
@@ -131,11 +135,11 @@ def test_the_optimizers_have_the_peers_form(case: Case) -> None:
 
 
 def test_a_checkpoint_read_and_written_is_the_same(case: Case, caplog: pytest.LogCaptureFixture) -> None:
-    state = from_peer(case.checkpoint, fresh(case))
+    state = from_mlagents(case.checkpoint, fresh(case))
     assert not caplog.records, caplog.text
     assert state["step"] == case.described["step"] == 2500
     assert state["extra"] == {}
-    written = to_peer(state)
+    written = to_mlagents(state)
     del written[EXTRA]
     same(written, case.checkpoint)
 
@@ -143,7 +147,7 @@ def test_a_checkpoint_read_and_written_is_the_same(case: Case, caplog: pytest.Lo
 def test_our_state_written_and_read_is_the_same(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     state = fresh(case)
     state["step"], state["extra"] = 77, {"rng": {"acting": torch.arange(3, dtype=torch.uint8)}, "best": 1.5}
-    same(from_peer(to_peer(state), fresh(case)), state)
+    same(from_mlagents(to_mlagents(state), fresh(case)), state)
     assert not caplog.records, caplog.text
 
 
@@ -169,14 +173,15 @@ def test_moments_of_adam_are_carried_over(shared_data: Path, name: str, caplog: 
     case = Case(name, json.loads((folder / "case.json").read_text()), {}, peer)
     modules = modules_of(case)
     optimizers = optimizers_of(modules, len(case.spec.action_spec.discrete_branches))
-    state = from_peer(peer, {**fresh(case), **state_of(modules, optimizers)})
+    like = fresh(case)
+    state = from_mlagents(peer, {**like, **state_of(modules, optimizers), "keys": like["keys"]})
     assert not caplog.records, caplog.text
     for ours, optimizer in optimizers.items():
         assert state["optimizers"][ours]["state"]
         optimizer.load_state_dict(state["optimizers"][ours])
         for parameter, moments in optimizer.state.items():
             assert moments["exp_avg"].shape == parameter.shape
-    written = to_peer(state)
+    written = to_mlagents(state)
     del written[EXTRA]
     same(written, peer)
 
@@ -186,7 +191,7 @@ def test_moments_stand_with_the_right_parameters(shared_data: Path) -> None:
     folder = shared_data / "golden" / "updates" / "ppo_continuous_fresh"
     peer = read_checkpoint(folder / "after_1.pt")
     case = Case("", json.loads((folder / "case.json").read_text()), {}, peer)
-    state = from_peer(peer, fresh(case))
+    state = from_mlagents(peer, fresh(case))
     with np.load(folder / "data.npz") as data:
         gradient = data["gradient_Policy/action_model._continuous_distribution.mu.weight"]
     names = [name for name, _ in modules_of(case)["actor"].named_parameters()]
@@ -196,7 +201,7 @@ def test_moments_stand_with_the_right_parameters(shared_data: Path) -> None:
 
 def test_tensors_are_our_own(shared_data: Path) -> None:
     case = policy_case(shared_data, "ppo_hybrid")
-    state = from_peer(case.checkpoint, fresh(case))
+    state = from_mlagents(case.checkpoint, fresh(case))
     before = copy.deepcopy(case.checkpoint["Policy"])
     for module in state["modules"].values():
         for value in module.values():
@@ -211,12 +216,12 @@ def simple(spec: BehaviorSpec, settings: NetworkSettings, signals: tuple[str, ..
 
 
 def test_all_that_does_not_match_is_named_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    peer = to_peer(simple(behavior([vector(4)], 2), network(normalize=True, hidden=8), ("extrinsic", "curiosity")))
+    peer = to_mlagents(simple(behavior([vector(4)], 2), network(normalize=True, hidden=8), ("extrinsic", "curiosity")))
     peer["Module:Curiosity"] = {"something": torch.zeros(1)}
     peer["Policy"]["network_body.odd"] = torch.zeros(1)
     del peer["Policy"]["action_model._continuous_distribution.mu.bias"]
     like = simple(behavior([vector(4)], 2, (3, 2)), network(hidden=16), ("extrinsic", "rnd"))
-    state = from_peer(peer, like, source="old.pt")
+    state = from_mlagents(peer, like, source="old.pt")
     (record,) = caplog.records
     for words in (
         "old.pt",
@@ -243,10 +248,10 @@ def test_all_that_does_not_match_is_named_in_one_warning(caplog: pytest.LogCaptu
 def test_what_fits_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     spec = behavior([vector(4)], 0, (3, 2))
     source = simple(spec, network())
-    peer = to_peer(source)
+    peer = to_mlagents(source)
     peer["Policy"]["network_body._body_endoder.seq_layers.0.weight"] = torch.zeros(16, 5)
     like = simple(spec, network())
-    state = from_peer(peer, like)
+    state = from_mlagents(peer, like)
     for module in ("actor", "critic"):
         for name, value in state["modules"][module].items():
             expected = like if (module, name) == ("actor", "body.layers.layers.0.weight") else source
@@ -255,9 +260,9 @@ def test_what_fits_is_taken(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_branches_of_other_sizes_but_the_same_sum_do_not_fit(caplog: pytest.LogCaptureFixture) -> None:
-    peer = to_peer(simple(behavior([vector(4)], 0, (3, 2)), network()))
+    peer = to_mlagents(simple(behavior([vector(4)], 0, (3, 2)), network()))
     like = simple(behavior([vector(4)], 0, (2, 3)), network())
-    state = from_peer(peer, like)
+    state = from_mlagents(peer, like)
     assert torch.equal(
         state["modules"]["actor"]["head.discrete.weight"], like["modules"]["actor"]["head.discrete.weight"]
     )
@@ -267,22 +272,22 @@ def test_branches_of_other_sizes_but_the_same_sum_do_not_fit(caplog: pytest.LogC
 @pytest.mark.parametrize("broken", [{}, {"state": {}}, {"state": {}, "param_groups": [{"params": [0]}]}, 5, None])
 def test_an_optimizer_that_does_not_fit_starts_anew(broken: Any, caplog: pytest.LogCaptureFixture) -> None:
     spec = behavior([vector(4)])
-    peer = to_peer(simple(spec, network()))
+    peer = to_mlagents(simple(spec, network()))
     peer["Optimizer:value_optimizer"] = broken
     like = simple(spec, network())
-    same(from_peer(peer, like)["optimizers"], like["optimizers"])
+    same(from_mlagents(peer, like)["optimizers"], like["optimizers"])
     assert "Optimizer:value_optimizer" in caplog.text
     assert len(caplog.records) == 1
 
 
 def test_rubbish_instead_of_weights(caplog: pytest.LogCaptureFixture) -> None:
     spec = behavior([vector(4)])
-    peer: dict[str, Any] = to_peer(simple(spec, network()))
+    peer: dict[str, Any] = to_mlagents(simple(spec, network()))
     peer["Policy"]["action_model._continuous_distribution.mu.bias"] = "text"
     peer["Optimizer:critic"] = [1, 2]
     peer["global_step"] = "many"
     like = simple(spec, network())
-    state = from_peer(peer, like)
+    state = from_mlagents(peer, like)
     assert state["step"] == 0
     same(state["modules"]["critic"], like["modules"]["critic"])
     assert "mu.bias (a str, expected shape (2,))" in caplog.text
@@ -301,7 +306,7 @@ def test_between_shared_and_own_critic(from_shared: bool, caplog: pytest.LogCapt
         return state_of(modules, optimizers_of(modules, 0))
 
     source = state(from_shared)
-    taken = from_peer(to_peer(source), state(not from_shared))
+    taken = from_mlagents(to_mlagents(source), state(not from_shared))
     same(taken["modules"]["actor"], source["modules"]["actor"])
     assert len(caplog.records) == 1
     assert "Optimizer:value_optimizer" not in caplog.text
@@ -310,11 +315,11 @@ def test_between_shared_and_own_critic(from_shared: bool, caplog: pytest.LogCapt
 def test_extra_must_be_plain(tmp_path: Path) -> None:
     state = simple(behavior([vector(4)]), network())
     state["extra"] = {"rng": {"numpy": [1, 2.5, "x", None, True, torch.zeros(2)]}}
-    torch.save(to_peer(state), tmp_path / "a.pt")
+    torch.save(to_mlagents(state), tmp_path / "a.pt")
     same(read_checkpoint(tmp_path / "a.pt")[EXTRA], state["extra"])
     state["extra"] = {"a": [{"b": np.float64(1.0)}]}
     with pytest.raises(TypeError, match=r"extra\['a'\]\[0\]\['b'\] is a float64"):
-        to_peer(state)
+        to_mlagents(state)
 
 
 # real runs
@@ -337,7 +342,7 @@ def test_a_real_run_loads_and_acts_as_its_export(
     spec = BehaviorSpec([vector(found.plain_vector_size)], found.action_spec)
     actor = Actor(spec, found.settings)
     modules: dict[str, nn.Module] = {"actor": actor, "critic": Critic(spec, found.settings, found.signals)}
-    state = from_peer(peer, state_of(modules, optimizers_of(modules, 0)))
+    state = from_mlagents(peer, state_of(modules, optimizers_of(modules, 0)))
     assert not caplog.records, caplog.text
     assert state["step"] == (499970 if name.endswith("499970") else 500019)
     assert len(state["optimizers"]["adam"]["state"]) == len(parameters(*modules.values()))

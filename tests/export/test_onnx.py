@@ -23,7 +23,6 @@ from trajtrainer.export import contract
 from trajtrainer.export.evaluate import Evaluator
 from trajtrainer.export.graph import GraphBuilder
 from trajtrainer.export.inspect import inspect_model
-from trajtrainer.export.modules import NetworkEmitter
 from trajtrainer.export.onnx import build_model, export_policy
 from trajtrainer.export.report import Support
 from trajtrainer.nn.actor import Actor
@@ -555,10 +554,8 @@ def test_a_model_that_acts_differently_is_never_written(path: Path, monkeypatch:
 
 def test_a_model_that_chooses_differently_is_never_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = behavior([vector(3)], 0, (3, 3))
-    original = NetworkEmitter.linear
-    monkeypatch.setattr(
-        NetworkEmitter, "linear", lambda self, layer, x: self.graph.node("Neg", original(self, layer, x))
-    )
+    original = GraphBuilder.linear
+    monkeypatch.setattr(GraphBuilder, "linear", lambda graph, layer, x: graph.node("Neg", original(graph, layer, x)))
 
     with pytest.raises(ExportError, match="does not act as the policy"):
         export_policy(random_actor(spec), spec, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trajtrainer.export.peer_names import BRANCH_SIZES, actor_names, critic_names
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
+from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
@@ -126,14 +126,13 @@ class Case:
     def critic(self, actor: Actor) -> AnyCritic:
         if self.shared_critic:
             shared = SharedCritic(actor, self.signals)
-            return load(shared, self.checkpoint["Policy"], critic_names(shared.state_dict()))
+            return load(shared, self.checkpoint["Policy"])
         key = "Optimizer:value_network" if self.is_sac else "Optimizer:critic"
         return self.value_network(key)
 
     def value_network(self, key: str, prefix: str = "", **shape: int) -> Critic:
         critic = Critic(self.spec, self.settings, self.signals, **shape)
-        names = critic_names(critic.state_dict())
-        return load(critic, self.checkpoint[key], names, prefix)
+        return load(critic, self.checkpoint[key], prefix)
 
 
 def policy_case(shared_data: Path, name: str) -> Case:
@@ -147,19 +146,17 @@ def policy_case(shared_data: Path, name: str) -> Case:
         )
 
 
-def load(
-    module: _Module, entries: Mapping[str, Tensor], names: Mapping[str, Sequence[str]], prefix: str = ""
-) -> _Module:
+def load(module: _Module, entries: Mapping[str, Tensor], prefix: str = "") -> _Module:
     """Give a network the peer's weights: every one of its entries must be there, in the same shape."""
     weights = {
-        ours: torch.cat([entries[prefix + name] for name in theirs]) if len(theirs) > 1 else entries[prefix + theirs[0]]
-        for ours, theirs in names.items()
+        ours: torch.cat([entries[prefix + name] for name in key.names])
+        if len(key.names) > 1
+        else entries[prefix + key.names[0]]
+        for ours, key in mlagents_keys(module).items()
     }
-    if BRANCH_SIZES in module.state_dict():
-        weights[BRANCH_SIZES] = module.state_dict()[BRANCH_SIZES]
     module.load_state_dict(weights)
     return module
 
 
 def load_actor(actor: Actor, entries: Mapping[str, Tensor]) -> Actor:
-    return load(actor, entries, actor_names(actor.state_dict()))
+    return load(actor, entries)

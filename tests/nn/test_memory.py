@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.nn.golden import behavior_spec, load, network_settings
 from tests.nn.specs import behavior, network, vector
-from trajtrainer.export.peer_names import critic_names
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic, unroll_values
 from trajtrainer.nn.memory import Memory
@@ -118,7 +117,7 @@ def test_values_of_the_peers_trajectories(shared_data: Path) -> None:
         ["extrinsic"],
     )
     weights = torch.load(folder / "start.pt", weights_only=True)["Optimizer:critic"]
-    load(critic, weights, critic_names(critic.state_dict()))
+    load(critic, weights)
     count, length = len(described["trajectories"]), 4
     obs = torch.cat([arrays[f"t{k}_in_obs_0"] for k in range(count)])
     offset = torch.tensor([0, *np.cumsum([len(arrays[f"t{k}_in_reward"]) for k in range(count)])])

@@ -19,7 +19,7 @@ from tests.data.packing import packed_steps, with_columns
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.errors import UnsupportedError
-from trajtrainer.export.peer_names import reward_names
+from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.rewards.rnd import RndReward
@@ -77,9 +77,9 @@ class Golden:
 
     def _under_our_names(self, key: str, prefix: str) -> dict[str, Tensor]:
         network = self.signal.modules()[key]
-        names = reward_names(network.state_dict())
         start = f"{prefix}Module:{key}/"
-        return {n: torch.tensor(self.arrays[start + t]) for n, t in names.items() if start + t in self.arrays}
+        names = {ours: start + key.names[0] for ours, key in mlagents_keys(network).items()}
+        return {ours: torch.tensor(self.arrays[name]) for ours, name in names.items() if name in self.arrays}
 
     def assert_weights(self, prefix: str) -> None:
         for key, network in self.signal.modules().items():

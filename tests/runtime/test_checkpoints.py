@@ -17,7 +17,7 @@ import torch
 
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.peer_layout import STEP, STEP_ENTRY
+from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
 from trajtrainer.runtime.checkpoints import CheckpointManager
 from trajtrainer.runtime.rundir import BehaviorFolder, RunFolder
 from trajtrainer.runtime.status import TrainingStatus

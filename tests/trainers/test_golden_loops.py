@@ -17,7 +17,7 @@ from tests.trainers.rig import Rig
 from trajtrainer.algos.ppo import learner
 from trajtrainer.algos.ppo.losses import normalized
 from trajtrainer.algos.ppo.update_buffer import Targets
-from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.export.checkpoint_interop import from_mlagents
 
 
 @pytest.fixture(params=["ppo", "ppo_lstm"])
@@ -27,7 +27,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 
 def _rig(case: Case) -> Rig:
     rig = Rig(case.settings, case.spec)
-    rig.trainer.restore(from_peer(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
+    rig.trainer.restore(from_mlagents(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
     rig.trainer.clock.step = case.json["step"]
     return rig
 
@@ -91,7 +91,7 @@ def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for tag, values in case.json["statistics"].items():
         assert found[tag] == pytest.approx(values, rel=2e-5, abs=1e-5), tag
     state = rig.trainer.checkpoint_state()
-    expected = from_peer(case.checkpoint("after"), state)
+    expected = from_mlagents(case.checkpoint("after"), state)
     for part in ("modules", "rewards"):
         for module, entries in state[part].items():
             for name, value in entries.items():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.algos.peer import Case
 from tests.trainers.rig import Rig, Trajectory
-from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.export.checkpoint_interop import from_mlagents
 
 CASES = ["ppo", "ppo_shared_critic", "ppo_group_reward", "ppo_lstm"]
 
@@ -28,7 +28,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 
 def _rig(case: Case) -> Rig:
     rig = Rig(case.settings, case.spec)
-    rig.trainer.restore(from_peer(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
+    rig.trainer.restore(from_mlagents(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
     return rig
 
 

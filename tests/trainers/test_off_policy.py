@@ -17,7 +17,7 @@ from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data import replay_file
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.checkpoint_interop import from_peer, to_peer
+from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
@@ -273,9 +273,9 @@ def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone(
 def _restored(first: OffPolicyRig, settings: TrainerSettings, spec: BehaviorSpec, path: Path) -> OffPolicyRig:
     """Another trainer with all that a checkpoint of ``first`` holds, and with its replay."""
     second = OffPolicyRig(settings, spec, seed=3)
-    torch.save(to_peer(first.trainer.checkpoint_state()), path / "checkpoint.pt")
+    torch.save(to_mlagents(first.trainer.checkpoint_state()), path / "checkpoint.pt")
     checkpoint = read_checkpoint(path / "checkpoint.pt")
-    second.trainer.restore(from_peer(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
+    second.trainer.restore(from_mlagents(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
     return second
 
 
@@ -324,11 +324,11 @@ def test_a_checkpoint_of_the_peer_begins_with_the_settings_coefficients(tmp_path
     settings = _settings()
     first, second = OffPolicyRig(settings), OffPolicyRig(settings, seed=3)
     _train(first)
-    peers = to_peer(first.trainer.checkpoint_state())
+    peers = to_mlagents(first.trainer.checkpoint_state())
     del peers["trajtrainer"]
     assert {"Optimizer:q_network", "Optimizer:value_network", "Optimizer:target_network"} <= peers.keys()
     assert {f"Optimizer:{name}_optimizer" for name in ("policy", "value", "entropy")} <= peers.keys()
-    second.trainer.restore(from_peer(peers, second.trainer.checkpoint_state()), reset_step=False)
+    second.trainer.restore(from_mlagents(peers, second.trainer.checkpoint_state()), reset_step=False)
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.learner._sac.coefficients()["continuous"] == 0.0
     assert second.trainer.step == 60

@@ -15,13 +15,13 @@ from tests.algos.peer import Case, with_hyperparameters
 from tests.data.packing import packed_steps
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.export.checkpoint_interop import from_peer
+from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.steps import LongArray
 
 
 def _rig(case: Case, **changes: Any) -> OffPolicyRig:
     rig = OffPolicyRig(with_hyperparameters(case.settings, **changes), case.spec)
-    rig.trainer.restore(from_peer(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
+    rig.trainer.restore(from_mlagents(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
     return rig
 
 
@@ -169,7 +169,7 @@ def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _assert_after(case: Case, rig: OffPolicyRig) -> None:
     state = rig.trainer.checkpoint_state()
-    expected = from_peer(case.checkpoint("after"), state)
+    expected = from_mlagents(case.checkpoint("after"), state)
     for part in ("modules", "rewards"):
         for module, entries in state[part].items():
             for name, value in entries.items():

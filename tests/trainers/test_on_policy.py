@@ -17,7 +17,7 @@ from tests.trainers.rig import Rig, Trajectory, same, vector_spec, weights
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.checkpoint_interop import from_peer, to_peer
+from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
@@ -373,9 +373,9 @@ def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_pa
     settings = _settings(network_settings=network, reward_signals=_two_signals(), summary_freq=50)
     first, second = Rig(settings), Rig(settings, seed=3)
     _train(first)
-    torch.save(to_peer(first.trainer.checkpoint_state()), tmp_path / "checkpoint.pt")
+    torch.save(to_mlagents(first.trainer.checkpoint_state()), tmp_path / "checkpoint.pt")
     checkpoint = read_checkpoint(tmp_path / "checkpoint.pt")
-    second.trainer.restore(from_peer(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
+    second.trainer.restore(from_mlagents(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
     assert second.trainer.step == first.trainer.step == 99
     restored = second.policies.latest("B")
     assert restored is not None

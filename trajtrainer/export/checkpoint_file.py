@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trajtrainer.errors import CheckpointError
-from trajtrainer.export.peer_layout import EXTRA, POLICY, STEP, STEP_ENTRY
+from trajtrainer.export.mlagents_layout import EXTRA, POLICY, STEP, STEP_ENTRY
 
 Checkpoint = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Checkpoints, ours <-> the key layout of ML-Agents (reference 1.11), so that a run can be carried on by either.
+"""Checkpoints, ours <-> the key layout of ML-Agents, so that a run can be carried on by either.
 
 Our state of a trainer is plain data::
 
@@ -7,6 +7,7 @@ Our state of a trainer is plain data::
         "modules": {"actor": state_dict, "critic": state_dict},
         "optimizers": {"adam": state_dict of the Adam over the actor's, then the critic's parameters},
         "rewards": {"RND-pred": state_dict, ...},     # networks of reward signals; may be absent
+        "keys": {"actor": mlagents_keys(actor), ...}, # of all these networks
         "extra": {...},                               # whatever ML-Agents does not keep; may be absent
     }
 
@@ -14,21 +15,21 @@ SAC has the modules ``actor``, ``q1``, ``q2``, ``critic`` (V), ``target`` and th
 (q1, q2, critic) and ``entropy`` (over the discrete, then the continuous coefficients). The ``state_dict`` of a shared
 critic holds its heads alone.
 
-:func:`to_peer` gives exactly ML-Agents' keys and one more, ``trajtrainer``, with our extra; ML-Agents ignores it.
-:func:`from_peer` takes over what fits a freshly made trainer.
+:func:`to_mlagents` gives exactly ML-Agents' keys and one more, ``trajtrainer``, with our extra; ML-Agents ignores it.
+:func:`from_mlagents` takes over what fits a freshly made trainer.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trajtrainer.export import peer_names
-from trajtrainer.export.peer_layout import (
+from trajtrainer.export.mlagents_layout import (
     CRITIC,
     ENTROPY_OPTIMIZER,
     EXTRA,
@@ -36,16 +37,18 @@ from trajtrainer.export.peer_layout import (
     REWARD_PREFIX,
     STEP,
     STEP_ENTRY,
+    Entry,
     Layout,
     parameter_indices,
 )
-from trajtrainer.export.peer_optimizer import adam_to_peer, group_for_peer
-from trajtrainer.export.peer_reader import Reader
+from trajtrainer.export.mlagents_names import CONSTANTS, with_second_names
+from trajtrainer.export.mlagents_optimizer import adam_to_mlagents, group_for_mlagents
+from trajtrainer.export.mlagents_reader import Reader
 
 logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
-PeerCheckpoint = dict[str, Any]
+MlagentsCheckpoint = dict[str, Any]
 
 _VERSION = 3.0
 
@@ -53,75 +56,83 @@ _VERSION = 3.0
 # ours -> theirs
 
 
-def to_peer(state: Mapping[str, Any]) -> PeerCheckpoint:
-    """Our state of a trainer in the peer's layout, plus the entry ``trajtrainer``. Tensors are shared, not copied.
+def to_mlagents(state: Mapping[str, Any]) -> MlagentsCheckpoint:
+    """Return our state of a trainer in ML-Agents' layout, plus the entry ``trajtrainer``. Tensors are shared, not
+    copied.
 
     Raises:
         TypeError: ``extra`` holds something that a safe load would refuse.
     """
-    modules: Mapping[str, Mapping[str, Tensor]] = state["modules"]
-    layout = Layout.of(modules)
-    networks: dict[str, dict[str, Tensor]] = {key: {} for key in layout.networks}
-    networks[POLICY] = _constants(modules["actor"])
-    for entry in layout.entries:
-        value = modules[entry.module][entry.ours]
-        parts = value.split_with_sizes(entry.rows) if len(entry.theirs) > 1 else [value]
-        networks[entry.network] |= zip(entry.theirs, parts, strict=True)
-    networks = {key: peer_names.in_peer_order(network) for key, network in networks.items()}
-    if layout.shared:
-        networks[CRITIC] = dict(networks[POLICY])
+    layout, rewards = Layout.of(state), state.get("rewards", {})
+    networks = _networks(layout, {**state["modules"], **rewards})
+    reward_networks = {REWARD_PREFIX + name: networks.pop(REWARD_PREFIX + name) for name in rewards}
     optimizers = {
-        optimizer.key: _adam_to_peer(state["optimizers"][ours], layout, ours, networks)
+        optimizer.key: _adam(state["optimizers"][ours], layout, ours, networks)
         for ours, optimizer in layout.optimizers.items()
     }
     if layout.sac:
-        optimizers[ENTROPY_OPTIMIZER] = _entropy_to_peer(state["optimizers"]["entropy"])
-    peer: PeerCheckpoint = {
+        optimizers[ENTROPY_OPTIMIZER] = _entropy_adam(state["optimizers"]["entropy"])
+    extra = dict(state.get("extra", {}))
+    _check_plain(extra, "extra")
+    return {
         POLICY: networks.pop(POLICY),
         STEP: {STEP_ENTRY: torch.tensor([state["step"]], dtype=torch.int64)},
         **networks,
         **optimizers,
+        **reward_networks,
+        EXTRA: extra,
     }
-    for name, network in state.get("rewards", {}).items():
-        names = peer_names.reward_names(network)
-        entries = {names[ours]: value for ours, value in network.items()}
-        peer[REWARD_PREFIX + name] = peer_names.in_peer_order(entries)
-    extra = dict(state.get("extra", {}))
-    _check_plain(extra, "extra")
-    peer[EXTRA] = extra
-    return peer
 
 
-def _constants(actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the peer stores of the action space beside the weights."""
-    branches = actor[peer_names.BRANCH_SIZES].cpu()
+def _networks(layout: Layout, modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    """Return ML-Agents' networks, whose layers stand one after the other where ours stand side by side."""
+    networks: dict[str, dict[str, Tensor]] = {key: {} for key in layout.networks}
+    networks[POLICY] = _constants(layout, modules["actor"])
+    for _, layer in groupby(layout.entries, key=lambda entry: entry.layer):
+        parts = [(entry, _split(entry, modules[entry.module][entry.ours])) for entry in layer]
+        for k in range(max(len(values) for _, values in parts)):
+            for entry, values in parts:
+                networks[entry.network][entry.key.names[k]] = values[k]
+    networks = {key: with_second_names(network) for key, network in networks.items()}
+    if layout.shared:
+        networks[CRITIC] = dict(networks[POLICY])
+    return networks
+
+
+def _split(entry: Entry, value: Tensor) -> Sequence[Tensor]:
+    return value.split_with_sizes(entry.key.rows) if len(entry.key.names) > 1 else [value]
+
+
+def _constants(layout: Layout, actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what ML-Agents stores of the action space beside the weights."""
+    discrete = "actor", "head.discrete.bias"
+    branches = next((entry.key.rows for entry in layout.entries if (entry.module, entry.ours) == discrete), ())
     mu, recurrent = actor.get("head.mu.bias"), actor.get("body.memory.lstm.weight_hh_l0")
     continuous = 0 if mu is None else len(mu)
     memory = 0 if recurrent is None else 2 * recurrent.shape[1]
-    total = continuous + int(branches.sum())
-    values = (_VERSION, float(len(branches) == 0), continuous, None, total, memory)
+    values = (_VERSION, float(not branches), continuous, [branches], continuous + sum(branches), memory)
     return {
-        name: branches.float().unsqueeze(0) if value is None else torch.tensor([float(value)])
-        for name, value in zip(peer_names.CONSTANTS, values, strict=True)
+        name: torch.tensor(value if isinstance(value, list) else [value], dtype=torch.float32)
+        for name, value in zip(CONSTANTS, values, strict=True)
     }
 
 
-def _adam_to_peer(
+def _adam(
     state: dict[str, Any], layout: Layout, ours: str, networks: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Any]:
     index = parameter_indices(networks, layout.optimizers[ours].networks)
     entries = layout.optimized(ours)
-    return adam_to_peer(
+    return adam_to_mlagents(
         state,
-        [[index[entry.network, name] for name in entry.theirs] for entry in entries],
-        [entry.rows for entry in entries],
+        [[index[entry.network, name] for name in entry.key.names] for entry in entries],
+        [entry.key.rows for entry in entries],
         len(index),
     )
 
 
-def _entropy_to_peer(state: Mapping[str, Any]) -> dict[str, Any]:
+def _entropy_adam(state: Mapping[str, Any]) -> dict[str, Any]:
     group = state["param_groups"][0]
-    return {"state": state["state"], "param_groups": [group_for_peer(group, len(group["params"]))]}
+    return {"state": state["state"], "param_groups": [group_for_mlagents(group, len(group["params"]))]}
 
 
 def _check_plain(value: object, path: str) -> None:
@@ -139,41 +150,41 @@ def _check_plain(value: object, path: str) -> None:
 # theirs -> ours
 
 
-def from_peer(peer: Mapping[str, Any], like: Mapping[str, Any], *, source: str = "The checkpoint") -> State:
-    """The state that a trainer can restore from a checkpoint of the peer's (or ours: the layout is the same).
+def from_mlagents(checkpoint: Mapping[str, Any], like: Mapping[str, Any], *, source: str = "The checkpoint") -> State:
+    """Return the state that a trainer can restore from a checkpoint of ML-Agents (or ours: the layout is the same).
 
-    As lenient as the peer: what is there and fits is taken over, the rest stays as in ``like``. All that is missing,
+    As lenient as ML-Agents: what is there and fits is taken over, the rest stays as in ``like``. All that is missing,
     not used or does not fit is named in one warning.
 
     Args:
-        peer: what ``read_checkpoint`` gave.
+        checkpoint: what ``read_checkpoint`` gave.
         like: the state of a freshly made trainer, with the networks that the settings ask for.
         source: the file's name, for the warning.
 
     Returns:
         A state like ``like``, with tensors of its own; ``extra`` is empty if ML-Agents wrote the file.
     """
-    layout = Layout.of(like["modules"])
-    reader = Reader(peer)
-    modules = {name: dict(module) for name, module in like["modules"].items()}
+    layout = Layout.of(like)
+    reader = Reader(checkpoint)
+    rewards = like.get("rewards", {})
+    modules = {name: dict(module) for name, module in {**like["modules"], **rewards}.items()}
     taken = set()
     for entry in layout.entries:
         value = reader.value(entry, modules[entry.module][entry.ours])
         if value is not None:
             modules[entry.module][entry.ours] = value
             taken.add(entry)
-    rewards = {name: reader.reward(name, network) for name, network in like.get("rewards", {}).items()}
     optimizers = dict(like["optimizers"])
     for ours in layout.optimizers:
         optimizers[ours] = reader.adam(layout, ours, taken, modules, optimizers[ours])
     if layout.sac:
         optimizers["entropy"] = reader.entropy_adam(optimizers["entropy"])
-    extra = peer.get(EXTRA)
+    extra = checkpoint.get(EXTRA)
     state = {
         "step": reader.step(),
-        "modules": modules,
+        "modules": {name: modules[name] for name in like["modules"]},
         "optimizers": optimizers,
-        "rewards": rewards,
+        "rewards": {name: modules[name] for name in rewards},
         "extra": dict(extra) if isinstance(extra, Mapping) else {},
     }
     reader.find_unused(layout)

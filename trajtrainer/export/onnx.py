@@ -8,8 +8,9 @@ The graph is built directly from the actor's weights and not traced by ``torch.o
 - tracing draws from torch's global random numbers (and so changes training), prints and warns, keeps global state that
   other threads must not touch, and bakes in the batch size where one is not careful.
 
-The price is a second description of each network (``export/modules.py``). Therefore every export is compared with the
-actor itself before it is written, on random observations, so that a difference can never reach a game.
+The price is a second description of each network (``to_onnx`` beside its ``forward``). Therefore every export is
+compared with the actor itself before it is written, on random observations, so that a difference can never reach a
+game.
 """
 
 from __future__ import annotations
@@ -20,18 +21,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 
 from trajtrainer.errors import ExportError
 from trajtrainer.export import contract
 from trajtrainer.export.graph import GraphBuilder
 from trajtrainer.export.inspect import inspect_graph
-from trajtrainer.export.modules import NetworkEmitter, to_array
 from trajtrainer.export.parity import check_parity
 from trajtrainer.export.report import Report
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.distribution import ENV_CLIP
-from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
+from trajtrainer.nn.graph import INT64
 from trajtrainer.spec import BehaviorSpec
 
 
@@ -72,21 +70,26 @@ def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
     head = actor.head
     if not head.continuous_size and not head.branches:
         raise ExportError("The behaviour has no actions, so there is no policy to export.")
-    graph = GraphBuilder(opset)
+    graph = GraphBuilder(opset, actor)
     shapes = [tuple(int(size) for size in observation.shape) for observation in spec.observation_specs]
     obs = [graph.input(contract.observation_name(i), shape) for i, shape in enumerate(shapes)]
-    masks = graph.input(contract.ACTION_MASKS, [sum(head.branches)]) if head.branches else ""
+    allowed = graph.input(contract.ACTION_MASKS, [sum(head.branches)]) if head.branches else ""
     memory_size = actor.memory_size
     memory = graph.input(contract.RECURRENT_IN, [1, memory_size]) if memory_size else None
-    emitter = NetworkEmitter(graph, actor, shapes)
-    encoding = emitter.body(actor.body, obs, memory, contract.RECURRENT_OUT)
+    encoding = actor.body.to_onnx(graph, obs, shapes, memory, contract.RECURRENT_OUT)
 
     graph.constant_output(contract.VERSION_NUMBER, _constant(contract.MODEL_VERSION))
     graph.constant_output(contract.MEMORY_SIZE, _constant(memory_size))
-    if head.continuous_size:
-        _add_continuous(graph, emitter, head, encoding)
-    if head.branches:
-        _add_discrete(graph, emitter, head, encoding, masks)
+    if size := head.continuous_size:
+        head.continuous_to_onnx(graph, encoding, contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS)
+        graph.output(contract.CONTINUOUS_ACTIONS, [size])
+        graph.constant_output(contract.CONTINUOUS_SHAPE, _constant(size))
+        graph.output(contract.DETERMINISTIC_CONTINUOUS, [size])
+    if count := len(head.branches):
+        head.discrete_to_onnx(graph, encoding, allowed, contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE)
+        graph.output(contract.DISCRETE_ACTIONS, [count], INT64)
+        graph.constant_output(contract.DISCRETE_SHAPE, _constant(*head.branches)[None])
+        graph.output(contract.DETERMINISTIC_DISCRETE, [count], INT64)
     if memory_size:
         graph.output(contract.RECURRENT_OUT, [1, memory_size])
     return graph.build("policy")
@@ -94,53 +97,6 @@ def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
 
 def _constant(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.array(values, np.float32)
-
-
-def _add_continuous(graph: GraphBuilder, emitter: NetworkEmitter, head: ActionHead, encoding: str) -> None:
-    size = head.continuous_size
-    assert head.mu is not None
-    mu = emitter.linear(head.mu, encoding)
-    if head.log_sigma_layer is not None:
-        log_sigma = graph.clip(emitter.linear(head.log_sigma_layer, encoding), *LOG_SIGMA_RANGE)
-        sigma = graph.node("Exp", log_sigma)
-    else:
-        assert head.log_sigma is not None
-        sigma = graph.weight("head.sigma", to_array(head.log_sigma.exp()))
-    noise = graph.node("RandomNormalLike", mu, dtype=TensorProto.FLOAT)
-    sampled = graph.node("Add", mu, graph.node("Mul", noise, sigma))
-    for name, raw in ((contract.CONTINUOUS_ACTIONS, sampled), (contract.DETERMINISTIC_CONTINUOUS, mu)):
-        if head.tanh_squash:
-            graph.node("Tanh", raw, output=name)
-        else:
-            limited = graph.clip(raw, -ENV_CLIP, ENV_CLIP)
-            graph.node("Div", limited, graph.constant(ENV_CLIP), output=name)
-    graph.output(contract.CONTINUOUS_ACTIONS, [size])
-    graph.constant_output(contract.CONTINUOUS_SHAPE, _constant(size))
-    graph.output(contract.DETERMINISTIC_CONTINUOUS, [size])
-
-
-def _add_discrete(graph: GraphBuilder, emitter: NetworkEmitter, head: ActionHead, encoding: str, masks: str) -> None:
-    """Masks are 1 where an action is allowed, the reverse of what this package uses inside."""
-    assert head.discrete is not None
-    logits = emitter.linear(head.discrete, encoding)
-    forbidden = graph.node("Sub", graph.constant(1.0), masks)
-    penalty = graph.node("Mul", forbidden, graph.constant(-FORBIDDEN_LOGIT))
-    masked = graph.node("Sub", graph.node("Mul", logits, masks), penalty)
-    sampled, likeliest = [], []
-    start = 0
-    for size in head.branches:
-        branch = masked if len(head.branches) == 1 else graph.slice(masked, axis=1, start=start, end=start + size)
-        start += size
-        probabilities = graph.node("Softmax", branch, axis=1)
-        logarithms = graph.node("Log", probabilities)
-        sampled.append(graph.node("Multinomial", logarithms, dtype=TensorProto.INT64, sample_size=1))
-        likeliest.append(graph.node("ArgMax", probabilities, axis=1, keepdims=1))
-    graph.node("Concat", *sampled, axis=1, output=contract.DISCRETE_ACTIONS)
-    graph.node("Concat", *likeliest, axis=1, output=contract.DETERMINISTIC_DISCRETE)
-    branches = [len(head.branches)]
-    graph.output(contract.DISCRETE_ACTIONS, branches, TensorProto.INT64)
-    graph.constant_output(contract.DISCRETE_SHAPE, _constant(*head.branches)[None])
-    graph.output(contract.DETERMINISTIC_DISCRETE, branches, TensorProto.INT64)
 
 
 def _verify(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.errors import CheckpointError, ExportError
-from trajtrainer.export.peer_actor import load_actor
-from trajtrainer.export.peer_description import Description, describe
-from trajtrainer.export.peer_layout import EXTRA
+from trajtrainer.export.mlagents_actor import load_actor
+from trajtrainer.export.mlagents_description import Description, describe
+from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.spec_recovery import Shapes, possible_specs, shapes_of_model, shapes_of_weights
 from trajtrainer.nn.actor import Actor
@@ -38,12 +38,12 @@ class RecoveredPolicy:
 
 
 def recover_policy(
-    peer: Mapping[str, Any], *, source: str, models: Iterable[Path] = (), sensors: Sequence[ObservationSpec] = ()
+    checkpoint: Mapping[str, Any], *, source: str, models: Iterable[Path] = (), sensors: Sequence[ObservationSpec] = ()
 ) -> RecoveredPolicy:
     """The policy of a checkpoint.
 
     Args:
-        peer: what ``read_checkpoint`` gave.
+        checkpoint: what ``read_checkpoint`` gave.
         source: the file's name, for messages.
         models: exported models of the same run, the most alike first; read only for checkpoints that do not describe
             their policy themselves.
@@ -52,36 +52,38 @@ def recover_policy(
     Raises:
         CheckpointError: it holds no policy, or does not tell what its agents see; the message says what is missing.
     """
-    record = _record(peer, source)
+    record = _record(checkpoint, source)
     if sensors:
-        spec = BehaviorSpec(list(sensors), describe(peer).action_spec)
+        spec = BehaviorSpec(list(sensors), describe(checkpoint).action_spec)
         network, squash = (record.network, record.tanh_squash) if record else (None, None)
-        actor = load_actor(peer, spec, network=network, tanh_squash=squash, source=source)
+        actor = load_actor(checkpoint, spec, network=network, tanh_squash=squash, source=source)
         return RecoveredPolicy(actor, spec, "as given", record.behavior if record else None)
     if record is not None:
-        actor = load_actor(peer, record.spec, network=record.network, tanh_squash=record.tanh_squash, source=source)
+        actor = load_actor(
+            checkpoint, record.spec, network=record.network, tanh_squash=record.tanh_squash, source=source
+        )
         return RecoveredPolicy(actor, record.spec, "described in the checkpoint", record.behavior)
-    found = describe(peer)
+    found = describe(checkpoint)
     for path in models:
         shapes = shapes_of_model(path, found)
-        policy = None if shapes is None else _choose(peer, found, shapes, f"as in {path}", source, path)
+        policy = None if shapes is None else _choose(checkpoint, found, shapes, f"as in {path}", source, path)
         if policy is not None:
             return policy
-    return _from_weights(peer, found, source)
+    return _from_weights(checkpoint, found, source)
 
 
-def _record(peer: Mapping[str, Any], source: str) -> PolicyRecord | None:
-    extra = peer.get(EXTRA)
+def _record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
+    extra = checkpoint.get(EXTRA)
     if not isinstance(extra, Mapping) or RECORD not in extra:
         return None
     return PolicyRecord.from_plain(extra[RECORD], source)
 
 
-def _from_weights(peer: Mapping[str, Any], found: Description, source: str) -> RecoveredPolicy:
+def _from_weights(checkpoint: Mapping[str, Any], found: Description, source: str) -> RecoveredPolicy:
     try:
         shapes = shapes_of_weights(found)
         shown = ", ".join(map(_shown, shapes))
-        policy = _choose(peer, found, shapes, f"{shown}, as far as the weights tell", source)
+        policy = _choose(checkpoint, found, shapes, f"{shown}, as far as the weights tell", source)
         if policy is None:
             raise CheckpointError(f"its weights do not tell which of the observations {shown} are goal signals")
     except CheckpointError as error:
@@ -94,14 +96,19 @@ def _from_weights(peer: Mapping[str, Any], found: Description, source: str) -> R
 
 
 def _choose(
-    peer: Mapping[str, Any], found: Description, shapes: Shapes, origin: str, source: str, model: Path | None = None
+    checkpoint: Mapping[str, Any],
+    found: Description,
+    shapes: Shapes,
+    origin: str,
+    source: str,
+    model: Path | None = None,
 ) -> RecoveredPolicy | None:
     """The policy that sees these shapes. Which of them are goals is decided by the weights, or else by what the model
     does, which is then of the same step. None if there is no such policy, or no way to tell."""
     fitting = []
     for spec in possible_specs(found, shapes):
         try:
-            fitting.append(RecoveredPolicy(load_actor(peer, spec, source=source), spec, origin))
+            fitting.append(RecoveredPolicy(load_actor(checkpoint, spec, source=source), spec, origin))
         except CheckpointError:
             continue
     if len(fitting) == 1:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from trajtrainer.errors import CheckpointError, SettingsError
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import graph_inputs
-from trajtrainer.export.peer_description import Description
+from trajtrainer.export.mlagents_description import Description
 from trajtrainer.spec import (
     BehaviorSpec,
     DimensionProperty,

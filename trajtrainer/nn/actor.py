@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.heads import ActionDistribution, ActionHead
+from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
 
@@ -24,6 +26,8 @@ class Actor(nn.Module):
     Raises:
         UnsupportedError: a sensor that no encoder takes.
     """
+
+    mlagents_names: ClassVar[Names] = {"body": "network_body", "head": "action_model"}
 
     def __init__(
         self,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trajtrainer.nn.graph import FLOAT, Graph
 from trajtrainer.nn.init import embedding_linear
+from trajtrainer.nn.mlagents import Names
 
 EMBEDDING = 128
 HEADS = 4
 _PADDING_BELOW = 0.01  # an entity whose sum of squares is below is padding
 _MASKED_SCORE = -1e6
+_MEAN_EPSILON = 1e-7
 
 
 def padding_mask(entities: Tensor) -> Tensor:
@@ -18,8 +24,16 @@ def padding_mask(entities: Tensor) -> Tensor:
     return (entities.square().sum(2) < _PADDING_BELOW).to(entities.dtype)
 
 
+def padding_mask_to_onnx(graph: Graph, entities: str) -> str:
+    """Draw :func:`padding_mask`."""
+    squares = graph.sum(graph.node("Mul", entities, entities), axis=2, keep=False)
+    return graph.node("Cast", graph.node("Less", squares, graph.constant(_PADDING_BELOW)), to=FLOAT)
+
+
 class Embedding(nn.Module):
     """One linear layer and Swish, with attention's small weights."""
+
+    mlagents_names: ClassVar[Names] = {"linear": "seq_layers.0"}
 
     def __init__(self, size: int, embedding: int = EMBEDDING) -> None:
         super().__init__()
@@ -28,6 +42,10 @@ class Embedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.silu(self.linear(x))
 
+    def to_onnx(self, graph: Graph, x: str) -> str:
+        """Draw it: [batch, size] to [batch, embedding]."""
+        return graph.silu(graph.linear(self.linear, x))
+
 
 class EntityEmbedding(nn.Module):
     """Entities [B, n, size] to [B, n, embedding].
@@ -35,6 +53,8 @@ class EntityEmbedding(nn.Module):
     What the agent sees of itself, if anything, stands in front of every entity; ``linear`` has the weights of this
     concatenation, but the part of the agent itself is computed only once.
     """
+
+    mlagents_names: ClassVar[Names] = {"linear": "self_ent_encoder.seq_layers.0"}
 
     def __init__(self, entity_size: int, self_size: int, embedding: int = EMBEDDING) -> None:
         super().__init__()
@@ -48,9 +68,18 @@ class EntityEmbedding(nn.Module):
         of_self = F.linear(own, weight[:, : self.self_size], self.linear.bias)
         return F.silu(F.linear(entities, weight[:, self.self_size :]) + of_self.unsqueeze(1))
 
+    def to_onnx(self, graph: Graph, entities: str, own: str | None, count: int) -> str:
+        """Draw it: ``count`` entities [batch, count, size] and the agent itself [batch, e] to [batch, count, e]."""
+        if own is not None:
+            row = graph.reshape(own, [-1, 1, self.self_size])
+            entities = graph.concat([graph.concat([row] * count, axis=1), entities], axis=2)
+        return graph.silu(graph.linear_of_rows(self.linear, entities))
+
 
 class ResidualSelfAttention(nn.Module):
     """Multi-head self-attention with a residual, then the mean over the present entities: [B, n, e] -> [B, e]."""
+
+    mlagents_names: ClassVar[Names] = {"query": "fc_q", "key": "fc_k", "value": "fc_v", "out": "fc_out"}
 
     def __init__(self, embedding: int = EMBEDDING, heads: int = HEADS) -> None:
         super().__init__()
@@ -74,4 +103,35 @@ class ResidualSelfAttention(nn.Module):
         heads = heads.transpose(1, 2).reshape(entities.shape)
         attended = F.layer_norm(self.out(heads) + normalized, (self.embedding,))
         present = (1.0 - padding).unsqueeze(2)
-        return (attended * present).sum(1) / (present.sum(1) + 1e-7)
+        return (attended * present).sum(1) / (present.sum(1) + _MEAN_EPSILON)
+
+    def to_onnx(self, graph: Graph, entities: str, padding: str, count: int) -> str:
+        """Draw it: [batch, count, e] and padding [batch, count] to [batch, e]."""
+        normalized = graph.layer_norm(entities)
+        query, key, value = (graph.linear_of_rows(layer, normalized) for layer in (self.query, self.key, self.value))
+        heads = self._attend_to_onnx(graph, query, key, value, padding, count)
+        attended = graph.layer_norm(graph.node("Add", graph.linear_of_rows(self.out, heads), normalized))
+        present = graph.reshape(graph.node("Sub", graph.constant(1.0), padding), [-1, count, 1])
+        total = graph.sum(graph.node("Mul", attended, present), axis=1, keep=False)
+        number = graph.reshape(graph.sum(present, axis=1, keep=True), [-1, 1])
+        return graph.node("Div", total, graph.node("Add", number, graph.constant(_MEAN_EPSILON)))
+
+    def _attend_to_onnx(self, graph: Graph, query: str, key: str, value: str, padding: str, count: int) -> str:
+        """Draw the scaled dot-product attention of all heads, [batch, count, e].
+
+        Barracuda leaves out what it takes for a change from channels-first to channels-last or back: a Transpose
+        [0, 2, 3, 1] or [0, 3, 1, 2], and behind a convolution also a Reshape to such an order of the same sizes, as
+        [batch, n] to [batch, 1, 1, n] is. Neither may be here.
+        """
+        split = [-1, count, self.heads, self.embedding // self.heads]
+        query, key, value = (
+            graph.node("Transpose", graph.reshape(x, split), perm=[0, 2, 1, 3]) for x in (query, key, value)
+        )
+        # Scaled between the two transposes of the key, which would otherwise be joined to one of [0, 2, 3, 1].
+        scaled = graph.node("Div", key, graph.constant(math.sqrt(self.embedding)))
+        scores = graph.node("MatMul", query, graph.node("Transpose", scaled, perm=[0, 1, 3, 2]))
+        per_head = graph.reshape(graph.concat([padding] * self.heads, axis=1), [-1, self.heads, 1, count])
+        mask = graph.node("Mul", per_head, graph.constant(_MASKED_SCORE))
+        weights = graph.node("Softmax", graph.node("Add", scores, mask), axis=3)
+        heads = graph.node("Transpose", graph.node("MatMul", weights, value), perm=[0, 2, 1, 3])
+        return graph.reshape(heads, [-1, count, self.embedding])

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from trajtrainer.errors import UnsupportedError
-from trajtrainer.nn.attention import EMBEDDING, Embedding, EntityEmbedding, ResidualSelfAttention, padding_mask
+from trajtrainer.nn.attention import (
+    EMBEDDING,
+    Embedding,
+    EntityEmbedding,
+    ResidualSelfAttention,
+    padding_mask,
+    padding_mask_to_onnx,
+)
 from trajtrainer.nn.conditioning import HyperBody, Mlp
 from trajtrainer.nn.encoders import visual_encoder
+from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.memory import Memory, Unrolled
+from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.normalizer import Normalizer
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
 from trajtrainer.spec import ObservationKind, ObservationSpec, ObservationType, observation_kind
@@ -44,7 +54,6 @@ class ObservationEncoder(nn.Module):
         fixed_size = sum(sizes[i] for i in self.fixed)
         own_size = EMBEDDING if fixed_size else 0
         self.sensors = nn.ModuleList(_sensor(spec, settings, own_size) for spec in specs)
-        # Registered in the peer's order, so that the parameters of an optimizer come in the same order.
         self.attention = ResidualSelfAttention() if self.lists else None
         self.own = Embedding(fixed_size) if self.lists and fixed_size else None
         self.size = fixed_size + (EMBEDDING if self.lists else 0)
@@ -83,6 +92,30 @@ class ObservationEncoder(nn.Module):
         """The goal's encoding [B, goal_size] out of what :meth:`forward` returned beside the encoding."""
         return torch.cat([parts[self.fixed.index(i)] for i in self.goals], 1)
 
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``."""
+        sensors = {f"sensors.{i}": f"processors.{i}" for i in range(len(self.sensors))}
+        return {**sensors, "attention": "rsa", "own": "x_self_encoder"}
+
+    def to_onnx(self, graph: Graph, obs: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[str, list[str]]:
+        """Draw it: observations [batch, *O] of these shapes to what :meth:`forward` returns."""
+        parts = [graph.module(self.sensors[i], obs[i]) for i in self.fixed]
+        if self.attention is None:
+            return graph.concat(parts, axis=1), parts
+        own = None if self.own is None else self.own.to_onnx(graph, graph.concat(parts, axis=1))
+        counts = {i: int(shapes[i][0]) for i in self.lists}
+        entities = [graph.module(self.sensors[i], obs[i], own, counts[i]) for i in self.lists]
+        padding = [padding_mask_to_onnx(graph, obs[i]) for i in self.lists]
+        attended = self.attention.to_onnx(
+            graph, graph.concat(entities, axis=1), graph.concat(padding, axis=1), sum(counts.values())
+        )
+        return graph.concat([*parts, attended], axis=1), parts
+
+    def goal_to_onnx(self, graph: Graph, parts: Sequence[str]) -> str:
+        """Draw :meth:`goal`."""
+        return graph.concat([parts[self.fixed.index(i)] for i in self.goals], axis=1)
+
     def normalizers(self) -> dict[int, Normalizer]:
         """Sensor number -> its normaliser."""
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
@@ -112,6 +145,8 @@ class NetworkBody(nn.Module):
     Raises:
         UnsupportedError: a sensor that no encoder takes.
     """
+
+    mlagents_names: ClassVar[Names] = {"encoder": "observation_encoder", "layers": "_body_endoder", "memory": "lstm"}
 
     def __init__(
         self, observation_specs: Sequence[ObservationSpec], settings: NetworkSettings, *, action_size: int = 0
@@ -187,6 +222,31 @@ class NetworkBody(nn.Module):
         if self.conditioned:
             return self.layers(x, self.encoder.goal(parts))  # type: ignore[no-any-return]
         return self.layers(x)  # type: ignore[no-any-return]
+
+    def to_onnx(
+        self,
+        graph: Graph,
+        obs: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        memory: str | None,
+        memory_out: str,
+    ) -> str:
+        """Draw one step: observations [batch, *O] to the encoding [batch, E].
+
+        Args:
+            graph: what is added to.
+            obs: per sensor.
+            shapes: O of each sensor.
+            memory: memories before the step [batch, 1, H]; None if the body has none.
+            memory_out: what to call the memories after the step [batch, 1, H], if the body has any.
+        """
+        x, parts = self.encoder.to_onnx(graph, obs, shapes)
+        goal = [self.encoder.goal_to_onnx(graph, parts)] if self.conditioned else []
+        encoding: str = graph.module(self.layers, x, *goal)
+        if self.memory is None:
+            return encoding
+        assert memory is not None
+        return self.memory.to_onnx(graph, encoding, memory, memory_out)
 
     def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
         """Take observations, per sensor [B, *O], into the normalisers; see :meth:`Normalizer.update`."""

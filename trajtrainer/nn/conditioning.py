@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import kaiming_linear, uniform_linear
+from trajtrainer.nn.mlagents import Names
 
 _FEW_GOALS = 8
 
@@ -68,6 +70,15 @@ class Mlp(nn.Module):
         """Encode rows [b, in]."""
         return swish_layers(x, map(weights, self.linears))
 
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``. ML-Agents counts the activations between the layers too."""
+        return {f"layers.{i}": f"seq_layers.{2 * i}" for i in range(len(self.layers))}
+
+    def to_onnx(self, graph: Graph, x: str) -> str:
+        """Draw it: [batch, in] to [batch, hidden]."""
+        return graph.swish_layers(self.layers, x)
+
 
 class HyperLayer(nn.Module):
     """A linear layer whose weight matrix, one per sample, is computed from the goal.
@@ -101,6 +112,19 @@ class HyperLayer(nn.Module):
         features = F.layer_norm(self.layers(goal), (self.hidden,))
         return self.weights(features).reshape(-1, self.size, self.hidden)  # type: ignore[no-any-return]
 
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``. ML-Agents counts activations and the normalisation, too."""
+        layers = {f"layers.layers.{i}": f"hypernet.{2 * i}" for i in range(len(self.layers.layers))}
+        return {"bias": "bias", **layers, "weights": f"hypernet.{2 * len(layers) + 1}"}
+
+    def to_onnx(self, graph: Graph, x: str, goal: str) -> str:
+        """Draw it: [batch, in] under goals [batch, goal_size] to [batch, out]."""
+        features = graph.layer_norm(self.layers.to_onnx(graph, goal))
+        weights = graph.reshape(graph.linear(self.weights, features), [-1, self.size, self.hidden])
+        product = graph.squeeze(graph.node("MatMul", graph.unsqueeze(x, axis=1), weights), axis=1)
+        return graph.node("Add", product, graph.parameter(self.bias))
+
 
 class HyperBody(nn.Module):
     """``layers`` times [linear, Swish], the last of the linear ones a :class:`HyperLayer`."""
@@ -114,3 +138,13 @@ class HyperBody(nn.Module):
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
         return F.silu(self.hyper(swish_layers(x, map(weights, linears(self.plain))), goal))
+
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``. ML-Agents counts the activations between the layers too."""
+        plain = {f"plain.{i}": f"layers.{2 * i}" for i in range(len(self.plain))}
+        return {**plain, "hyper": f"layers.{2 * len(plain)}"}
+
+    def to_onnx(self, graph: Graph, x: str, goal: str) -> str:
+        """Draw it: [batch, in] under goals [batch, goal_size] to [batch, hidden]."""
+        return graph.silu(self.hyper.to_onnx(graph, graph.swish_layers(self.plain, x), goal))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.heads import ActionDistribution, ValueHeads
+from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
 
@@ -23,6 +25,8 @@ class Critic(nn.Module):
         action_size: numbers of the action that go in beside the observations; 0 for a state's value.
         outputs: numbers per signal; a Q network with discrete actions gives one for each of them.
     """
+
+    mlagents_names: ClassVar[Names] = {"body": "network_body", "heads": "value_heads"}
 
     def __init__(
         self,
@@ -78,6 +82,8 @@ class SharedCritic(nn.Module):
     The actor is not a submodule: ``parameters()`` and ``state_dict()`` hold the heads alone, so that actor and critic
     together have every parameter once, in both kinds of critic.
     """
+
+    mlagents_names: ClassVar[Names] = {"heads": "value_heads"}
 
     def __init__(self, actor: Actor, signals: Sequence[str]) -> None:
         super().__init__()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trajtrainer.errors import ExportError, PluginError, UnsupportedError
+from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import kaiming_linear
+from trajtrainer.nn.mlagents import Names
 from trajtrainer.plugins import resolve
 from trajtrainer.settings.network import ENCODERS
 
 _DENSE_GAIN = 1.41
 _RESNET_STAGES = (16, 32, 32)
+_DENSE = {"dense": "dense.0"}  # ML-Agents' name of the layer, whose activation it counts
 
 
 def to_float(picture: Tensor) -> Tensor:
@@ -53,6 +56,17 @@ class ConvolutionEncoder(nn.Module):
             x = F.leaky_relu(convolution(x))
         return F.leaky_relu(self.dense(x.flatten(1)))
 
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``. ML-Agents counts the activations between the layers too."""
+        return {f"convolutions.{i}": f"conv_layers.{2 * i}" for i in range(len(self.convolutions))} | _DENSE
+
+    def to_onnx(self, graph: Graph, picture: str) -> str:
+        """Draw it: [batch, channels, height, width] to [batch, size]."""
+        for convolution in self.convolutions:
+            picture = graph.leaky_relu(graph.convolution(convolution, picture))
+        return graph.leaky_relu(graph.linear_of_picture(self.dense, picture))
+
 
 def simple(shape: Sequence[int], size: int) -> nn.Module:
     return ConvolutionEncoder(shape, size, ((16, 8, 4), (32, 4, 2)))
@@ -69,6 +83,8 @@ def match3(shape: Sequence[int], size: int) -> nn.Module:
 class ResidualBlock(nn.Module):
     """x + convolution(Swish(convolution(Swish(x))))"""
 
+    mlagents_names: ClassVar[Names] = {"first": "layers.1", "second": "layers.3"}
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(channels, channels, 3, padding=1)
@@ -76,6 +92,11 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.second(F.silu(self.first(F.silu(x))))  # type: ignore[no-any-return]
+
+    def to_onnx(self, graph: Graph, x: str) -> str:
+        """Draw it: [batch, channels, height, width] to the same shape."""
+        inner = graph.convolution(self.first, graph.silu(x))
+        return graph.node("Add", x, graph.convolution(self.second, graph.silu(inner)))
 
 
 class ResnetStage(nn.Module):
@@ -90,6 +111,14 @@ class ResnetStage(nn.Module):
         x = F.max_pool2d(self.convolution(x), 3, 2)
         for block in self.blocks:
             x = block(x)
+        return x
+
+    def to_onnx(self, graph: Graph, x: str) -> str:
+        """Draw it: pictures to pictures of about half the sides."""
+        x = graph.convolution(self.convolution, x)
+        x = graph.node("MaxPool", x, kernel_shape=[3, 3], pads=[0, 0, 0, 0], strides=[2, 2])
+        for block in self.blocks:
+            x = graph.module(block, x)
         return x
 
 
@@ -113,9 +142,28 @@ class ResnetEncoder(nn.Module):
             x = stage(x)
         return F.relu(self.dense(F.silu(x).flatten(1)))
 
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``. ML-Agents keeps all in one row; a stage is convolution, pooling and the blocks."""
+        names = {"dense": "dense"}
+        for i, stage in enumerate(self.stages):
+            assert isinstance(stage, ResnetStage)
+            first = i * (2 + len(stage.blocks))
+            names[f"stages.{i}.convolution"] = f"sequential.{first}"
+            names |= {f"stages.{i}.blocks.{k}": f"sequential.{first + 2 + k}" for k in range(len(stage.blocks))}
+        return names
+
+    def to_onnx(self, graph: Graph, picture: str) -> str:
+        """Draw it: [batch, channels, height, width] to [batch, size]."""
+        for stage in self.stages:
+            picture = graph.module(stage, picture)
+        return graph.node("Relu", graph.linear_of_picture(self.dense, graph.silu(picture)))
+
 
 class FullyConnectedEncoder(nn.Module):
     """fully_connected: a dense layer on all pixels, LeakyReLU."""
+
+    mlagents_names: ClassVar[Names] = _DENSE
 
     def __init__(self, shape: Sequence[int], size: int) -> None:
         super().__init__()
@@ -124,6 +172,10 @@ class FullyConnectedEncoder(nn.Module):
 
     def forward(self, picture: Tensor) -> Tensor:
         return F.leaky_relu(self.dense(to_float(picture).flatten(1)))
+
+    def to_onnx(self, graph: Graph, picture: str) -> str:
+        """Draw it: [batch, channels, height, width] to [batch, size]."""
+        return graph.leaky_relu(graph.linear_of_picture(self.dense, picture))
 
 
 class PluginEncoder(nn.Module):
@@ -149,7 +201,7 @@ class PluginEncoder(nn.Module):
     def forward(self, picture: Tensor) -> Tensor:
         return self.plugin(to_float(picture))  # type: ignore[no-any-return]
 
-    def to_onnx(self, graph: Any, picture: str) -> str:
+    def to_onnx(self, graph: Graph, picture: str) -> str:
         """Draw it: [batch, channels, height, width] to [batch, size].
 
         Raises:

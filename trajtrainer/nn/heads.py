@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.nn.distribution import ActionDistribution, Actions, GaussianScale
+from trajtrainer.nn.distribution import ENV_CLIP, ActionDistribution, Actions, GaussianScale
+from trajtrainer.nn.graph import FLOAT, INT64, Graph, to_array
 from trajtrainer.nn.init import kaiming_linear, xavier_linear
+from trajtrainer.nn.mlagents import Names
 from trajtrainer.spec import ActionSpec
 
 __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
@@ -21,7 +23,7 @@ LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
 class ActionHead(nn.Module):
     """From an encoding to an :class:`ActionDistribution`.
 
-    The branches are one linear layer, ``discrete``, side by side; the peer keeps one layer per branch.
+    The branches are one linear layer, ``discrete``, side by side; ML-Agents keeps one layer per branch.
 
     Args:
         encoding_size: E.
@@ -30,8 +32,7 @@ class ActionHead(nn.Module):
         tanh_squash: continuous actions are squashed by tanh (SAC).
 
     Attributes:
-        branch_sizes: the same as ``branches``, in the ``state_dict``, so that a checkpoint tells the branches within
-            the layer apart.
+        branch_sizes: the same as ``branches``, on the device of the weights.
     """
 
     branch_sizes: Tensor
@@ -50,13 +51,13 @@ class ActionHead(nn.Module):
         self.branches = tuple(int(size) for size in action_spec.discrete_branches)
         self.conditional_sigma = conditional_sigma
         self.tanh_squash = tanh_squash
-        # In the peer's order of parameters: a learned vector stands ahead of mu, a layer behind it.
+        # In ML-Agents' order of parameters: a learned vector stands ahead of mu, a layer behind it.
         self.log_sigma = nn.Parameter(torch.zeros(1, size)) if size and not conditional_sigma else None
         self.mu = kaiming_linear(encoding_size, size, _MU_GAIN) if size else None
         self.log_sigma_layer = kaiming_linear(encoding_size, size, _SIGMA_GAIN) if size and conditional_sigma else None
         self.discrete = kaiming_linear(encoding_size, sum(self.branches), _BRANCH_GAIN) if self.branches else None
         sizes = torch.tensor(self.branches, dtype=torch.int64)
-        self.register_buffer("branch_sizes", sizes)
+        self.register_buffer("branch_sizes", sizes, persistent=False)
         self.register_buffer("branch_starts", sizes.cumsum(0) - sizes, persistent=False)
 
     def forward(self, encoding: Tensor, mask: Tensor, scale: GaussianScale | None = None) -> ActionDistribution:
@@ -97,6 +98,59 @@ class ActionHead(nn.Module):
             return encoding[:, :0]
         return masked(self.discrete(encoding), mask)
 
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``."""
+        continuous, discrete = "_continuous_distribution", "_discrete_distribution.branches"
+        return {
+            "mu": f"{continuous}.mu",
+            "log_sigma": f"{continuous}.log_sigma",
+            "log_sigma_layer": f"{continuous}.log_sigma",
+            "discrete": {f"{discrete}.{k}": size for k, size in enumerate(self.branches)},
+        }
+
+    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, likeliest: str) -> None:
+        """Draw the continuous actions [batch, C] of an encoding [batch, E], as values of these names."""
+        assert self.mu is not None
+        mu = graph.linear(self.mu, encoding)
+        if self.log_sigma_layer is not None:
+            log_sigma = graph.clip(graph.linear(self.log_sigma_layer, encoding), *LOG_SIGMA_RANGE)
+            sigma = graph.node("Exp", log_sigma)
+        else:
+            assert self.log_sigma is not None
+            sigma = graph.weight("head.sigma", to_array(self.log_sigma.exp()))
+        noise = graph.node("RandomNormalLike", mu, dtype=FLOAT)
+        raw = graph.node("Add", mu, graph.node("Mul", noise, sigma))
+        for name, value in ((sampled, raw), (likeliest, mu)):
+            if self.tanh_squash:
+                graph.node("Tanh", value, output=name)
+            else:
+                limited = graph.clip(value, -ENV_CLIP, ENV_CLIP)
+                graph.node("Div", limited, graph.constant(ENV_CLIP), output=name)
+
+    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, likeliest: str) -> None:
+        """Draw the choices [batch, K] of an encoding [batch, E], as values of these names.
+
+        ``allowed`` [batch, D] is 1 where an action may be taken, the reverse of the masks everywhere else.
+        """
+        assert self.discrete is not None
+        logits = graph.linear(self.discrete, encoding)
+        forbidden = graph.node("Sub", graph.constant(1.0), allowed)
+        penalty = graph.node("Mul", forbidden, graph.constant(-FORBIDDEN_LOGIT))
+        masked_logits = graph.node("Sub", graph.node("Mul", logits, allowed), penalty)
+        samples, best = [], []
+        start = 0
+        for size in self.branches:
+            one = len(self.branches) == 1
+            branch = masked_logits if one else graph.slice(masked_logits, axis=1, start=start, end=start + size)
+            start += size
+            probabilities = graph.node("Softmax", branch, axis=1)
+            logarithms = graph.node("Log", probabilities)
+            samples.append(graph.node("Multinomial", logarithms, dtype=INT64, sample_size=1))
+            best.append(graph.node("ArgMax", probabilities, axis=1, keepdims=1))
+        graph.node("Concat", *samples, axis=1, output=sampled)
+        graph.node("Concat", *best, axis=1, output=likeliest)
+
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
     """Logits [B, D], -1e8 where bool [B, D] forbids an action."""
@@ -124,3 +178,8 @@ class ValueHeads(nn.Module):
         if self.outputs == 1:
             return (values[0] if len(values) == 1 else torch.cat(values, 1)).t()
         return torch.stack(values)
+
+    @property
+    def mlagents_names(self) -> Names:
+        """See ``nn.mlagents``."""
+        return {f"linears.{signal}": f"value_heads.{signal}" for signal in self.signals}

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from trajtrainer.nn.graph import Graph, to_array
 from trajtrainer.nn.init import init_lstm
+
+# Order of the gates in ONNX (input, output, forget, cell) as positions in torch's (input, forget, cell, output).
+_ONNX_GATES = (0, 3, 1, 2)
 
 
 class Unrolled(NamedTuple):
@@ -89,6 +95,39 @@ class Memory(nn.Module):
             out[rows] = after.data
             final[trajectories] = torch.cat((hidden, cell), 2).squeeze(0)
         return Unrolled(out, starts, final)
+
+    def to_onnx(self, graph: Graph, x: str, memory: str, memory_out: str) -> str:
+        """Draw one step: [batch, size] and memories [batch, 1, H] to [batch, H / 2], and the memories ``memory_out``.
+
+        Unity keeps memories as [agent, 1, H]; the operator wants [1, agent, H / 2] twice. Barracuda recognises the LSTM
+        of ML-Agents by its surroundings, so these are kept as they are there.
+        """
+        lstm, size = self.lstm, self.hidden_size
+        steps = graph.node("Transpose", graph.reshape(x, [-1, 1, lstm.input_size]), perm=[1, 0, 2])
+        state = graph.node("Transpose", memory, perm=[1, 0, 2])
+        hidden, cell = graph.slice(state, axis=2, start=0, end=size), graph.slice(state, axis=2, start=size)
+        out, hidden, cell = graph.nodes(
+            "LSTM",
+            [steps, *self._weights_to_onnx(graph), "", hidden, cell],
+            ["lstm", "hidden", "cell"],
+            hidden_size=size,
+        )
+        graph.node("Transpose", graph.concat([hidden, cell], axis=-1), perm=[1, 0, 2], output=memory_out)
+        sequences = graph.node("Transpose", graph.squeeze(out, axis=1), perm=[1, 0, 2])
+        return graph.reshape(sequences, [-1, size])
+
+    def _weights_to_onnx(self, graph: Graph) -> list[str]:
+        def gates(array: NDArray[np.float32]) -> NDArray[np.float32]:
+            blocks = np.split(array, len(_ONNX_GATES))
+            return np.concatenate([blocks[gate] for gate in _ONNX_GATES])[None]
+
+        weights = dict(self.lstm.named_parameters())
+        biases = np.concatenate([gates(to_array(weights[name])) for name in ("bias_ih_l0", "bias_hh_l0")], axis=1)
+        return [
+            graph.parameter(weights["weight_ih_l0"], lambda name: name.replace("weight_ih_l0", "input"), gates),
+            graph.parameter(weights["weight_hh_l0"], lambda name: name.replace("weight_hh_l0", "recurrence"), gates),
+            graph.parameter(weights["bias_ih_l0"], lambda name: name.replace("bias_ih_l0", "bias"), lambda _: biases),
+        ]
 
 
 def _nth_sequences(offset: Tensor, lengths: Tensor, sequence_length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

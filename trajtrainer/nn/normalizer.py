@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from trajtrainer.nn.graph import Graph, to_array
+from trajtrainer.nn.mlagents import Names
 
 CLIP = 5.0
 
@@ -17,6 +22,12 @@ class Normalizer(nn.Module):
     Args:
         size: of the observation.
     """
+
+    mlagents_names: ClassVar[Names] = {
+        "steps": "normalizer.normalization_steps",
+        "mean": "normalizer.running_mean",
+        "variance": "normalizer.running_variance",
+    }
 
     steps: Tensor
     mean: Tensor
@@ -34,6 +45,14 @@ class Normalizer(nn.Module):
     def deviation(self) -> Tensor:
         """What differences from the mean are divided by [size]."""
         return torch.sqrt(self.variance / self.steps)
+
+    def to_onnx(self, graph: Graph, x: str) -> str:
+        """Draw it: [batch, size] to [batch, size]."""
+        centred = graph.node("Sub", x, graph.parameter(self.mean))
+        deviation = graph.parameter(
+            self.variance, lambda name: name.replace("variance", "deviation"), lambda _: to_array(self.deviation())
+        )
+        return graph.clip(graph.node("Div", centred, deviation), -CLIP, CLIP)
 
     @torch.no_grad()
     def update(self, x: Tensor, repeats: int = 1) -> None:

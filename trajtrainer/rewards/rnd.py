@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from attrs import evolve
@@ -13,6 +13,7 @@ from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.body import NetworkBody
+from trajtrainer.nn.mlagents import Names
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import RndSettings
@@ -24,6 +25,12 @@ def _encoder_settings(settings: RndSettings) -> NetworkSettings:
     """The encoders' settings. ``encoding_size``, the older key, is the width."""
     network = settings.network_settings
     return network if settings.encoding_size is None else evolve(network, hidden_units=settings.encoding_size)
+
+
+class RndNetwork(NetworkBody):
+    """An encoder, which ML-Agents keeps one level down."""
+
+    mlagents_names: ClassVar[Names] = {part: f"_encoder.{name}" for part, name in NetworkBody.mlagents_names.items()}
 
 
 class RndReward(RewardSignal):
@@ -39,8 +46,8 @@ class RndReward(RewardSignal):
         super().__init__("rnd", gamma=settings.gamma, strength=settings.strength)
         network = _encoder_settings(settings)
         # The predictor first: the order in which torch's random numbers are drawn for the weights.
-        self.predictor = NetworkBody(spec.observation_specs, network).to(device)
-        self.target = NetworkBody(spec.observation_specs, network).to(device)
+        self.predictor = RndNetwork(spec.observation_specs, network).to(device)
+        self.target = RndNetwork(spec.observation_specs, network).to(device)
         self.target.requires_grad_(False)
         self._device = device
         self._normalize = network.normalize

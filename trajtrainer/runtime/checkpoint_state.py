@@ -10,8 +10,8 @@ from torch import Tensor
 from trajtrainer.algos.acting import Policy
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import first_line
-from trajtrainer.export.checkpoint_interop import from_peer, to_peer
-from trajtrainer.export.peer_layout import EXTRA
+from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
+from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.settings.trainer import ALGORITHMS
@@ -33,7 +33,7 @@ def to_checkpoint(trainer: Trainer, policy: Policy) -> dict[str, Any]:
         tanh_squash=trainer.actor.head.tanh_squash,
     )
     state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
-    return to_peer(state)
+    return to_mlagents(state)
 
 
 def is_ours(content: Mapping[str, Any]) -> bool:
@@ -57,7 +57,7 @@ def from_checkpoint(
         CheckpointError: the checkpoint is of other networks, or damaged.
     """
     like = _mlagents_part(trainer)
-    state = from_peer(content, like, source=source)
+    state = from_mlagents(content, like, source=source)
     try:
         for part, entries in state["extra"].get(_LEARNER, like["extra"].get(_LEARNER, {})).items():
             state[part] |= entries

@@ -10,18 +10,20 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm
 from trajtrainer.errors import CheckpointError
+from trajtrainer.nn.mlagents import mlagents_keys
 
 
 def learned_state(algorithm: Algorithm) -> dict[str, Any]:
-    """Return ``modules``, ``optimizers``, ``rewards`` and ``extra``, as ``export.checkpoint_interop`` says.
+    """Return ``modules``, ``optimizers``, ``rewards``, ``keys`` and ``extra``, as ``export.checkpoint_interop`` says.
 
     Tensors are not copied but for those that are parts of larger ones, which would be saved whole.
     """
-    signals = algorithm.signals
+    signals, rewards = algorithm.signals, _reward_modules(algorithm)
     return {
         "modules": {name: _entries(network) for name, network in algorithm.networks.items()},
         "optimizers": algorithm.optimizer_states(),
-        "rewards": {name: module.state_dict() for name, module in _reward_modules(algorithm).items()},
+        "rewards": {name: module.state_dict() for name, module in rewards.items()},
+        "keys": {name: mlagents_keys(module) for name, module in {**algorithm.networks, **rewards}.items()},
         "extra": {
             "rng": {name: generator.get_state() for name, generator in algorithm.generators().items()},
             "reward_optimizers": {

@@ -1,4 +1,4 @@
-"""Taking what fits out of a checkpoint of the peer's."""
+"""Taking what fits out of a checkpoint of ML-Agents."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.export import peer_names
-from trajtrainer.export.peer_layout import (
+from trajtrainer.export.mlagents_layout import (
     CRITIC,
     ENTROPY_OPTIMIZER,
     EXTRA,
     POLICY,
-    REWARD_PREFIX,
     STEP,
     STEP_ENTRY,
     Entry,
@@ -22,7 +20,8 @@ from trajtrainer.export.peer_layout import (
     parameter_indices,
     shares_critic,
 )
-from trajtrainer.export.peer_optimizer import MisfitError, adam_from_peer
+from trajtrainer.export.mlagents_names import CONSTANTS, second_name
+from trajtrainer.export.mlagents_optimizer import MisfitError, adam_from_mlagents
 
 _MISSING = "missing (kept as initialised)"
 _MISFITTING = "not fitting (kept as initialised)"
@@ -32,8 +31,8 @@ _UNUSED = "not used"
 class Reader:
     """Takes what fits out of a checkpoint and remembers what does not match."""
 
-    def __init__(self, peer: Mapping[str, Any]) -> None:
-        self._peer = peer
+    def __init__(self, checkpoint: Mapping[str, Any]) -> None:
+        self._checkpoint = checkpoint
         self._used: set[tuple[str, str]] = set()
         self.differences: dict[str, list[str]] = {}
 
@@ -48,7 +47,7 @@ class Reader:
     def value(self, entry: Entry, like: Tensor) -> Tensor | None:
         parts = [
             self._tensor(entry.network, name, shape, like)
-            for name, shape in zip(entry.theirs, entry.shapes(like), strict=True)
+            for name, shape in zip(entry.key.names, entry.key.shapes(like), strict=True)
         ]
         whole = [part for part in parts if part is not None]
         if len(whole) < len(parts):
@@ -56,11 +55,11 @@ class Reader:
         return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def _tensor(self, network: str, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
-        entries = self._peer.get(network)
+        entries = self._checkpoint.get(network)
         if not isinstance(entries, Mapping):
             self.note(_MISSING, network)
             return None
-        second = peer_names.second_name(name)
+        second = second_name(name)
         found = name if name in entries else second if second in entries else None
         if found is None:
             self.note(_MISSING, f"{network}/{name}")
@@ -73,14 +72,6 @@ class Reader:
             return None
         return value.detach().to(like.device, like.dtype, copy=True)
 
-    def reward(self, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        network = dict(like)
-        for ours, theirs in peer_names.reward_names(like).items():
-            value = self._tensor(REWARD_PREFIX + name, theirs, tuple(like[ours].shape), like[ours])
-            if value is not None:
-                network[ours] = value
-        return network
-
     def adam(
         self,
         layout: Layout,
@@ -90,28 +81,28 @@ class Reader:
         like: dict[str, Any],
     ) -> dict[str, Any]:
         optimizer, entries = layout.optimizers[ours], layout.optimized(ours)
-        if optimizer.key not in self._peer:
+        if optimizer.key not in self._checkpoint:
             self.note(_MISSING, optimizer.key)
             return like
         order = optimizer.networks
         if not layout.sac:
-            order = (POLICY,) if shares_critic(self._peer) else (POLICY, CRITIC)
-        index = parameter_indices(self._peer, order)
+            order = (POLICY,) if shares_critic(self._checkpoint) else (POLICY, CRITIC)
+        index = parameter_indices(self._checkpoint, order)
         sources = [
-            [index[entry.network, name] for name in entry.theirs]
-            if entry in taken and all((entry.network, name) in index for name in entry.theirs)
+            [index[entry.network, name] for name in entry.key.names]
+            if entry in taken and all((entry.network, name) in index for name in entry.key.names)
             else None
             for entry in entries
         ]
-        shapes = [entry.shapes(modules[entry.module][entry.ours]) for entry in entries]
+        shapes = [entry.key.shapes(modules[entry.module][entry.ours]) for entry in entries]
         try:
-            return adam_from_peer(self._peer[optimizer.key], sources, shapes, len(index), like)
+            return adam_from_mlagents(self._checkpoint[optimizer.key], sources, shapes, len(index), like)
         except MisfitError as error:
             self.note(_MISFITTING, f"{optimizer.key} ({error})")
             return like
 
     def entropy_adam(self, like: dict[str, Any]) -> dict[str, Any]:
-        state = self._peer.get(ENTROPY_OPTIMIZER)
+        state = self._checkpoint.get(ENTROPY_OPTIMIZER)
         count = len(like["param_groups"][0]["params"])
         try:
             if state is None:
@@ -120,14 +111,14 @@ class Reader:
             shapes = {i: entry["exp_avg"].shape for i, entry in state["state"].items()}
             sources = [[i] if i in shapes else None for i in range(count)]
             sizes = [[tuple(shapes.get(i, ()))] for i in range(count)]
-            return adam_from_peer(state, sources, sizes, count, like)
+            return adam_from_mlagents(state, sources, sizes, count, like)
         except (MisfitError, KeyError, TypeError, AttributeError) as error:
             self.note(_MISFITTING, f"{ENTROPY_OPTIMIZER} ({error})")
             return like
 
     def step(self) -> int:
         try:
-            return int(self._peer[STEP][STEP_ENTRY])
+            return int(self._checkpoint[STEP][STEP_ENTRY])
         except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
             self.note(_MISSING, STEP)
             return 0
@@ -136,10 +127,10 @@ class Reader:
         """Name what is in the checkpoint and has no place in the networks."""
         optimizers = {optimizer.key for optimizer in layout.optimizers.values()}
         whole = optimizers | {STEP, EXTRA} | ({ENTROPY_OPTIMIZER} if layout.sac else set())
-        if layout.shared and shares_critic(self._peer):
+        if layout.shared and shares_critic(self._checkpoint):
             whole.add(CRITIC)  # a copy of the policy
         touched = {network for network, _ in self._used}
-        for key, entries in self._peer.items():
+        for key, entries in self._checkpoint.items():
             if key in whole:
                 continue
             if key not in touched:
@@ -147,8 +138,8 @@ class Reader:
                     self.note(_UNUSED, str(key))
                 continue
             known = {name for network, name in self._used if network == key}
-            known |= {second for name in entries if (second := peer_names.second_name(str(name)))}
-            known |= set(peer_names.CONSTANTS)
+            known |= {second for name in entries if (second := second_name(str(name)))}
+            known |= set(CONSTANTS)
             for name in entries:
                 if name not in known:
                     self.note(_UNUSED, f"{key}/{name}")

@@ -1,6 +1,6 @@
-"""Adam's state, ours <-> the peer's: the same numbers under other indices.
+"""Adam's state, ours <-> ML-Agents': the same numbers under other indices.
 
-Both are what ``torch.optim.Adam.state_dict`` gives: moments by the index of a parameter. The peer's indices also count
+Both are what ``torch.optim.Adam.state_dict`` gives: moments by the index of a parameter. ML-Agents' indices also count
 the constants of its policy, and its branches are separate parameters.
 """
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 AdamState = dict[str, Any]
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-# What the peer's torch 2.1 writes beside the learning rate and betas. Our fused Adam is none of its business.
-_PEER_GROUP = {
+# What ML-Agents' torch 2.1 writes beside the learning rate and betas. Our fused Adam is none of its business.
+_MLAGENTS_GROUP = {
     "amsgrad": False,
     "maximize": False,
     "foreach": None,
@@ -30,16 +30,16 @@ class MisfitError(ValueError):
     """An optimizer's state does not belong to these networks."""
 
 
-def adam_to_peer(
+def adam_to_mlagents(
     state: AdamState, theirs: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], count: int
 ) -> AdamState:
-    """Our Adam's state as the peer's.
+    """Return our Adam's state as ML-Agents'.
 
     Args:
         state: ours, over n parameters.
-        theirs: for each of the n the peer's indices, several where our parameter is several of its side by side.
+        theirs: for each of the n ML-Agents' indices, several where our parameter is several of its own side by side.
         rows: for each of the n the first dimension of each of several.
-        count: parameters that the peer's Adam has.
+        count: parameters that ML-Agents' Adam has.
     """
     moments: dict[int, dict[str, Any]] = {}
     for index, ours in state["state"].items():
@@ -53,29 +53,29 @@ def adam_to_peer(
             moments[target] = {"step": torch.as_tensor(ours["step"], dtype=torch.float32).clone(), **own}
     return {
         "state": dict(sorted(moments.items())),
-        "param_groups": [group_for_peer(state["param_groups"][0], count)],
+        "param_groups": [group_for_mlagents(state["param_groups"][0], count)],
     }
 
 
-def group_for_peer(group: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """One parameter group as the peer writes it."""
-    return {key: group[key] for key in _GROUP_KEYS} | _PEER_GROUP | {"params": list(range(count))}
+def group_for_mlagents(group: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return one parameter group as ML-Agents writes it."""
+    return {key: group[key] for key in _GROUP_KEYS} | _MLAGENTS_GROUP | {"params": list(range(count))}
 
 
-def adam_from_peer(
+def adam_from_mlagents(
     state: Any,
     theirs: Sequence[Sequence[int] | None],
     shapes: Sequence[Sequence[tuple[int, ...]]],
     count: int,
     like: AdamState,
 ) -> AdamState:
-    """The peer's Adam's state as ours. Moments of parameters that are None in ``theirs`` are left out.
+    """Return ML-Agents' Adam's state as ours. Moments of parameters that are None in ``theirs`` are left out.
 
     Args:
-        state: the peer's, as read from a file.
-        theirs: for each of our parameters the peer's indices, or None where its weights were not taken over.
-        shapes: for each of our parameters the shapes of the peer's.
-        count: parameters that the peer's Adam should have.
+        state: ML-Agents', as read from a file.
+        theirs: for each of our parameters ML-Agents' indices, or None where its weights were not taken over.
+        shapes: for each of our parameters the shapes of ML-Agents'.
+        count: parameters that ML-Agents' Adam should have.
         like: our fresh Adam's state; its settings that are no hyperparameters (``fused`` ...) stay.
 
     Raises:

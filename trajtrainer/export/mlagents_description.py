@@ -1,18 +1,21 @@
-"""What a checkpoint of the peer tells about its networks and about what its agents see and do."""
+"""What a checkpoint of ML-Agents tells about its networks and about what its agents see and do."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trajtrainer.errors import CheckpointError
-from trajtrainer.export.peer_layout import CRITIC, POLICY, shares_critic
+from trajtrainer.export.mlagents_layout import CRITIC, POLICY, shares_critic
 from trajtrainer.nn.attention import EMBEDDING
-from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
+from trajtrainer.nn.encoders import visual_encoder
+from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.spec import ActionSpec, ObservationKind
 
 _BODY = "network_body."
@@ -69,41 +72,43 @@ class Description:
         return self.encoding_size - attended - sum(sensor.encoding for sensor in self.sensors)
 
 
-def describe(peer: Mapping[str, Any]) -> Description:
-    """What can be inferred from a checkpoint in the peer's layout.
+def describe(checkpoint: Mapping[str, Any]) -> Description:
+    """Return what can be inferred from a checkpoint in ML-Agents' layout.
 
     Raises:
         CheckpointError: it holds no policy of ML-Agents.
     """
-    policy = peer.get(POLICY)
+    policy = checkpoint.get(POLICY)
     try:
         if not isinstance(policy, Mapping):
             raise KeyError(POLICY)
-        return _describe(peer, policy)
+        return _describe(checkpoint, policy)
     except (KeyError, ValueError, IndexError, AttributeError, TypeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             f"The checkpoint's policy is none of ML-Agents (versions 0.28 to 1.1): {type(error).__name__}: {error}."
         ) from error
 
 
-def _describe(peer: Mapping[str, Any], policy: Mapping[str, Tensor]) -> Description:
+def _describe(checkpoint: Mapping[str, Any], policy: Mapping[str, Tensor]) -> Description:
     hidden, layers, encoding = _layers(policy)
     memory = int(policy["memory_size_vector"])
-    sensors = _sensors(policy)
+    processors = _processors(policy)
+    sensors = tuple(_sensor(index, entries, policy, hidden) for index, entries in processors.items())
+    cameras = [processors[sensor.index] for sensor in sensors if sensor.kind is ObservationKind.VISUAL]
     goal = [value.shape[1] for name, value in policy.items() if name.endswith(".hypernet.0.weight")]
     return Description(
-        trainer_type=_trainer_type(peer),
+        trainer_type=_trainer_type(checkpoint),
         action_spec=_action_spec(policy),
         settings=NetworkSettings(
             normalize=any("normalizer." in name for name in policy),
             hidden_units=hidden,
             num_layers=layers,
-            vis_encode_type=_encoder_type(policy),
+            vis_encode_type=_encoder_type(cameras, hidden),
             memory=MemorySettings(memory_size=memory) if memory else None,
             goal_conditioning_type=ConditioningType.HYPER if goal else ConditioningType.NONE,
         ),
-        shared_critic=shares_critic(peer),
-        signals=_signals(peer),
+        shared_critic=shares_critic(checkpoint),
+        signals=_signals(checkpoint),
         encoding_size=encoding,
         sensors=sensors,
         goal_size=goal[0] if goal else 0,
@@ -116,7 +121,7 @@ def _action_spec(policy: Mapping[str, Tensor]) -> ActionSpec:
 
 
 def _layers(policy: Mapping[str, Tensor]) -> tuple[int, int, int]:
-    """hidden_units, num_layers and size of what goes in."""
+    """Return hidden_units, num_layers and size of what goes in."""
     found = {name.removeprefix(_LAYERS): value for name, value in policy.items() if name.startswith(_LAYERS)}
     plain = {name: value for name, value in found.items() if re.fullmatch(r"(seq_)?layers\.\d+\.weight", name)}
     hyper = [value for name, value in found.items() if re.fullmatch(r"layers\.\d+\.bias", name)]
@@ -129,16 +134,17 @@ def _layers(policy: Mapping[str, Tensor]) -> tuple[int, int, int]:
     return len(bias), 1, len(weights) // len(bias)
 
 
-def _sensors(policy: Mapping[str, Tensor]) -> tuple[SensorTrace, ...]:
+def _processors(policy: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Return the entries of each sensor's encoder, in the order of the sensors."""
     entries: dict[int, dict[str, Tensor]] = {}
     for name, value in policy.items():
         if name.startswith(_PROCESSORS):
             index, _, rest = name.removeprefix(_PROCESSORS).partition(".")
             entries.setdefault(int(index), {})[rest] = value
-    return tuple(_sensor(index, entries[index], policy) for index in sorted(entries))
+    return dict(sorted(entries.items()))
 
 
-def _sensor(index: int, entries: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> SensorTrace:
+def _sensor(index: int, entries: Mapping[str, Tensor], policy: Mapping[str, Tensor], hidden: int) -> SensorTrace:
     if "normalizer.running_mean" in entries:
         size = len(entries["normalizer.running_mean"])
         return SensorTrace(index, ObservationKind.VECTOR, size, size)
@@ -146,37 +152,35 @@ def _sensor(index: int, entries: Mapping[str, Tensor], policy: Mapping[str, Tens
     if entity is not None:
         own = EMBEDDING if any(".x_self_encoder." in name for name in policy) else 0
         return SensorTrace(index, ObservationKind.VARIABLE_LENGTH, entity.shape[1] - own, 0)
-    if any(name.startswith("plugin.") for name in entries):  # an encoder of another package, with names of its own
-        return SensorTrace(index, ObservationKind.VISUAL, 0, _layers(policy)[0])
-    dense = entries.get("dense.weight", entries.get("dense.0.weight"))
-    if dense is None:
-        raise KeyError(f"sensor {index}")
-    first = entries.get("conv_layers.0.weight", entries.get("sequential.0.weight"))
     # Of fully connected pictures the weights tell the number of pixels only.
-    channels = dense.shape[1] if first is None else first.shape[1]
-    return SensorTrace(index, ObservationKind.VISUAL, channels, dense.shape[0])
+    weights = sorted((value for value in entries.values() if value.dim() > 1), key=Tensor.dim, reverse=True)
+    return SensorTrace(index, ObservationKind.VISUAL, weights[0].shape[1] if weights else 0, hidden)
 
 
-def _encoder_type(policy: Mapping[str, Tensor]) -> str:
-    """Of the first camera; the default without one."""
-    names = {name.removeprefix(_PROCESSORS).partition(".")[2] for name in policy if name.startswith(_PROCESSORS)}
-    if "sequential.0.weight" in names:
-        return "resnet"
-    if "conv_layers.4.weight" in names:
-        return "nature_cnn"
-    if "conv_layers.0.weight" in names:
-        (kernel, *_) = (value.shape[2] for name, value in policy.items() if name.endswith("conv_layers.0.weight"))
-        return "match3" if kernel == 3 else "simple"
-    return "fully_connected" if "dense.0.weight" in names else "simple"
+def _encoder_type(cameras: Iterable[Mapping[str, Tensor]], hidden: int) -> str:
+    """Return the encoder of the first camera; the default without one, or where it is none of ours."""
+    held = next(map(_traces, cameras), None)
+    for name, row in ENCODERS.builtin.items():
+        with torch.device("meta"):
+            encoder = visual_encoder("", (1, row.smallest_side, row.smallest_side), name, hidden)
+        state = encoder.state_dict()
+        if held == _traces({key.names[0]: state[entry] for entry, key in mlagents_keys(encoder).items()}):
+            return name
+    return "simple"
 
 
-def _trainer_type(peer: Mapping[str, Any]) -> str:
-    if "Optimizer:adam" in peer:
+def _traces(entries: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an encoder's weights without what depends on the pictures: what goes into a layer."""
+    return {name: (value.shape[0], *value.shape[2:]) for name, value in entries.items()}
+
+
+def _trainer_type(checkpoint: Mapping[str, Any]) -> str:
+    if "Optimizer:adam" in checkpoint:
         return "poca"
-    return "sac" if "Optimizer:q_network" in peer else "ppo"
+    return "sac" if "Optimizer:q_network" in checkpoint else "ppo"
 
 
-def _signals(peer: Mapping[str, Any]) -> tuple[str, ...]:
-    critic = peer.get(CRITIC, peer.get("Optimizer:value_network", {}))
+def _signals(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+    critic = checkpoint.get(CRITIC, checkpoint.get("Optimizer:value_network", {}))
     found = (re.fullmatch(r"value_heads\.value_heads\.(.+)\.weight", str(name)) for name in critic)
     return tuple(match[1] for match in found if match)

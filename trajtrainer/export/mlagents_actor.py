@@ -8,28 +8,28 @@ from typing import Any
 import torch
 
 from trajtrainer.errors import CheckpointError, UnsupportedError
-from trajtrainer.export.peer_description import describe
-from trajtrainer.export.peer_layout import POLICY, module_entries
-from trajtrainer.export.peer_names import BRANCH_SIZES
-from trajtrainer.export.peer_reader import Reader
+from trajtrainer.export.mlagents_description import describe
+from trajtrainer.export.mlagents_layout import POLICY, module_entries
+from trajtrainer.export.mlagents_reader import Reader
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
+from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
 
 
 def load_actor(
-    peer: Mapping[str, Any],
+    checkpoint: Mapping[str, Any],
     spec: BehaviorSpec,
     *,
     network: NetworkSettings | None = None,
     tanh_squash: bool | None = None,
     source: str = "The checkpoint",
 ) -> Actor:
-    """The policy of a checkpoint in the peer's layout (of PPO, SAC or POCA). No random generator is changed.
+    """Return the policy of a checkpoint in ML-Agents' layout (of PPO, SAC or POCA). No random generator is changed.
 
     Args:
-        peer: what ``read_checkpoint`` gave.
+        checkpoint: what ``read_checkpoint`` gave.
         spec: what the agents see and do; a checkpoint does not tell it all (see ``describe``).
         network: its settings; by default those that its weights tell.
         tanh_squash: whether continuous actions are squashed; by default those of SAC are.
@@ -38,7 +38,7 @@ def load_actor(
     Raises:
         CheckpointError: no policy of ML-Agents, or one for agents that see or do something else.
     """
-    found = describe(peer)
+    found = describe(checkpoint)
     wanted = (int(spec.action_spec.continuous_size), tuple(spec.action_spec.discrete_branches))
     held = (found.action_spec.continuous_size, tuple(found.action_spec.discrete_branches))
     if wanted != held:
@@ -48,11 +48,11 @@ def load_actor(
         )
     settings = found.settings if network is None else network
     squash = found.trainer_type == "sac" if tanh_squash is None else tanh_squash
-    conditional = any(name.endswith("_continuous_distribution.log_sigma.weight") for name in peer[POLICY])
+    conditional = any(name.endswith("_continuous_distribution.log_sigma.weight") for name in checkpoint[POLICY])
     # First without memory behind the weights: a damaged or hostile file may speak of a network of any size.
     with torch.device("meta"):
         shapes = _make(spec, settings, source, conditional_sigma=conditional, tanh_squash=squash)
-    reader = _read(peer, shapes)[1]
+    reader = _read(checkpoint, shapes)[1]
     if reader.differences:
         raise CheckpointError(
             f"{source} is of agents with other observations: its first layer takes {found.encoding_size} numbers, "
@@ -60,7 +60,7 @@ def load_actor(
         )
     with seeded(0):
         actor = _make(spec, settings, source, conditional_sigma=conditional, tanh_squash=squash)
-    actor.load_state_dict(_read(peer, actor)[0])
+    actor.load_state_dict(_read(checkpoint, actor)[0])
     return actor
 
 
@@ -71,12 +71,11 @@ def _make(spec: BehaviorSpec, settings: NetworkSettings, source: str, **head: bo
         raise CheckpointError(f"{source} does not fit these observations. {error}") from error
 
 
-def _read(peer: Mapping[str, Any], actor: Actor) -> tuple[dict[str, torch.Tensor], Reader]:
-    """The actor's ``state_dict`` with the checkpoint's weights, and what is missing or does not fit."""
+def _read(checkpoint: Mapping[str, Any], actor: Actor) -> tuple[dict[str, torch.Tensor], Reader]:
+    """Return the actor's ``state_dict`` with the checkpoint's weights, and what is missing or does not fit."""
     weights = actor.state_dict()
-    weights[BRANCH_SIZES] = torch.tensor(actor.head.branches, dtype=torch.int64, device="cpu")
-    reader = Reader(peer)
-    for entry in module_entries("actor", weights, POLICY):
+    reader = Reader(checkpoint)
+    for entry in module_entries("actor", mlagents_keys(actor), POLICY):
         value = reader.value(entry, weights[entry.ours])
         if value is not None:
             weights[entry.ours] = value
