@@ -28,12 +28,6 @@ class ValueNetworks:
     q1: Critic
     q2: Critic
 
-    def to(self, device: torch.device) -> ValueNetworks:
-        """Moves the networks."""
-        for network in (self.critic, self.target, self.q1, self.q2):
-            network.to(device)
-        return self
-
     def copy_normalization(self, source: NetworkBody) -> None:
         """Takes over the observations' normalisers of ``source`` (the actor's body) in all four."""
         for network in (self.critic, self.target, self.q1, self.q2):
