@@ -65,7 +65,13 @@ class LessonChange:
 
 @dataclass(slots=True)
 class _Parameter:
-    """One parameter's lessons and where it is in them."""
+    """One parameter's lessons and where it is in them.
+
+    Attributes:
+        lessons: in order.
+        lesson_num: of the current one, from 0.
+        smoothed: reward, which survives a change of lessons and starts at 0 with every run.
+    """
 
     lessons: list[Lesson]
     lesson_num: int = 0
@@ -109,11 +115,6 @@ class Curriculum:
     def lesson_names(self) -> dict[str, str]:
         """Each parameter's current lesson, of those that have several."""
         return {name: parameter.lesson.name for name, parameter in self._states.items() if len(parameter.lessons) > 1}
-
-    @property
-    def smoothed_rewards(self) -> dict[str, float]:
-        """Each parameter's smoothed reward. It survives a change of lessons and starts at 0 with every run."""
-        return {name: parameter.smoothed for name, parameter in self._states.items()}
 
     @property
     def has_next_lesson(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, learn, living_processes, ppo
-from trajtrainer.settings.flags import parse_command_line
+from tests.settings.command_line import parse_command_line
 from trajtrainer.settings.run import CheckpointSettings
 
 ENVIRONMENT = ("--env=sim:Basic", "--env-args", "--agents", "8")

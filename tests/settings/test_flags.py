@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from attrs import fields
 
+from tests.settings.command_line import parse_command_line
 from trajtrainer.errors import SettingsError
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.flag_table import FLAGS
-from trajtrainer.settings.flags import add_arguments, parse_command_line
+from trajtrainer.settings.flags import add_arguments
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 

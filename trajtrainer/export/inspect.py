@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import Evaluator, graph_inputs
-from trajtrainer.export.names import check_inputs, check_outputs, input_meaning, output_meaning
 from trajtrainer.export.report import PackageSupport, Report, Support, TensorInfo
+from trajtrainer.export.unity_names import check_inputs, check_outputs, input_meaning, output_meaning
 
 _MAX_BYTES = 2**30
 _STANDARD_DOMAINS = ("", "ai.onnx")

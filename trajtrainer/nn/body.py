@@ -211,9 +211,9 @@ class NetworkBody(nn.Module):
         assert self.memory is not None
         return self.memory.unroll(self.features(obs), offset, memory, sequence_length)
 
-    def features(self, obs: Sequence[Tensor], actions: Tensor | None = None) -> Tensor:
+    def features(self, obs: Sequence[Tensor]) -> Tensor:
         """What the layers make of each step [B, hidden_units], ahead of the memory."""
-        return self._layered(self.encoder(obs), actions)
+        return self._layered(self.encoder(obs), None)
 
     def _layered(self, encoded: tuple[Tensor, list[Tensor]], actions: Tensor | None) -> Tensor:
         x, parts = encoded

@@ -71,10 +71,6 @@ class Critic(nn.Module):
         encoding, memory_out = self.body.of_encoded(encoded, actions, memory, sequence_length)
         return self.heads(encoding), memory_out
 
-    def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
-        """See :meth:`NetworkBody.update_normalization`."""
-        self.body.update_normalization(obs, repeats=repeats)
-
 
 class SharedCritic(nn.Module):
     """Value heads on the actor's body (``shared_critic: true``).
@@ -122,10 +118,6 @@ class SharedCritic(nn.Module):
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return self._actor[0].head(encoding, mask), self.heads(encoding), memory_out
 
-    def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
-        """Takes the rows into the *actor's* normalisers; see :func:`update_normalizations`."""
-        self.body.update_normalization(obs, repeats=repeats)
-
 
 AnyCritic = Critic | SharedCritic
 
@@ -152,10 +144,12 @@ def unroll_values(
 
 
 def update_normalizations(actor: Actor, critic: AnyCritic, obs: Sequence[Tensor]) -> None:
-    """Take trajectories into the normalisers of actor and critic. With a shared critic both are the same, which
-    therefore, as the peer's, count every row twice."""
+    """Take steps, per sensor [B, *O], into the normalisers of actor and critic, however they are grouped.
+
+    Both see the same rows, so one computes for both. On a shared body ML-Agents counts each row twice.
+    """
     if critic.body is actor.body:
         actor.update_normalization(obs, repeats=2)
-        return
-    actor.update_normalization(obs)
-    critic.update_normalization(obs)
+    else:
+        actor.update_normalization(obs)
+        critic.body.copy_normalization(actor.body)

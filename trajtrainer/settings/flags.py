@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,18 +65,6 @@ def _number(kind: Kind, text: str) -> int | float:
         return read(text)
     except InvalidValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def parse_command_line(argv: Sequence[str]) -> RunSettings:
-    """The settings of a run from its command line and the YAML file that it names.
-
-    Raises:
-        SystemExit: the options are used wrongly (code 2), or help was asked for (code 0).
-        SettingsError: the file is missing or anything in it, or in the options, is wrong.
-    """
-    parser = argparse.ArgumentParser("trajtrainer learn")
-    add_arguments(parser)
-    return resolve(parser.parse_args(argv))
 
 
 def to_resume(arguments: argparse.Namespace) -> list[str]:

@@ -18,7 +18,8 @@ class EncoderRow:
     Attributes:
         create: called with the pictures' shape (channels, height, width) and ``hidden_units`` as ``size``; returns a
             ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export
-            it has a method ``to_onnx(graph, picture)``, as the modules of ``trajtrainer.nn.encoders`` have.
+            it has a method ``to_onnx(graph, picture)``, as the modules of ``trajtrainer.nn.encoders`` have; it may have
+            ``mlagents_names`` (see ``trajtrainer.nn.mlagents``) if ML-Agents calls its layers otherwise.
         smallest_side: height and width that pictures must have at least.
     """
 

@@ -25,7 +25,7 @@ from trajtrainer.algos.values import ValueEstimator, mean_values, sequence_offse
 from trajtrainer.columns import Columns, Store, entries_of, entry_bytes
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.critic import Critic, SharedCritic, update_normalizations
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import PPOHyperparameters
 from trajtrainer.steps import FloatArray, IntArray
@@ -107,7 +107,7 @@ class PPOLearner(Algorithm):
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
         bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
         if self.context.settings.network_settings.normalize:
-            self._update_normalizers(obs)
+            update_normalizations(self.actor, self._critic, obs)
         if self.context.is_stopping():
             return {}  # there is no update to come
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
@@ -126,17 +126,6 @@ class PPOLearner(Algorithm):
         self._buffer.append(packed, targets)
         means = mean_values(estimates, packed)
         return {f"Policy/{signal.title} Value Estimate": m for signal, m in zip(self.signals, means, strict=True)}
-
-    def _update_normalizers(self, obs: Sequence[Tensor]) -> None:
-        """Take all steps in at once: running sums do not depend on how rows are grouped.
-
-        Actor and critic see the same rows, so one computes for both. On a shared body ML-Agents counts each row twice.
-        """
-        if self._critic.body is self.actor.body:
-            self.actor.update_normalization(obs, repeats=2)
-        else:
-            self.actor.update_normalization(obs)
-            self._critic.body.copy_normalization(self.actor.body)
 
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
         """See ``Algorithm``: the buffer is full, whatever the step."""

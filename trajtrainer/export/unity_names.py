@@ -39,6 +39,8 @@ _OUTPUT_MEANINGS = {
     contract.LEGACY_ACTION_SHAPE: "number of actions",
     contract.LEGACY_IS_CONTINUOUS: "1 = continuous, 0 = discrete",
 }
+_CONTINUOUS = contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS, contract.CONTINUOUS_SHAPE
+_DISCRETE = contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE, contract.DISCRETE_SHAPE
 _UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACTION)
 
 
@@ -138,16 +140,8 @@ def _check_version(report: Report) -> None:
 
 
 def _check_continuous(names: set[str], values: Values, report: Report) -> None:
-    sampled, deterministic, shape = (
-        contract.CONTINUOUS_ACTIONS,
-        contract.DETERMINISTIC_CONTINUOUS,
-        contract.CONTINUOUS_SHAPE,
-    )
-    if sampled not in names:
-        _check_only_deterministic(deterministic, sampled, names, report)
-        return
-    if shape not in names:
-        report.errors.append(f"there is {sampled!r}, but not {shape!r}")
+    sampled, deterministic, shape = _CONTINUOUS
+    if not _are_told(*_CONTINUOUS, names, report):
         return
     report.continuous_size = _constant(shape, values, report) or 0
     for name in (sampled, deterministic):
@@ -158,16 +152,8 @@ def _check_continuous(names: set[str], values: Values, report: Report) -> None:
 
 
 def _check_discrete(names: set[str], values: Values, report: Report) -> None:
-    sampled, deterministic, shape = (
-        contract.DISCRETE_ACTIONS,
-        contract.DETERMINISTIC_DISCRETE,
-        contract.DISCRETE_SHAPE,
-    )
-    if sampled not in names:
-        _check_only_deterministic(deterministic, sampled, names, report)
-        return
-    if shape not in names:
-        report.errors.append(f"there is {sampled!r}, but not {shape!r}")
+    sampled, deterministic, shape = _DISCRETE
+    if not _are_told(*_DISCRETE, names, report):
         return
     report.discrete_branches = _constants(shape, values, report)
     for name in (sampled, deterministic):
@@ -183,17 +169,21 @@ def _check_discrete(names: set[str], values: Values, report: Report) -> None:
             report.errors.append(f"{name!r} is {value.dtype.name}; Unity reads whole numbers and throws")
 
 
-def _check_only_deterministic(deterministic: str, sampled: str, names: set[str], report: Report) -> None:
-    if deterministic in names:
+def _are_told(sampled: str, deterministic: str, shape: str, names: set[str], report: Report) -> bool:
+    """Return whether there are such actions and the output that tells their number."""
+    if sampled in names and shape not in names:
+        report.errors.append(f"there is {sampled!r}, but not {shape!r}")
+    elif sampled not in names and deterministic in names:
         report.errors.append(f"there is {deterministic!r}, but not {sampled!r}, which Unity then looks for in vain")
+    return {sampled, shape} <= names
 
 
 def _warn_without_deterministic(names: set[str], report: Report) -> None:
-    pairs = (
-        (contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS),
-        (contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE),
-    )
-    missing = [deterministic for sampled, deterministic in pairs if sampled in names and deterministic not in names]
+    missing = [
+        deterministic
+        for sampled, deterministic, _ in (_CONTINUOUS, _DISCRETE)
+        if sampled in names and deterministic not in names
+    ]
     if missing:
         report.warnings.append(
             f"without {' and '.join(missing)} (as in models of older ML-Agents versions) the option 'Deterministic "
