@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import plugins
+from tests.plugins import Install
 
 # No test is judged by time. In CI the examples are the same every time, so that a run can be repeated.
 settings.register_profile(
@@ -33,3 +37,31 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the recorded and golden data (../shared/data) are not here")
     return folder
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Make packages visible to this process, and to those it starts: name, entry points, and their only module."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for folder in (plugins.SAMPLE, site):
+        monkeypatch.syspath_prepend(str(folder))
+    path = [str(site), str(plugins.SAMPLE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
+    def add(package: str = "", entry_points: dict[str, dict[str, str]] | None = None, **modules: str) -> None:
+        if entry_points is None:
+            plugins.declare_sample(site)
+        else:
+            plugins.declare(site, package, entry_points)
+        for name, source in modules.items():
+            (site / f"{name}.py").write_text(source, encoding="utf-8")
+        plugins.forget_all()
+
+    known = set(sys.modules)
+    plugins.forget_all()
+    yield add
+    plugins.forget_all()
+    for name in set(sys.modules) - known:
+        if name.startswith(("odd_", "trajtrainer_sample")):
+            del sys.modules[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trajtrainer.plugins import Registry
@@ -12,6 +12,7 @@ from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.trainer import ALGORITHMS
 from trajtrainer.stats import STATS_WRITERS
 
+Install = Callable[..., None]
 SAMPLE = Path(__file__).parent / "plugin_package"
 REGISTRIES: list[Registry[object]] = [ALGORITHMS, REWARD_SIGNALS, ENCODERS, STATS_WRITERS]  # type: ignore[list-item]
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 LAYERS: list[list[set[str]]] = [
     [{"__main__"}],
     [{"cli"}],
-    [{"runtime"}],
+    [{"runtime"}, {"testing"}],
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ import pytest
 import torch
 import yaml
 
-from tests import plugins
 from tests.nn.specs import behavior, camera, vector
+from tests.plugins import Install
 from tests.runtime.runs import behaviors_settings, learn, ppo
 from trajtrainer.cli.main import main
 from trajtrainer.errors import ExportError, PluginError
@@ -36,35 +33,6 @@ from trajtrainer.settings.trainer import ALGORITHMS
 from trajtrainer.stats import STATS_WRITERS
 
 SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
-Install = Callable[..., None]
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Make packages visible to this process, and to those it starts: name, entry points, and their only module."""
-    site = tmp_path / "site"
-    site.mkdir()
-    for folder in (plugins.SAMPLE, site):
-        monkeypatch.syspath_prepend(str(folder))
-    path = [str(site), str(plugins.SAMPLE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-
-    def add(package: str = "", entry_points: dict[str, dict[str, str]] | None = None, **modules: str) -> None:
-        if entry_points is None:
-            plugins.declare_sample(site)
-        else:
-            plugins.declare(site, package, entry_points)
-        for name, source in modules.items():
-            (site / f"{name}.py").write_text(source, encoding="utf-8")
-        plugins.forget_all()
-
-    known = set(sys.modules)
-    plugins.forget_all()
-    yield add
-    plugins.forget_all()
-    for name in set(sys.modules) - known:
-        if name.startswith(("odd_", "trajtrainer_sample")):
-            del sys.modules[name]
 
 
 def sampled(**changes: Any) -> dict[str, Any]:

@@ -1,0 +1,390 @@
+"""Contracts that environments, reward signals and algorithms keep, as tests to inherit.
+
+A package tests its own by a class that pytest collects::
+
+    from trajtrainer.testing import RewardSignalContract
+
+    class TestNovelty(RewardSignalContract):
+        row = my_package.novelty.ROW
+        name = "novelty"
+
+``pytest.register_assert_rewrite("trajtrainer.testing")`` in a ``conftest.py`` makes failures tell the values.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
+
+from trajtrainer.algos.algorithm import Algorithm, LearningContext
+from trajtrainer.algos.minibatch import Minibatch, torch_dtype
+from trajtrainer.columns import Columns, Entry, Store, entries_of
+from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.export.onnx import export_policy
+from trajtrainer.nn.actor import Actor
+from trajtrainer.plugins import resolve
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.convert import trainer_settings
+from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.steps import WORKER_SHIFT, ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.factory import create_algorithm
+from trajtrainer.trainers.state import learned_state, load_generators, load_learned
+
+_CPU = torch.device("cpu")
+_LENGTHS = (5, 8, 3)
+
+
+def vector_spec(size: int = 3, continuous: int = 2, branches: tuple[int, ...] = (3,)) -> BehaviorSpec:
+    """Return the spec of agents that observe one vector."""
+    sensor = ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
+    return BehaviorSpec([sensor], ActionSpec(continuous, branches))
+
+
+def random_steps(spec: BehaviorSpec, *, lengths: tuple[int, ...] = _LENGTHS, seed: int = 0) -> PackedSteps:
+    """Return trajectories of agents of this spec, which have no memory: values are random, but within their ranges."""
+    generator = np.random.default_rng(seed)
+    entries = entries_of(Store.POOL, spec, [np.float32] * len(spec.observation_specs))
+    columns = {name: _random(generator, entry, sum(lengths)) for name, entry in entries.items()}
+    columns["log_prob"] = -np.abs(columns["log_prob"])
+    columns["mask"][:] = False
+    for branch, size in enumerate(spec.action_spec.discrete_branches):
+        columns["discrete"][:, branch] = generator.integers(size, size=sum(lengths))
+    last = np.cumsum(lengths) - 1
+    columns["done"][:] = columns["interrupted"][:] = False
+    columns["done"][last[:1]] = True
+    names = [name for name in entries if name.startswith("obs") or name == "memory"]
+    ended = np.arange(len(lengths)) == 0
+    return PackedSteps(
+        steps=Columns(columns),
+        bootstrap=Columns({name: _random(generator, entries[name], len(lengths)) for name in names}),
+        offset=offsets(np.array(lengths, np.int32)),
+        terminated=ended,
+        ended=ended,
+        agent=np.arange(len(lengths), dtype=np.int64),
+    )
+
+
+def _random(generator: np.random.Generator, entry: Entry, count: int) -> NDArray[Any]:
+    return generator.standard_normal((count, *entry.shape)).astype(entry.dtype)
+
+
+def _saved_and_read(state: Any) -> Any:
+    """Return what a checkpoint would give back."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def _assert_column(column: NDArray[Any], dtype: DTypeLike, *shape: int) -> None:
+    assert column.dtype == dtype
+    assert column.shape == shape
+
+
+def _assert_same(found: Any, expected: Any, path: str = "state") -> None:
+    if isinstance(expected, Mapping):
+        assert set(found) == set(expected), path
+        for key, value in expected.items():
+            if key != "lr":  # which schedules set before every step
+                _assert_same(found[key], value, f"{path}[{key!r}]")
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected), path
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            _assert_same(one, other, f"{path}[{number}]")
+    elif isinstance(expected, Tensor):
+        assert torch.equal(found, expected), path
+    else:
+        assert found == expected, path
+
+
+class RewardSignalContract:
+    """What every reward signal keeps. Set ``row`` and ``name``; override what does not fit.
+
+    Attributes:
+        row: of the signal.
+        name: in the YAML.
+    """
+
+    row: ClassVar[RewardSignalRow]
+    name: ClassVar[str]
+
+    def spec(self) -> BehaviorSpec:
+        """Return what the agents see and do."""
+        return vector_spec()
+
+    def settings(self) -> RewardSignalSettings:
+        """Return settings with a gamma and a strength that are no defaults."""
+        return self.row.settings(gamma=0.75, strength=0.5)
+
+    def make(self, seed: int = 0) -> RewardSignal:
+        """Return a new signal, whose weights depend on the seed."""
+        assert self.row.create is not None
+        torch.manual_seed(seed)
+        signal: RewardSignal = resolve(self.row.create)(self.spec(), self.settings(), _CPU)
+        return signal
+
+    def minibatch(self, seed: int = 0) -> Minibatch:
+        """Return rows to learn from, as those of an update buffer."""
+        packed = random_steps(self.spec(), seed=seed)
+        columns = {name: torch.from_numpy(one).to(torch_dtype(one.dtype)) for name, one in packed.steps.items()}
+        return Minibatch(Columns(columns), Columns({}))
+
+    def test_it_has_its_name_and_settings(self) -> None:
+        signal = self.make()
+        assert (signal.name, signal.gamma, signal.strength) == (self.name, 0.75, 0.5)
+
+    def test_it_rewards_each_step_and_changes_none(self) -> None:
+        packed, untouched = random_steps(self.spec()), random_steps(self.spec())
+        rewards = self.make().evaluate(packed)
+        _assert_column(rewards, np.float32, len(packed))
+        assert np.isfinite(rewards).all()
+        for name, column in untouched.steps.items():
+            np.testing.assert_array_equal(packed[name], column, err_msg=name)
+
+    def test_its_statistics_are_finite_and_without_gradient(self) -> None:
+        for tag, value in self.make().update(self.minibatch()).items():
+            assert value.ndim == 0, tag
+            assert not value.requires_grad, tag
+            assert torch.isfinite(value), tag
+
+    def test_a_restored_signal_goes_on_alike(self) -> None:
+        one, other = self.make(seed=1), self.make(seed=2)
+        one.update(self.minibatch(seed=1))
+        for name, module in other.modules().items():
+            module.load_state_dict(_saved_and_read(one.modules()[name].state_dict()))
+        optimizer = one.optimizer_state()
+        if optimizer is not None:
+            other.load_optimizer_state(_saved_and_read(optimizer))
+        for signal in (one, other):
+            signal.update(self.minibatch(seed=2))
+        packed = random_steps(self.spec(), seed=3)
+        np.testing.assert_array_equal(one.evaluate(packed), other.evaluate(packed))
+
+
+class AlgorithmContract:
+    """What every algorithm keeps. Set ``trainer_type`` and ``hyperparameters``; override what does not fit.
+
+    Attributes:
+        trainer_type: in the YAML; the package must be installed.
+        hyperparameters: in the YAML; with a small buffer.
+    """
+
+    trainer_type: ClassVar[str]
+    hyperparameters: ClassVar[Mapping[str, Any]] = {"batch_size": 8, "buffer_size": 16}
+
+    def spec(self) -> BehaviorSpec:
+        """Return what the agents see and do."""
+        return vector_spec()
+
+    def settings(self) -> TrainerSettings:
+        """Return the settings of the behavior."""
+        network = {"hidden_units": 8, "num_layers": 1}
+        signals = {"extrinsic": {"gamma": 0.9}}
+        return trainer_settings(
+            {
+                "trainer_type": self.trainer_type,
+                "hyperparameters": dict(self.hyperparameters),
+                "network_settings": network,
+                "reward_signals": signals,
+            }
+        )
+
+    def make(self, seed: int = 0) -> Algorithm:
+        """Return a new algorithm with its networks and reward signals."""
+        spec = self.spec()
+        return create_algorithm(
+            LearningContext(
+                behavior="A",
+                spec=spec,
+                settings=self.settings(),
+                obs_dtypes=[np.dtype(np.float32)] * len(spec.observation_specs),
+                seed=seed,
+                device=_CPU,
+                training=True,
+                timers=Timers(),
+                is_stopping=lambda: False,
+            )
+        )
+
+    def train(self, algorithm: Algorithm) -> int:
+        """Give it experience until it has updated twice, and return the step."""
+        step = updates = 0
+        for number in range(1000):
+            packed = random_steps(self.spec(), seed=number)
+            rewards = np.stack([packed["reward"] for _ in algorithm.signals])
+            self._check(algorithm, algorithm.take(packed, rewards))
+            step += len(packed)
+            if algorithm.is_ready(step):
+                self._check(algorithm, algorithm.update(step, lambda _: None))
+                updates += 1
+            if updates == 2:
+                return step
+        raise AssertionError(f"it was not ready for two updates within {step} steps")
+
+    def _check(self, algorithm: Algorithm, statistics: Mapping[str, NDArray[Any]]) -> None:
+        for tag, values in statistics.items():
+            assert tag in algorithm.may_be_nan or np.isfinite(values).all(), tag
+
+    def test_it_has_an_actor(self) -> None:
+        assert isinstance(self.make().networks["actor"], Actor)
+
+    def test_it_learns(self) -> None:
+        algorithm = self.make()
+        before = _saved_and_read(algorithm.actor.state_dict())
+        self.train(algorithm)
+        assert any(not torch.equal(value, before[name]) for name, value in algorithm.actor.state_dict().items())
+        assert all(torch.isfinite(weights).all() for weights in algorithm.actor.parameters())
+
+    def test_a_seed_gives_the_same_weights_again(self) -> None:
+        one, other = self.make(seed=5), self.make(seed=5)
+        for algorithm in (one, other):
+            torch.manual_seed(id(algorithm))  # which must not matter
+            self.train(algorithm)
+        _assert_same(learned_state(other)["modules"], learned_state(one)["modules"])
+
+    def test_what_is_saved_is_restored(self) -> None:
+        one, other = self.make(seed=1), self.make(seed=2)
+        step = self.train(one)
+        state = learned_state(one)
+        saved = _saved_and_read(state)
+        load_learned(other, saved)
+        load_generators(other, saved["extra"].get("rng", {}))
+        other.load_extra_state(saved["extra"], step)
+        _assert_same(learned_state(other), state)
+
+    def test_its_policy_is_exported(self, tmp_path: Path) -> None:
+        algorithm = self.make()
+        self.train(algorithm)
+        export_policy(algorithm.actor, self.spec(), tmp_path / "policy.onnx")
+        assert (tmp_path / "policy.onnx").stat().st_size > 0
+
+
+class EnvironmentContract:
+    """What every environment keeps. Override ``make``."""
+
+    def make(self) -> Environment:
+        """Return a new environment."""
+        raise NotImplementedError
+
+    def test_every_worker_begins_with_a_reset(self) -> None:
+        play = _Play(self.make())
+        try:
+            play.reset()
+            assert play.began == set(range(play.environment.num_workers))
+            assert play.specs
+        finally:
+            play.environment.close()
+
+    def test_it_can_be_played(self) -> None:
+        play = _Play(self.make())
+        try:
+            play.reset()
+            for _ in range(60):
+                play.step()
+        finally:
+            play.environment.close()
+
+    def test_it_can_be_reset_in_between(self) -> None:
+        play = _Play(self.make())
+        try:
+            play.reset()
+            for _ in range(5):
+                play.step()
+            play.reset()
+            assert play.began == set(range(play.environment.num_workers))
+            play.step()
+        finally:
+            play.environment.close()
+
+    def test_closing_twice_and_killing_are_harmless(self) -> None:
+        environment = self.make()
+        environment.close()
+        environment.close()
+        environment.kill()
+
+
+class _Play:
+    """Plays an environment at random and checks what it sends."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.specs: dict[tuple[int, str], BehaviorSpec] = {}
+        self.began: set[int] = set()
+        self._events: list[EnvironmentEvent] = []
+        self._generator = np.random.default_rng(0)
+
+    def reset(self) -> None:
+        """Reset all workers and wait until each has begun anew."""
+        self.began = set()
+        self._events = []
+        self.environment.reset({})
+        while len(self.began) < self.environment.num_workers:
+            self._wait()
+
+    def step(self) -> None:
+        """Answer all that was sent, and wait for more."""
+        for event in self._events:
+            actions = {name: self._actions(event.worker, name, batch) for name, batch in event.steps.items()}
+            self.environment.send(event.worker, actions)
+        self._events = []
+        self._wait()
+
+    def _wait(self) -> None:
+        for event in self.environment.wait(60.0):
+            assert 0 <= event.worker < self.environment.num_workers
+            assert event.is_reset == (event.worker not in self.began), "is_reset tells of the first event, and no other"
+            self.began.add(event.worker)
+            self.specs |= {(event.worker, name): spec for name, spec in event.new_specs.items()}
+            for name, batch in event.steps.items():
+                assert (event.worker, name) in self.specs, f"{name} was not announced"
+                self._check(event.worker, self.specs[event.worker, name], batch)
+            self._events.append(event)
+        assert self._events, "nothing came within a minute"
+
+    def _check(self, worker: int, spec: BehaviorSpec, batch: StepBatch) -> None:
+        count, ended = len(batch), batch.num_terminal
+        _assert_column(batch.agent, np.int64, count)
+        assert (batch.agent >> WORKER_SHIFT == worker).all()
+        for part in (batch.agent[:ended], batch.agent[ended:]):
+            assert len(set(part.tolist())) == len(part), "an agent stands twice among the same records"
+        assert len(batch.obs) == len(spec.observation_specs)
+        for column, sensor in zip(batch.obs, spec.observation_specs, strict=True):
+            assert column.dtype in (np.float32, np.uint8)
+            assert column.shape == (count, *sensor.shape)
+            assert np.isfinite(column).all()
+        for column in (batch.reward, batch.group_reward):
+            _assert_column(column, np.float32, count)
+            assert np.isfinite(column).all()
+        _assert_column(batch.group, np.int32, count)
+        _assert_column(batch.mask, bool, count, sum(spec.action_spec.discrete_branches))
+        _assert_column(batch.interrupted, bool, ended)
+
+    def _actions(self, worker: int, name: str, batch: StepBatch) -> ActionBatch:
+        action, count = self.specs[worker, name].action_spec, batch.num_decisions
+        continuous = self._generator.uniform(-1, 1, (count, action.continuous_size)).astype(np.float32)
+        discrete = np.zeros((count, action.discrete_size), np.int32)
+        start = 0
+        for branch, size in enumerate(action.discrete_branches):
+            allowed = ~batch.mask[batch.num_terminal :, start : start + size]
+            discrete[:, branch] = (self._generator.random((count, size)) * allowed).argmax(1)
+            start += size
+        return ActionBatch(
+            continuous=continuous,
+            discrete=discrete,
+            env_continuous=continuous,
+            log_prob=np.zeros((count, action.continuous_size + action.discrete_size), np.float32),
+            entropy=np.zeros(count, np.float32),
+            memory=np.zeros((count, 0), np.float32),
+            version=0,
+        )
