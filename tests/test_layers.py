@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 LAYERS: list[list[set[str]]] = [
     [{"__main__"}],
     [{"cli"}],
-    [{"runtime"}, {"testing"}],
+    [{"run"}, {"testing"}],
+    [{"rundir"}],
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],

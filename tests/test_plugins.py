@@ -23,7 +23,7 @@ from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.plugins import resolve
 from trajtrainer.rewards.factory import create_reward_signals
-from trajtrainer.runtime.writers import plugin_writers
+from trajtrainer.run.writers import plugin_writers
 from trajtrainer.settings.convert import dump, load, trainer_mapping, trainer_settings
 from trajtrainer.settings.network import ENCODERS, NetworkSettings
 from trajtrainer.settings.problems import ConfigurationError

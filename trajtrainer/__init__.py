@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from trajtrainer.nn.actor import Actor
     from trajtrainer.rewards.signal import RewardSignal
-    from trajtrainer.runtime.api import BehaviorResult, LearnResult, learn
+    from trajtrainer.run.api import BehaviorResult, LearnResult, learn
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
     from trajtrainer.settings.problems import ConfigurationError
     from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
@@ -51,7 +51,7 @@ _HOMES = {
     "RunFolderError SettingsError TrajtrainerError UnsupportedError",
     "nn.actor": "Actor",
     "rewards.signal": "RewardSignal",
-    "runtime.api": "BehaviorResult LearnResult learn",
+    "run.api": "BehaviorResult LearnResult learn",
     "settings.network": "EncoderRow NetworkSettings",
     "settings.problems": "ConfigurationError",
     "settings.rewards": "RewardSignalRow RewardSignalSettings",

@@ -72,7 +72,7 @@ def run(seed: int, max_steps: int) -> dict[str, float]:
     """One training of ours."""
     from trajtrainer.envs.select import make_environment
     from trajtrainer.envs.unity_environment import PlayerLogs
-    from trajtrainer.runtime.learn import train
+    from trajtrainer.run.learn import train
     from trajtrainer.settings.convert import load
     from trajtrainer.settings.run import RunSettings
 

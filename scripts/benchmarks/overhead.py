@@ -28,10 +28,10 @@ from rich.console import Console
 
 from scripts.benchmarks.ppo import BALL, Case
 from scripts.benchmarks.report import Row, interleaved
-from trajtrainer.runtime.learn import train
-from trajtrainer.runtime.logs import console_logging
-from trajtrainer.runtime.progress import LiveView, RunSnapshot
-from trajtrainer.runtime.throughput import Throughput
+from trajtrainer.run.learn import train
+from trajtrainer.run.logs import console_logging
+from trajtrainer.run.progress import LiveView, RunSnapshot
+from trajtrainer.run.throughput import Throughput
 from trajtrainer.settings.convert import load
 from trajtrainer.stats import StatsReporter
 from trajtrainer.timers import TimerNode, Timers

@@ -63,7 +63,7 @@ def _in_process(slots: str, players: int) -> dict[str, float]:
 
 def run(slots: str, players: int, step_ms: float, max_steps: int) -> dict[str, float]:
     """One training."""
-    from trajtrainer.runtime.learn import train
+    from trajtrainer.run.learn import train
 
     made: list[Measured] = []
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import trajtrainer.runtime
+import trajtrainer.run
 from trajtrainer.cli.main import main
 from trajtrainer.errors import RunFolderError
-from trajtrainer.runtime.logs import ConsoleHandler
+from trajtrainer.run.logs import ConsoleHandler
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 
 
@@ -29,10 +29,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunSettings, int, str
             raise RunFolderError("taken already")
         return 143
 
-    module = types.ModuleType("trajtrainer.runtime.learn")
+    module = types.ModuleType("trajtrainer.run.learn")
     module.__dict__["run"] = run
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(trajtrainer.runtime, "learn", module, raising=False)
+    monkeypatch.setattr(trajtrainer.run, "learn", module, raising=False)
     return runs
 
 

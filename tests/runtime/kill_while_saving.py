@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from trajtrainer.runtime.checkpoints import CheckpointManager
-from trajtrainer.runtime.rundir import RunFolder
-from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.rundir.checkpoints import CheckpointManager
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings
 
 

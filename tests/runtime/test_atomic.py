@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.runtime import atomic
+from trajtrainer.rundir import atomic
 
 
 def test_content_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:

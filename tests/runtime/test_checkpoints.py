@@ -18,9 +18,9 @@ import torch
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
-from trajtrainer.runtime.checkpoints import CheckpointManager
-from trajtrainer.runtime.rundir import BehaviorFolder, RunFolder
-from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.rundir.checkpoints import CheckpointManager
+from trajtrainer.rundir.folder import BehaviorFolder, RunFolder
+from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings
 
 

@@ -15,8 +15,8 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
-from trajtrainer.runtime import collector as collector_module
-from trajtrainer.runtime.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.run import collector as collector_module
+from trajtrainer.run.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch

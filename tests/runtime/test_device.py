@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trajtrainer.errors import SettingsError
-from trajtrainer.runtime.device import choose_device
+from trajtrainer.run.device import choose_device
 
 
 @pytest.mark.parametrize("wanted", ["cpu", None])

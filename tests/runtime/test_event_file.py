@@ -18,8 +18,8 @@ from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
 
-from trajtrainer.runtime import event_file
-from trajtrainer.runtime.event_file import EventFile
+from trajtrainer.rundir import event_file
+from trajtrainer.rundir.event_file import EventFile
 
 
 def read(folder: Path) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trajtrainer.errors import RunFolderError
-from trajtrainer.runtime.filenames import behavior_file_name, behavior_of, check_run_id
+from trajtrainer.rundir.filenames import behavior_file_name, behavior_of, check_run_id
 
 SAFE = ["3DBall", "My Behavior", "Läufer", "ボール", "a.b", "100%", "Basic-2", "SoccerTwos_v2"]
 HOSTILE = ["../../x", "/etc/passwd", "..", ".", "a/b", "a\\b", "C:\\x", "a\0b", "CON", "nul.txt", "run_logs", "a\nb"]

@@ -19,8 +19,8 @@ from tests.test_learn_api import Lamp
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.runtime.learn import train
-from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.run.learn import train
+from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.convert import load
 
 ENDS_WITHIN_S = 30.0  # 5 on a machine that does nothing else

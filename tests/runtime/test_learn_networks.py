@@ -16,7 +16,7 @@ from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.data.rows import RowPool
 from trajtrainer.export.inspect import inspect_model
-from trajtrainer.runtime.learn import train
+from trajtrainer.run.learn import train
 from trajtrainer.settings.convert import load
 from trajtrainer.spec import ActionSpec, BehaviorSpec
 

@@ -20,7 +20,7 @@ from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.runtime.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.run.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.stats import StatsReporter
 from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.timers import Timers

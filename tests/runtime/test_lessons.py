@@ -11,9 +11,9 @@ import pytest
 
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.runtime.behavior import Behavior
-from trajtrainer.runtime.lessons import LessonKeeper
-from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.lessons import LessonKeeper
+from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.cli.main import main
-from trajtrainer.runtime.logs import LogFile, banner, console_logging, log_file, shell_line
+from trajtrainer.run.logs import LogFile, banner, console_logging, log_file, shell_line
 
-LOGGER = logging.getLogger("trajtrainer.runtime.something")
+LOGGER = logging.getLogger("trajtrainer.run.something")
 
 
 def test_lines_are_the_peers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_a_run_that_writes_nothing_has_no_file(tmp_path: Path) -> None:
 
 
 def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.runtime.logs._FILE_BYTES", 3000)
+    monkeypatch.setattr("trajtrainer.run.logs._FILE_BYTES", 3000)
     with console_logging(debug=False, quiet=True) as handler, log_file(tmp_path / "trainer.log", handler):
         for number in range(500):
             LOGGER.info("line %d", number)
@@ -180,7 +180,7 @@ def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_file_that_cannot_be_rotated_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.runtime.logs._FILE_BYTES", 3000)
+    monkeypatch.setattr("trajtrainer.run.logs._FILE_BYTES", 3000)
 
     def refuse(source: str, target: str) -> None:  # as Windows does while another program has it open
         raise PermissionError(13, "in use", source)
@@ -239,5 +239,5 @@ def test_handling_a_failing_record_is_left_to_logging(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize(("system", "line"), [("posix", "a 'b c' --d"), ("nt", 'a "b c" --d')])
 def test_a_line_for_the_shell(system: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.runtime.logs.os.name", system)
+    monkeypatch.setattr("trajtrainer.run.logs.os.name", system)
     assert shell_line(["a", "b c", "--d"]) == line

@@ -10,11 +10,11 @@ import pytest
 
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.runtime.behavior import Behavior
-from trajtrainer.runtime.loop import Loop
-from trajtrainer.runtime.progress import NoView, RewardHistory
-from trajtrainer.runtime.run import Run
-from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.loop import Loop
+from trajtrainer.run.progress import NoView, RewardHistory
+from trajtrainer.run.run import Run
+from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.timers import Timers
 

@@ -14,8 +14,8 @@ import pytest
 from tests.runtime.test_loop import loop
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.runtime import loop as loop_module
-from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.run import loop as loop_module
+from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from trajtrainer.runtime.logs import ConsoleHandler, console_logging
-from trajtrainer.runtime.progress import (
+from trajtrainer.run.logs import ConsoleHandler, console_logging
+from trajtrainer.run.progress import (
     BehaviorSnapshot,
     LiveView,
     NoView,
@@ -135,7 +135,7 @@ def plain(text: str) -> str:
 
 def test_the_view_stays_below_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(monkeypatch)
-    logger = logging.getLogger("trajtrainer.runtime.test")
+    logger = logging.getLogger("trajtrainer.run.test")
     line = "3DBall. Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. [b]Training[/b]. " * 2
     with console_logging(debug=False) as handler:
         view = make_view(handler, debug=False)

@@ -12,8 +12,8 @@ from attrs import evolve
 
 from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.data import replay_file
-from trajtrainer.runtime import atomic
-from trajtrainer.runtime.replay_files import NAME, ReplayFile, replay_file_of
+from trajtrainer.rundir import atomic
+from trajtrainer.rundir.replay_files import NAME, ReplayFile, replay_file_of
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 

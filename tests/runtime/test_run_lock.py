@@ -18,15 +18,15 @@ import pytest
 
 from tests.runtime.runs import LearnProcess, behaviors_settings, learn, ppo
 from trajtrainer.errors import RunFolderError
-from trajtrainer.runtime.run_lock import RunLock
-from trajtrainer.runtime.rundir import RunFolder
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.run_lock import RunLock
 from trajtrainer.settings.run import CheckpointSettings
 
 LIMIT_S = 60.0
 HOLDER = """
 import sys, time
 from pathlib import Path
-from trajtrainer.runtime.run_lock import RunLock
+from trajtrainer.rundir.run_lock import RunLock
 RunLock(Path(sys.argv[1]), Path("run")).acquire()
 print("has it", flush=True)
 time.sleep(600)
@@ -152,7 +152,7 @@ def test_a_file_system_without_locks(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("trajtrainer.runtime.run_lock.fcntl.flock", refuse)
+    monkeypatch.setattr("trajtrainer.rundir.run_lock.fcntl.flock", refuse)
     with caplog.at_level(logging.WARNING), folder(tmp_path).exclusive():
         assert "has no locks (No locks available)" in caplog.text
 

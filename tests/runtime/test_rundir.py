@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.errors import RunFolderError
-from trajtrainer.runtime import atomic
-from trajtrainer.runtime.rundir import RunFolder
+from trajtrainer.rundir import atomic
+from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.run import CheckpointSettings
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.runtime import signals
-from trajtrainer.runtime.signals import StopInterrupt, StopRequest, stop_on_signals
+from trajtrainer.run import signals
+from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 
 WATCHED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -198,8 +198,8 @@ def test_another_thread_leaves_the_handlers_alone() -> None:
 
 PROGRAM = """
 import signal, sys
-from trajtrainer.runtime import signals
-from trajtrainer.runtime.signals import StopRequest, stop_on_signals
+from trajtrainer.run import signals
+from trajtrainer.run.signals import StopRequest, stop_on_signals
 signals.GRACE_S = float(sys.argv[3])
 with stop_on_signals(StopRequest()) as stop:
     stop.on_abort(lambda: 1 // 0)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajtrainer.runtime.rundir import BehaviorFolder
-from trajtrainer.runtime.status import CheckpointRecord, TrainingStatus
+from trajtrainer.rundir.folder import BehaviorFolder
+from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus
 
 FOLDER = BehaviorFolder("Ball", "Ball", Path("results/x/Ball"), Path("results/x/Ball.onnx"))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.runtime.timers_file import timers_json
-from trajtrainer.runtime.writers import GaugeWriter
+from trajtrainer.run.timers_file import timers_json
+from trajtrainer.run.writers import GaugeWriter
 from trajtrainer.stats import StatsSummary
 from trajtrainer.timers import Timers
 

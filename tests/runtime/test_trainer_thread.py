@@ -15,7 +15,7 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
-from trajtrainer.runtime.trainer_thread import TrainerThread
+from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.steps import LongArray
 from trajtrainer.timers import Timers
 

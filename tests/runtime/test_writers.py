@@ -15,9 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from trajtrainer.errors import RunFolderError
 from trajtrainer.plugins import Registry
-from trajtrainer.runtime import writers
-from trajtrainer.runtime.event_file import EventFile
-from trajtrainer.runtime.writers import (
+from trajtrainer.run import writers
+from trajtrainer.run.writers import (
     ConsoleWriter,
     Gauge,
     GaugeWriter,
@@ -27,6 +26,7 @@ from trajtrainer.runtime.writers import (
     plugin_writers,
     summary_line,
 )
+from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.steps import Aggregation

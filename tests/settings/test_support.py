@@ -13,7 +13,7 @@ from tests.nn.specs import behavior, vector
 from trajtrainer.cli.main import main
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.rewards.factory import create_reward_signals
-from trajtrainer.runtime.api import learn
+from trajtrainer.run.api import learn
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.rewards import REWARD_SIGNALS

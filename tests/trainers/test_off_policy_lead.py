@@ -15,7 +15,7 @@ from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.algos.sac.learner import SACLearner
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.runtime.trainer_thread import TrainerThread
+from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.sim.parameters import EnvironmentParameters

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = flags.resolve(arguments)
     # Late: both would slow down every --help.
-    from trajtrainer.runtime.rundir import RunFolder
+    from trajtrainer.rundir.folder import RunFolder
     from trajtrainer.settings.convert import dump
 
     RunFolder(settings.checkpoint_settings)  # touches no file, and refuses names that no folder may have

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trajtrainer.errors import TrajtrainerError
 
 if TYPE_CHECKING:
-    from trajtrainer.runtime.logs import ConsoleHandler
+    from trajtrainer.run.logs import ConsoleHandler
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def console(*, debug: bool, quiet: bool = False, to_stderr: bool = False) -> Ite
         quiet: warnings and errors only.
         to_stderr: leave stdout to the command's result.
     """
-    from trajtrainer.runtime.logs import console_logging
+    from trajtrainer.run.logs import console_logging
 
     with console_logging(debug=debug, quiet=quiet) as handler:
         if to_stderr:

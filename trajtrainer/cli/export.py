@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Late: torch and onnx take longer to import than help may take.
     from trajtrainer.export.contract import DEFAULT_OPSET
     from trajtrainer.export.spec_recovery import parse_sensors
-    from trajtrainer.runtime.saved_policies import export_saved
+    from trajtrainer.rundir.saved_policies import export_saved
 
     with console(debug=False):
         export_saved(

@@ -32,11 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
 
             check(settings.env_settings.env_path)
             handler.show(debug=settings.debug)
-            from trajtrainer.runtime.logs import banner, shell_line
+            from trajtrainer.run.logs import banner, shell_line
 
             handler.say(banner())  # before the import, which may take many seconds
         with timers("run_training.import"):  # late: torch comes with it, and neither help nor a wrong option needs it
-            from trajtrainer.runtime import learn
+            from trajtrainer.run import learn
         # The interpreter's last collection would otherwise go through all of torch's objects (measured: 0.2 s).
         atexit.register(gc.freeze)
         return learn.run(settings, handler, timers, shell_line([*_program(), *flags.to_resume(arguments)]))

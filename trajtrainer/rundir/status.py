@@ -21,8 +21,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from trajtrainer.runtime import atomic
-from trajtrainer.runtime.rundir import BehaviorFolder
+from trajtrainer.rundir import atomic
+from trajtrainer.rundir.folder import BehaviorFolder
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trajtrainer.errors import RunFolderError
-from trajtrainer.runtime import atomic
-from trajtrainer.runtime.filenames import behavior_file_name, check_run_id
-from trajtrainer.runtime.run_lock import RunLock
+from trajtrainer.rundir import atomic
+from trajtrainer.rundir.filenames import behavior_file_name, check_run_id
+from trajtrainer.rundir.run_lock import RunLock
 from trajtrainer.settings.run import CheckpointSettings
 
 logger = logging.getLogger(__name__)

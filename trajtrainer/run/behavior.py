@@ -23,16 +23,16 @@ from trajtrainer.errors import OutOfMemoryError
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.runtime.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
-from trajtrainer.runtime.checkpoints import CheckpointManager
-from trajtrainer.runtime.collector import ActingBehavior, NewBehavior
-from trajtrainer.runtime.logs import shell_line
-from trajtrainer.runtime.progress import BehaviorSnapshot
-from trajtrainer.runtime.replay_files import ReplayFile, replay_file_of
-from trajtrainer.runtime.run import Run
-from trajtrainer.runtime.throughput import Throughput
-from trajtrainer.runtime.trainer_thread import TrainerThread
-from trajtrainer.runtime.writers import hyperparameters_text
+from trajtrainer.run.collector import ActingBehavior, NewBehavior
+from trajtrainer.run.logs import shell_line
+from trajtrainer.run.progress import BehaviorSnapshot
+from trajtrainer.run.run import Run
+from trajtrainer.run.throughput import Throughput
+from trajtrainer.run.trainer_thread import TrainerThread
+from trajtrainer.run.writers import hyperparameters_text
+from trajtrainer.rundir.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
+from trajtrainer.rundir.checkpoints import CheckpointManager
+from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.stats import StatsReporter

@@ -24,8 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trajtrainer.printable import one_line
-from trajtrainer.runtime.logs import ConsoleHandler
-from trajtrainer.runtime.writers import CUMULATIVE_REWARD
+from trajtrainer.run.logs import ConsoleHandler
+from trajtrainer.run.writers import CUMULATIVE_REWARD
 from trajtrainer.stats import StatsSummary, StatsWriter
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay
 from trajtrainer.errors import CheckpointError
-from trajtrainer.runtime import atomic
+from trajtrainer.rundir import atomic
 from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)

@@ -21,11 +21,11 @@ from attrs import evolve
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import from_factory, make_environment, to_env_args
 from trajtrainer.errors import SettingsError
-from trajtrainer.runtime.behavior import Behavior
-from trajtrainer.runtime.learn import FinishedRun, train
-from trajtrainer.runtime.logs import ConsoleHandler, banner, console_logging
-from trajtrainer.runtime.rundir import RunFolder
-from trajtrainer.runtime.signals import StopRequest
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.learn import FinishedRun, train
+from trajtrainer.run.logs import ConsoleHandler, banner, console_logging
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.builtin import config_path
 from trajtrainer.settings.checks import InvalidValueError
 from trajtrainer.settings.convert import read_file, to_mapping

@@ -23,9 +23,9 @@ import torch
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import first_line, load_checkpoint, read_checkpoint
 from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
-from trajtrainer.runtime import atomic
-from trajtrainer.runtime.rundir import BehaviorFolder
-from trajtrainer.runtime.status import CheckpointRecord, TrainingStatus, finite_or_none
+from trajtrainer.rundir import atomic
+from trajtrainer.rundir.folder import BehaviorFolder
+from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from attrs import evolve
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.runtime.behavior import Behavior
-from trajtrainer.runtime.device import choose_device, keep_freed_memory, set_threads
-from trajtrainer.runtime.logs import ConsoleHandler, log_file, shell_line
-from trajtrainer.runtime.loop import make_loop
-from trajtrainer.runtime.progress import NoView, make_view
-from trajtrainer.runtime.run import Run, make_run
-from trajtrainer.runtime.rundir import RunFolder
-from trajtrainer.runtime.signals import StopInterrupt, StopRequest, stop_on_signals
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
+from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
+from trajtrainer.run.loop import make_loop
+from trajtrainer.run.progress import NoView, make_view
+from trajtrainer.run.run import Run, make_run
+from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
+from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings

@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from trajtrainer.runtime.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
-from trajtrainer.runtime.writers import Gauge
+from trajtrainer.run.writers import Gauge
+from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
 from trajtrainer.timers import Timers
 from trajtrainer.version import __version__
 

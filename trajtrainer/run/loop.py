@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import CheckpointError, EnvironmentFaultError
-from trajtrainer.runtime.behavior import Behavior, make_behavior
-from trajtrainer.runtime.collector import ActingBehavior, Collector, NewBehavior
-from trajtrainer.runtime.lessons import LessonKeeper
-from trajtrainer.runtime.progress import ProgressView, RunSnapshot
-from trajtrainer.runtime.run import Run
-from trajtrainer.runtime.throughput import Throughput
+from trajtrainer.run.behavior import Behavior, make_behavior
+from trajtrainer.run.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.run.lessons import LessonKeeper
+from trajtrainer.run.progress import ProgressView, RunSnapshot
+from trajtrainer.run.run import Run
+from trajtrainer.run.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from trajtrainer.printable import printable, with_safe_arguments
-from trajtrainer.runtime.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
+from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
 from trajtrainer.unity.versions import API_VERSION
 from trajtrainer.version import __version__
 

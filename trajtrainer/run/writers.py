@@ -18,8 +18,8 @@ import numpy as np
 
 from trajtrainer.errors import RunFolderError, TrajtrainerError
 from trajtrainer.plugins import resolve
-from trajtrainer.runtime import event_file
-from trajtrainer.runtime.event_file import EventFile
+from trajtrainer.rundir import event_file
+from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.stats import STATS_WRITERS, StatsSummary, StatsWriter
 from trajtrainer.steps import Aggregation

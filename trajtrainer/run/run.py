@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from trajtrainer.curriculum import Curriculum
-from trajtrainer.runtime.progress import RewardHistory
-from trajtrainer.runtime.rundir import RunFolder
-from trajtrainer.runtime.signals import StopRequest
-from trajtrainer.runtime.status import TrainingStatus
-from trajtrainer.runtime.timers_file import timers_json
-from trajtrainer.runtime.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
+from trajtrainer.run.progress import RewardHistory
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.run.timers_file import timers_json
+from trajtrainer.run.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.convert import dump
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.stats import StatsWriter

@@ -12,8 +12,8 @@ from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.contract import DEFAULT_OPSET
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.export.recovered_policy import recover_policy
-from trajtrainer.runtime.filenames import behavior_file_name, behavior_of
-from trajtrainer.runtime.rundir import BehaviorFolder
+from trajtrainer.rundir.filenames import behavior_file_name, behavior_of
+from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.settings.checks import closest
 from trajtrainer.spec import ObservationSpec
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from trajtrainer.curriculum import BehaviorProgress, Curriculum
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.runtime.behavior import Behavior
-from trajtrainer.runtime.status import TrainingStatus
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.rundir.status import TrainingStatus
 
 logger = logging.getLogger(__name__)
 
