@@ -1,4 +1,4 @@
-"""Lessons: the peer's decisions and flow, samplers, seeds, saving and restoring."""
+"""Lessons: ML-Agents' decisions and flow, samplers, seeds, saving and restoring."""
 
 from __future__ import annotations
 

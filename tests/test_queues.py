@@ -68,7 +68,7 @@ def test_what_is_not_enough_is_waited_for_unless_somebody_needs_it() -> None:
         queue.wait(PATIENCE_S, enough)
         ended.set()
 
-    ends: list[Callable[[], None]] = [lambda: queue.put("b", 2), queue.hurry, queue.close]
+    ends: list[Callable[[], None]] = [lambda: queue.put("b", 2), queue.request_drain, queue.close]
     for end_it in ends:
         started.clear()
         ended.clear()

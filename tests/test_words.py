@@ -14,8 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "trajtrainer"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 SOURCES = [path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py")]
-# Their words are those of an earlier time.
-NOT_YET = re.compile(r"(algos|trainers|runtime|rewards|settings|export|nn|plugins|queues|envs/worker)")
 
 PATH = re.compile(r"(?<![\w./<-])([a-z]\w*/[\w./-]*\.(?:py|md|toml))\b(?:#([\w-]+))?")
 LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
@@ -56,10 +54,6 @@ def is_there(path: Path, anchor: str | None) -> bool:
     return path.exists() and (not anchor or anchor in anchors(path))
 
 
-def is_pending(name: str) -> bool:
-    return NOT_YET.match(name.removeprefix("trajtrainer/")) is not None
-
-
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     """All functions but properties, whose docstring is that of a value."""
     for node in ast.walk(tree):
@@ -88,12 +82,7 @@ def test_links_of_pages_lead_somewhere() -> None:
 
 
 def test_nothing_is_cited_that_others_cannot_read() -> None:
-    found = [
-        f"{name}: {match[0]}"
-        for name, text in relative(SOURCES).items()
-        if not is_pending(name)
-        for match in PRIVATE.finditer(text)
-    ]
+    found = [f"{name}: {match[0]}" for name, text in relative(SOURCES).items() for match in PRIVATE.finditer(text)]
     assert found == []
 
 
@@ -101,7 +90,6 @@ def test_a_functions_docstring_begins_with_a_verb() -> None:
     found = [
         f"{name}:{node.lineno}: {docstring.splitlines()[0]}"
         for name, text in relative(SOURCES).items()
-        if not is_pending(name)
         for node in functions(ast.parse(text))
         if (docstring := ast.get_docstring(node)) and re.split(r"\W", docstring, maxsplit=1)[0] in NO_VERB
     ]

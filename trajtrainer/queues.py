@@ -17,15 +17,18 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class EpisodesAborted:
-    """The unfinished episodes of one worker's agents, or of all (None), will not go on: it was reset. Trajectories
-    that follow are of new episodes."""
+    """The end of unfinished episodes of one worker's agents, or of all (None): it was reset.
+
+    Trajectories that follow are of new episodes.
+    """
 
     worker: int | None
 
 
 class TrajectoryQueue(Generic[T]):
-    """What agents lived through, on its way to a trainer, in order: batches of finished trajectories, and where
-    unfinished episodes were aborted.
+    """The experience on its way to a trainer, in order.
+
+    Batches of finished trajectories, and where unfinished episodes were aborted.
 
     Unbounded: rows are what is scarce, and the pool holds the collector back.
 
@@ -55,8 +58,10 @@ class TrajectoryQueue(Generic[T]):
         return self._is_needed
 
     def put(self, item: T, num_steps: int = 0) -> None:
-        """Appends a batch of so many steps and wakes who waits. Allowed after ``close`` too: its rows can still be
-        given back."""
+        """Append a batch of so many steps and wake who waits.
+
+        Allowed after ``close`` too: its rows can still be given back.
+        """
         with self._changed:
             self._items.append(item)
             self._num_steps += num_steps
@@ -64,14 +69,14 @@ class TrajectoryQueue(Generic[T]):
             self._changed.notify_all()
 
     def abort_episodes(self, worker: int | None) -> None:
-        """Appends ``EpisodesAborted``, which is needed at once (``hurry``)."""
+        """Append ``EpisodesAborted``, which is needed at once (``request_drain``)."""
         with self._changed:
             self._items.append(EpisodesAborted(worker))
             self._is_needed = True
             self._changed.notify_all()
 
     def drain(self) -> list[T | EpisodesAborted]:
-        """Takes all there are, oldest first; an empty list if there are none. Does not wait."""
+        """Take all there are, oldest first; an empty list if there are none. Does not wait."""
         with self._changed:
             items, self._items = self._items, []
             self._num_steps = 0
@@ -79,16 +84,16 @@ class TrajectoryQueue(Generic[T]):
             return items
 
     def waiting(self) -> list[T | EpisodesAborted]:
-        """What ``drain`` would take now."""
+        """Return what ``drain`` would take now."""
         with self._changed:
             return list(self._items)
 
     def wait(self, timeout_s: float | None = None, enough: Callable[[], bool] | None = None) -> bool:
-        """Waits until there is something to drain.
+        """Wait until there is something to drain.
 
         Args:
             timeout_s: at most so long; None for as long as it takes.
-            enough: whether what there is, is worth draining. Not asked after ``hurry``.
+            enough: whether what there is, is worth draining. Not asked after ``request_drain``.
 
         Returns:
             True if there is something. False after the timeout, or if the queue is closed and empty.
@@ -101,14 +106,14 @@ class TrajectoryQueue(Generic[T]):
             self._changed.wait_for(is_over, timeout_s)
             return bool(self._items)
 
-    def hurry(self) -> None:
-        """Tells that somebody waits for what is in here to be drained, however little it is."""
+    def request_drain(self) -> None:
+        """Tell that somebody waits for what is in here to be drained, however little it is."""
         with self._changed:
             self._is_needed = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends all waiting, now and later: nothing more will come."""
+        """End all waiting, now and later: nothing more will come."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -130,8 +135,9 @@ class PolicyUpdate(Generic[W]):
 
 
 class PolicyQueue(Generic[W]):
-    """The newest weights of each policy on their way to the acting side. Older ones are of no use, so there is at most
-    one update of each.
+    """The newest weights of each policy on their way to the acting side.
+
+    Older ones are of no use, so there is at most one update of each.
 
     A behaviour has the policy of its name; teams that play different ones could have one by their behaviour id each.
     """
@@ -141,7 +147,7 @@ class PolicyQueue(Generic[W]):
         self._lock = threading.Lock()
 
     def put(self, policy: str, update: PolicyUpdate[W]) -> None:
-        """Replaces what waits of ``policy``; a partial update is merged into it."""
+        """Replace what waits of ``policy``; a partial update is merged into it."""
         with self._lock:
             pending = self._pending.get(policy)
             if update.partial and pending is not None:
@@ -150,6 +156,6 @@ class PolicyQueue(Generic[W]):
             self._pending[policy] = update
 
     def latest(self, policy: str) -> PolicyUpdate[W] | None:
-        """Takes the newest weights of ``policy``, or None if there are none since the last call. Does not wait."""
+        """Take the newest weights of ``policy``, or None if there are none since the last call. Does not wait."""
         with self._lock:
             return self._pending.pop(policy, None)

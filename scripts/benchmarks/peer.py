@@ -24,7 +24,7 @@ from scripts.benchmarks.sac import BALL as SAC_BALL
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row: how many times the peer's speed is asked for, and the peer's own case if it differs."""
+    """A row: how many times ML-Agents' speed is asked for, and ML-Agents' own case if it differs."""
 
     case: Case
     times: float
@@ -62,7 +62,7 @@ COMPARISONS = (
 
 
 def measure(venv: Path | None = None) -> list[Row]:
-    """Ours, the peer's and the ratio of the medians for each comparison."""
+    """Ours, ML-Agents' and the ratio of the medians for each comparison."""
     rows = []
     for comparison in COMPARISONS:
         case, peer_case = comparison.case, comparison.peer_case or comparison.case

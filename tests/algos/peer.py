@@ -1,4 +1,4 @@
-"""Reading the peer's golden files: its weights into our networks, its buffer fields into our minibatches."""
+"""Reading ML-Agents' golden files: its weights into our networks, its buffer fields into our minibatches."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def with_hyperparameters(settings: TrainerSettings, **changes: Any) -> TrainerSe
 
 
 def restore(ppo: PPO, checkpoint: Json) -> None:
-    """Takes over the peer's weights and its Adam."""
+    """Takes over ML-Agents' weights and its Adam."""
     state = from_mlagents(checkpoint, _state(ppo))
     ppo.actor.load_state_dict(state["modules"]["actor"])
     ppo.critic.load_state_dict(state["modules"]["critic"])
@@ -117,7 +117,7 @@ def restore(ppo: PPO, checkpoint: Json) -> None:
 
 
 def assert_weights(ppo: PPO, checkpoint: Json, atol: float = 1e-5) -> None:
-    """Raises unless the networks have the peer's weights."""
+    """Raises unless the networks have ML-Agents' weights."""
     expected = from_mlagents(checkpoint, _state(ppo))["modules"]
     for network, module in (("actor", ppo.actor), ("critic", ppo.critic)):
         for name, value in module.state_dict().items():
@@ -137,13 +137,13 @@ def _state(ppo: PPO) -> Json:
 
 
 def gradients(module: nn.Module, peer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The peer's gradients under our names, several side by side where our layer is several of its."""
+    """ML-Agents' gradients under our names, several side by side where our layer is several of its."""
     keys = mlagents_keys(module)
     return {n: torch.cat([peer[theirs] for theirs in keys[n].names]) for n, _ in module.named_parameters()}
 
 
 def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Minibatch:
-    """The peer's buffer fields as a minibatch; ``advantages`` as they stand there."""
+    """ML-Agents' buffer fields as a minibatch; ``advantages`` as they stand there."""
     settings, spec = case.settings, case.spec
     arrays = {n.removeprefix(prefix): case.arrays[n][rows] for n in case.arrays if n.startswith(prefix)}
     memory = settings.network_settings.memory

@@ -1,4 +1,4 @@
-"""Reading the peer's golden SAC files: its weights into our networks, its buffer fields into our transitions."""
+"""Reading ML-Agents' golden SAC files: its weights into our networks, its buffer fields into our transitions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def state(sac: SAC) -> Json:
 
 
 def restored(case: Case, *, stacked: bool = True) -> SAC:
-    """SAC with the weights, Adams and entropy coefficients that the peer started from."""
+    """SAC with the weights, Adams and entropy coefficients that ML-Agents started from."""
     sac = make_sac(case.spec, case.settings, stacked=stacked)
     loaded = from_mlagents(case.checkpoint("start"), state(sac))
     for name, module in modules(sac).items():
@@ -68,7 +68,7 @@ def coefficients(case: Case, when: str) -> dict[str, Tensor]:
 
 
 def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Minibatch:
-    """The peer's buffer fields, without noise."""
+    """ML-Agents' buffer fields, without noise."""
     spec, memory = case.spec, case.settings.network_settings.memory
     arrays: Mapping[str, Any] = {
         n.removeprefix(prefix): case.arrays[n][rows] for n in case.arrays if n.startswith(prefix)
@@ -95,6 +95,6 @@ def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> 
 
 
 def with_noise(batch: Minibatch, case: Case, update: int) -> Minibatch:
-    """With the noise that the peer drew in its update ``update`` (1, 2, 3)."""
+    """With the noise that ML-Agents drew in its update ``update`` (1, 2, 3)."""
     name = f"update_{update}_draw_0_randn_like"
     return with_rows(batch, noise=torch.tensor(case.arrays[name])) if name in case.arrays else batch

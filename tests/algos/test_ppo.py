@@ -1,4 +1,4 @@
-"""PPO against the peer's golden updates, and what must hold of any update."""
+"""PPO against ML-Agents' golden updates, and what must hold of any update."""
 
 from __future__ import annotations
 

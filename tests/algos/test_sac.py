@@ -1,4 +1,4 @@
-"""SAC against the peer's golden updates, and what must hold of any update."""
+"""SAC against ML-Agents' golden updates, and what must hold of any update."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ def way(request: pytest.FixtureRequest, shared_data: Path) -> tuple[Case, bool]:
 
 
 def _peers_value_target(q: Tensor, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
-    """With both kinds of actions the entropy of the continuous ones has the wrong sign (quirk 6)."""
+    """With both kinds of actions the entropy of the continuous ones has the wrong sign.
+
+    See docs/mlagents-behavior.md#value-targets.
+    """
     if continuous is not None and discrete is not None:
         continuous = -continuous
     return sac_losses.value_target(q, continuous, discrete)
 
 
 def _peers_value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Padding counts (quirk 8)."""
+    """Padding counts (docs/mlagents-behavior.md#padding)."""
     return sac_losses.value_loss(values, targets, None)
 
 
@@ -55,7 +58,7 @@ def _peers_entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor
 
 
 class _PeersLosses:
-    """``sac_losses`` with the peer's defects."""
+    """``sac_losses`` with ML-Agents' defects."""
 
     value_target = staticmethod(_peers_value_target)
     value_loss = staticmethod(_peers_value_loss)
@@ -92,7 +95,7 @@ def _assert_golden_updates(case: Case, stacked: bool) -> None:
 
 
 def _assert_state(sac: SAC, checkpoint: dict[str, Any]) -> None:
-    """Weights, normalisers and Adams are the peer's."""
+    """Weights, normalisers and Adams are ML-Agents'."""
     found = sac_peer.state(sac)
     expected = from_mlagents(checkpoint, found)
     for module, entries in found["modules"].items():
@@ -154,7 +157,7 @@ def _assert_gradients(module: nn.Module, expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(found[name].grad, gradient, rtol=1e-5, atol=1e-5, msg=f"{name} differs")
 
 
-# What the peer gets wrong: ours gives other numbers than the golden ones, and the right ones.
+# What ML-Agents gets wrong: ours gives other numbers than the golden ones, and the right ones.
 
 
 def test_entropy_of_continuous_actions_is_paid_for_beside_discrete_ones_too(shared_data: Path) -> None:
@@ -196,7 +199,7 @@ def test_the_entropy_wanted_is_a_fifth_of_what_masks_allow() -> None:
 
 
 def test_a_coefficient_does_not_grow_for_entropy_that_masks_forbid(shared_data: Path) -> None:
-    """Where one action of each branch is allowed there is no entropy, and none is wanted; the peer wants it anyway, so
+    """Where one action of each branch is allowed there is no entropy, and none is wanted; ML-Agents wants it anyway, so
     that its coefficients grow without end."""
     case = _read(shared_data, "sac_discrete")
     batch = sac_peer.transitions(case)
@@ -352,7 +355,7 @@ def test_coefficients_start_where_the_settings_say(shared_data: Path) -> None:
 
 
 def test_deterministic_actions_are_squashed(shared_data: Path) -> None:
-    """The peer's are not (quirk 7)."""
+    """ML-Agents' are not (docs/mlagents-behavior.md#actions)."""
     case = _read(shared_data, "sac_continuous")
     sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
     with torch.no_grad():

@@ -18,7 +18,7 @@ def test_golden_values(shared_data: Path) -> None:
         initial, minimum = case["initial"], case["minimum"]
         found = decayed(ScheduleType(case["schedule"]), initial, minimum, case["max_step"], case["step"])
         if initial < minimum and case["schedule"] == "linear":
-            assert found == initial, "the peer's value rises here, ours stays (documented difference)"
+            assert found == initial, "ML-Agents' value rises here, ours stays (documented difference)"
             continue
         compared += 1
         assert found == pytest.approx(case["value"], rel=1e-12, abs=1e-12)

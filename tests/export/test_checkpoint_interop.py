@@ -395,7 +395,7 @@ POCA_CASES = ("poca_discrete", "poca_hybrid_two_obs", "poca_lstm")
 @pytest.mark.parametrize("name", PPO_CASES + SAC_CASES + POCA_CASES)
 @torch.no_grad()
 def test_a_policy_from_the_checkpoint_alone(shared_data: Path, name: str) -> None:
-    """With its settings inferred it gives the peer's actions."""
+    """With its settings inferred it gives ML-Agents' actions."""
     case = policy_case(shared_data, name)
     actor = load_actor(case.checkpoint, case.spec)
     distribution, _ = actor.distribution(case.obs(), case.mask(), case.memory())

@@ -1,4 +1,4 @@
-"""The peer's networks, rebuilt here from the golden files."""
+"""ML-Agents' networks, rebuilt here from the golden files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def network_settings(described: Mapping[str, Any]) -> NetworkSettings:
 
 @dataclass
 class Case:
-    """One golden policy: its description, arrays and the peer's checkpoint."""
+    """One golden policy: its description, arrays and ML-Agents' checkpoint."""
 
     name: str
     described: dict[str, Any]
@@ -147,7 +147,7 @@ def policy_case(shared_data: Path, name: str) -> Case:
 
 
 def load(module: _Module, entries: Mapping[str, Tensor], prefix: str = "") -> _Module:
-    """Give a network the peer's weights: every one of its entries must be there, in the same shape."""
+    """Give a network ML-Agents' weights: every one of its entries must be there, in the same shape."""
     weights = {
         ours: torch.cat([entries[prefix + name] for name in key.names])
         if len(key.names) > 1

@@ -1,4 +1,4 @@
-"""Our networks with the peer's weights give the peer's numbers."""
+"""Our networks with ML-Agents' weights give ML-Agents' numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The LSTM memory: sequences, whole trajectories, and the peer's numbers for the latter."""
+"""The LSTM memory: sequences, whole trajectories, and ML-Agents' numbers for the latter."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_shared_critic_has_the_actors_memory() -> None:
 
 @torch.no_grad()
 def test_values_of_the_peers_trajectories(shared_data: Path) -> None:
-    """The peer keeps one critic memory for all agents, so each trajectory starts where its record says."""
+    """ML-Agents keeps one critic memory for all agents, so each trajectory starts where its record says."""
     folder = shared_data / "golden" / "trajectories" / "ppo_lstm"
     described = json.loads((folder / "case.json").read_text())
     with np.load(folder / "data.npz") as data:

@@ -1,4 +1,4 @@
-"""The running normaliser against the peer's numbers and against its own rule, one trajectory at a time."""
+"""The running normaliser against ML-Agents' numbers and against its own rule, one trajectory at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trajtrainer.nn.normalizer import Normalizer
 
 
 def update_as_the_peer_says(state: tuple[int, Tensor, Tensor], x: Tensor) -> tuple[int, Tensor, Tensor]:
-    """The rule of reference 4.8, literally, in float64."""
+    """The rule of docs/mlagents-behavior.md#networks, literally, in float64."""
     steps, mean, variance = state
     steps += len(x)
     difference = x.double() - mean
@@ -110,7 +110,7 @@ def test_batches_of_a_behaviour_with_two_sensors(shared_data: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "ppo_shared_critic"])
 def test_trajectories_update_actor_and_critic(shared_data: Path, name: str) -> None:
-    """With a shared critic the peer takes every trajectory in twice."""
+    """With a shared critic ML-Agents takes every trajectory in twice."""
     folder = shared_data / "golden" / "trajectories" / name
     described = json.loads((folder / "case.json").read_text())
     with np.load(folder / "data.npz") as data:

@@ -1,4 +1,4 @@
-"""Reward signals against the peer's golden rewards, losses and weights."""
+"""Reward signals against ML-Agents' golden rewards, losses and weights."""
 
 from __future__ import annotations
 

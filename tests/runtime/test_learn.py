@@ -14,7 +14,7 @@ from trajtrainer.settings.convert import load
 
 
 def check_files(run: FinishedRun, behavior: str) -> None:
-    """The files of reference 1.7, whole and readable."""
+    """The files of docs/mlagents-behavior.md#results-folder, whole and readable."""
     assert (run.folder / f"{behavior}.onnx").is_file()
     assert (run.folder / behavior / "checkpoint.pt").is_file()
     for record in run.status()[behavior]["checkpoints"]:

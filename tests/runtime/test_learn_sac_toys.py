@@ -1,4 +1,7 @@
-"""SAC learns the toy tasks of the peer's tests over the wire, with their settings and thresholds (reference 10.5)."""
+"""SAC learns the toy tasks of ML-Agents' tests over the wire, with their settings and thresholds.
+
+See docs/mlagents-behavior.md#built-in-tasks.
+"""
 
 from __future__ import annotations
 

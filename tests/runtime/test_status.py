@@ -1,4 +1,4 @@
-"""training_status.json, in the peer's format."""
+"""training_status.json, in ML-Agents' format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timers.json beside the peer's."""
+"""timers.json beside ML-Agents'."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Learner:
 
     def __init__(self) -> None:
         self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
-        self.pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=4, on_wait=self.trajectories.hurry)
+        self.pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=4, on_wait=self.trajectories.request_drain)
         self.source = LocalSource(self.pool, self.trajectories)
         self.took = threading.Event()
         self.drains: list[int] = []

@@ -160,7 +160,7 @@ def test_summary_lines(values: dict[str, StatsSummary], ending: str) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_console_shows_the_peers_lines(shared_data: Path, run: str, caplog: pytest.LogCaptureFixture) -> None:
-    """From the peer's own numbers the same lines come, but for the time and the spread, which no file tells."""
+    """From ML-Agents' own numbers the same lines come, but for the time and the spread, which no file tells."""
     golden = shared_data / "golden" / "runs" / run
     expected = [line for line in (golden / "console.txt").read_text().splitlines() if ". Step: " in line]
     series = json.loads((golden / "tensorboard.json").read_text())

@@ -1,4 +1,7 @@
-"""``default_settings`` below each behaviour: only what a user wrote is passed on (reference 2.7)."""
+"""``default_settings`` below each behaviour: only what a user wrote is passed on.
+
+See docs/mlagents-behavior.md#default-settings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: which options there are, and what beats what (reference 1.1 and 1.2)."""
+"""The command line: which options there are, and what beats what (docs/mlagents-behavior.md#command-line and 1.2)."""
 
 from __future__ import annotations
 

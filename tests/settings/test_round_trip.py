@@ -1,4 +1,4 @@
-"""Dumping and loading again is the identity, for invented settings and for those of real users and of the peer."""
+"""Dumping and loading again is the identity, for invented settings and for those of real users and of ML-Agents."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ActionList = pb.UnityRLInputProto.ListAgentActionProto
 
 
 def written(continuous: NDArray[np.float32], discrete: NDArray[np.int32], style: str) -> bytes:
-    """Actions as the peer writes them (``both``), or with only the new or only the deprecated fields."""
+    """Actions as ML-Agents writes them (``both``), or with only the new or only the deprecated fields."""
     actions = ActionList()
     for c, d in zip(continuous.tolist(), discrete.tolist(), strict=True):
         action = actions.value.add()

@@ -1,4 +1,4 @@
-"""A whole policy update over a buffer against the peer's, with the peer's order of minibatches."""
+"""A whole policy update over a buffer against ML-Agents', with ML-Agents' order of minibatches."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _orders(case: Case, length: int) -> Iterator[Tensor]:
 
 
 def _normalized_with_padding(advantage: Tensor, mask: Tensor | None) -> Tensor:
-    """As the peer does it; ours leaves the padding out (documented difference)."""
+    """As ML-Agents does it; ours leaves the padding out (documented difference)."""
     return normalized(advantage, None)
 
 

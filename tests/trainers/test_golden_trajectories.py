@@ -1,4 +1,4 @@
-"""Trajectories through the trainer against what the peer's trainer stores (values, returns, advantages, statistics)."""
+"""Trajectories through the trainer against what ML-Agents' trainer stores (values, returns, advantages, statistics)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _trajectory(case: Case, number: int) -> Trajectory:
     entry = case.json["trajectories"][number]
     ended, interrupted, agent = entry["done"], entry["interrupted"], number
     if case.settings.network_settings.memory:
-        # Documented difference: the peer's critic has one memory for all agents, which it clears at a true end only;
+        # Documented difference: ML-Agents' critic has one memory for all agents, which it clears at a true end only;
         # ours has one per agent and clears it whenever an episode ends. A single agent whose interrupted episode goes
-        # on leads to the peer's numbers.
+        # on leads to ML-Agents' numbers.
         ended, agent = ended and not interrupted, 7
     given = {n.removeprefix(f"t{number}_in_"): data[n] for n in data if n.startswith(f"t{number}_in_")}
     columns: dict[str, NDArray[Any]] = {

@@ -81,7 +81,7 @@ def test_updates_come_at_the_pace_of_the_steps() -> None:
     for _ in range(6):
         rig.put(Trajectory(10))
         rig.trainer.advance()
-    # Counts begin at 1, as the peer's do: (30 - 25) / 1 > 4, (40 - 25) / 2 > 4, ...
+    # Counts begin at 1, as ML-Agents' do: (30 - 25) / 1 > 4, (40 - 25) / 2 > 4, ...
     assert updates == [30, 40, 40, 50, 50, 50, 60, 60]
 
 
@@ -309,7 +309,7 @@ def test_a_restored_trainer_goes_on_identically(
 
 
 def test_entropy_coefficients_are_saved(tmp_path: Path) -> None:
-    """The peer begins with ``init_entcoef`` again (quirk 9)."""
+    """ML-Agents begins with ``init_entcoef`` again (docs/mlagents-behavior.md#entropy-coefficients)."""
     settings, spec = _settings(), vector_spec(4, 2, (3, 2))
     first = OffPolicyRig(settings, spec)
     _train(first)

@@ -1,4 +1,4 @@
-"""Trajectories and a whole round of updates through SAC's trainer against the peer's."""
+"""Trajectories and a whole round of updates through SAC's trainer against ML-Agents'."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_golden_trajectories(trajectories: Case) -> None:
         following = expected["next_obs__0"]
         if entry["interrupted"]:
             # Documented difference: what follows the last step of an episode that was broken off is what the agent saw
-            # then; the peer takes the last observation before it once more.
+            # then; ML-Agents takes the last observation before it once more.
             np.testing.assert_array_equal(following[-1], expected["obs__0"][-1])
             following = np.concatenate([following[:-1], case.arrays[f"t{number}_in_next_obs_0"][None]])
         np.testing.assert_array_equal(sample.next_obs[0], following)
@@ -101,7 +101,7 @@ def loop(shared_data: Path) -> Case:
 
 
 def _rows(case: Case) -> PackedSteps:
-    """The peer's rows, each as a trajectory of one step, whatever trajectory they come from."""
+    """ML-Agents' rows, each as a trajectory of one step, whatever trajectory they come from."""
     data = {n.removeprefix("buffer_"): a for n, a in case.arrays.items() if n.startswith("buffer_")}
     count = case.json["buffer_rows"]
     return packed_steps(
@@ -159,7 +159,7 @@ def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         elif values[0] is None:
             assert np.isnan(found[tag]).all()
         else:
-            # Documented difference: the peer hands over the running mean after each update.
+            # Documented difference: ML-Agents hands over the running mean after each update.
             running = np.cumsum(found[tag]) / np.arange(1, len(values) + 1)
             assert running.tolist() == pytest.approx(values, rel=2e-5, abs=1e-5), tag
     assert learner._pace.count == case.json["update_steps_after"]

@@ -1,4 +1,4 @@
-"""How many gradient steps are due, against the peer's loop."""
+"""How many gradient steps are due, against ML-Agents' loop."""
 
 from __future__ import annotations
 

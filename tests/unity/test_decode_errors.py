@@ -53,7 +53,7 @@ def test_group_reward() -> None:
 
 
 def test_huge_numbers_are_fine() -> None:
-    """A check by sum or mean, as the peer's, would overflow."""
+    """A check by sum or mean, as ML-Agents', would overflow."""
     largest = 3.4028234663852886e38
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     agents = [Agent(id=index, observations=((largest, largest),), reward=largest) for index in range(4)]

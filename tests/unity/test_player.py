@@ -140,7 +140,7 @@ def test_a_behavior_that_is_silent_has_empty_steps() -> None:
 
 
 def test_pictures_are_floats() -> None:
-    """As the peer's, so in 0..1; channels first."""
+    """As ML-Agents', so in 0..1; channels first."""
     hello = handshake(package="2.3.0")
     port = free_port()
 

@@ -1,4 +1,4 @@
-"""Bytes of the side channels, as the peer writes them."""
+"""Bytes of the side channels, as ML-Agents writes them."""
 
 from __future__ import annotations
 

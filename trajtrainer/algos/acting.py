@@ -29,10 +29,12 @@ class WeightsUpdate(Protocol):
     """Weights and their version: ``queues.PolicyUpdate``."""
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """The version of the weights."""
 
     @property
-    def weights(self) -> Mapping[str, Any]: ...
+    def weights(self) -> Mapping[str, Any]:
+        """The weights by name."""
 
 
 class Policy:
@@ -86,14 +88,14 @@ class Policy:
         self.version = update.version
 
     def _derive(self, changed: Collection[str]) -> None:
-        """Computes anew what follows from these weights alone."""
+        """Compute anew what follows from these weights alone."""
         if self._fast is not None:
             self._fast.weights_changed(changed)
         elif _LOG_SIGMA in changed:
             self._scale = self._actor.head.constant_scale()
 
     def rng_state(self) -> Tensor:
-        """The state of the random generator, u8."""
+        """Return the state of the random generator, u8."""
         return self._generator.get_state()
 
     def set_rng_state(self, state: Tensor) -> None:
@@ -167,8 +169,11 @@ class Policy:
 
 
 class _Exposed:
-    """The same memory as a read-only array, without the flag. torch warns about read-only arrays; nothing here
-    writes to observations, and copying pictures for the sake of a flag would be slow."""
+    """Return the same memory as a read-only array, without the flag.
+
+    torch warns about read-only arrays; nothing here writes to observations, and copying pictures for the sake of a flag
+    would be slow.
+    """
 
     def __init__(self, array: NDArray[Any]) -> None:
         interface = dict(array.__array_interface__)

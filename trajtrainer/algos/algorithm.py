@@ -1,6 +1,6 @@
 """The contract of learning algorithms.
 
-Letters of shapes: B packed steps, S trajectories, V reward signals.
+Shape legend: B packed steps, S trajectories, V reward signals.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Statistics = dict[str, NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True)
 class LearningContext:
-    """What everything that learns one behaviour is told.
+    """The context of everything that learns one behaviour.
 
     Attributes:
         behavior: name without team.
@@ -61,8 +61,10 @@ class LearningContext:
 
     @property
     def weights_seed(self) -> int:
-        """Return the seed of the networks' first weights. It depends on the run's seed and the behaviour's name only,
-        not on the order in which behaviours appear."""
+        """Return the seed of the networks' first weights.
+
+        It depends on the run's seed and the behaviour's name only, not on the order in which behaviours appear.
+        """
         return derived_seeds(self.seed, self.behavior)[0]
 
     @property
@@ -186,8 +188,10 @@ class Algorithm(ABC):
         """
 
     def forget(self, worker: int | None) -> None:  # noqa: B027
-        """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None): they will not go
-        on."""
+        """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None).
+
+        They will not go on.
+        """
 
     @abstractmethod
     def optimizer_states(self) -> dict[str, dict[str, Any]]:

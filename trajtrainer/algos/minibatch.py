@@ -17,7 +17,7 @@ from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
 class Minibatch:
     """Rows in the order of their sequences: ``b = Q * L`` rows, Q sequences of L steps (L is 1 without a memory).
 
-    Letters: C continuous actions, H memory size, O an observation's own shape, V reward signals.
+    Shape legend: C continuous actions, H memory size, O an observation's own shape, V reward signals.
 
     Attributes:
         rows: the columns of an update buffer or of a replay, b rows, and what the learner puts beside them:
@@ -68,7 +68,7 @@ class Minibatch:
 
 
 def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:
-    """Part rows and their sequences into ``count`` minibatches of the same size, which are views."""
+    """Yield part rows and their sequences into ``count`` minibatches of the same size, which are views."""
 
     def parts_of(column: Tensor) -> tuple[Tensor, ...]:
         return column.split_with_sizes([len(column) // count] * count)

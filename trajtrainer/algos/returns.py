@@ -5,7 +5,7 @@ doubling: after pass k each x holds the terms of its next 2^k steps, and the pas
 lies 2^k steps ahead. That is log2(longest trajectory) passes over the whole pack, whatever the number and the lengths
 of its trajectories, against one Python iteration per step (or per step of the longest trajectory of a padded pack).
 
-Letters: V reward signals, B packed steps, S trajectories. Sums are kept in float64 and returned as float32.
+Shape legend: V reward signals, B packed steps, S trajectories. Sums are kept in float64 and returned as float32.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Offsets = IntArray | LongArray
 
 
 def _column(values: Sequence[float] | float) -> DoubleArray:
-    """One coefficient per signal, as a column [V, 1]."""
+    """Return one coefficient per signal, as a column [V, 1]."""
     return np.atleast_1d(np.asarray(values, np.float64))[:, None]
 
 
 def steps_to_end(offset: Offsets) -> LongArray:
-    """How many steps of its trajectory follow each step.
+    """Return how many steps of its trajectory follow each step.
 
     Args:
         offset: whole numbers [S + 1], where each trajectory begins, and B.
@@ -40,7 +40,10 @@ def steps_to_end(offset: Offsets) -> LongArray:
 
 
 def _solve(terms: DoubleArray, coefficient: DoubleArray, following: LongArray) -> DoubleArray:
-    """``x[t] = terms[t] + coefficient * x[t + 1]``, x = 0 after a trajectory's last step. Overwrites ``terms``."""
+    """Return ``x[t] = terms[t] + coefficient * x[t + 1]``, x = 0 after a trajectory's last step.
+
+    Overwrites ``terms``.
+    """
     longest = int(following.max(initial=0))
     shift, factor = 1, coefficient
     while shift <= longest:
@@ -65,7 +68,7 @@ def gae(
     gamma: Sequence[float],
     lambd: float,
 ) -> FloatArray:
-    """Generalised advantage estimates (Schulman et al. 2016).
+    """Return generalized advantage estimates (Schulman et al. 2016).
 
     ``A[t] = sum over i of (gamma * lambd)^i * (r[t+i] + gamma * V[t+i+1] - V[t+i])``.
 
@@ -93,8 +96,11 @@ def lambda_return(
     gamma: Sequence[float],
     lambd: float,
 ) -> FloatArray:
-    """Lambda-returns: ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, with the bootstrap value
-    in full after the last step. Arguments and result as ``gae``."""
+    """Return lambda-returns.
+
+    ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, with the bootstrap value in full after the last
+    step. Arguments and result as ``gae``.
+    """
     discount = _column(gamma)
     terms = rewards + discount * (1 - lambd) * _next_values(values, bootstrap, offset)
     last = offset[1:] - 1

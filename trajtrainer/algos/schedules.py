@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trajtrainer.settings.trainer import ScheduleType
 
-# The values that a linear schedule ends at (reference 4.2).
+# The values that a linear schedule ends at (docs/mlagents-behavior.md#schedules).
 MIN_LEARNING_RATE = 1e-10
 MIN_EPSILON = 0.1
 MIN_BETA = 1e-5
@@ -14,7 +14,7 @@ MIN_BETA = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What the schedules give at one trainer step."""
+    """Values of the schedules at one trainer step."""
 
     learning_rate: float
     epsilon: float
@@ -22,11 +22,11 @@ class Coefficients:
 
 
 def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: int, step: int) -> float:
-    """The value of a schedule at trainer step ``step``.
+    """Return the value of a schedule at trainer step ``step``.
 
     ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there; ``CONSTANT`` is
     ``initial``. An ``initial`` below ``minimum`` stays as it is: ML-Agents lets it *rise* to the minimum, so that an
-    epsilon of 0.05 ends as 0.1 (reference 11, quirk 5).
+    epsilon of 0.05 ends as 0.1 (docs/mlagents-behavior.md#schedules).
 
     >>> decayed(ScheduleType.LINEAR, 0.2, 0.1, 1000, 500)
     0.15000000000000002

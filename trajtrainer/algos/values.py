@@ -1,6 +1,6 @@
 """Value estimates of whole trajectories at collection time, with a recurrent critic's memories.
 
-Letters: V reward signals, B packed steps, S trajectories, L sequence length, Q sequences of up to L steps (each
+Shape legend: V reward signals, B packed steps, S trajectories, L sequence length, Q sequences of up to L steps (each
 trajectory is cut into sequences from its start), H memory size.
 """
 
@@ -24,7 +24,7 @@ _MAX_NUMBERS = 1 << 24
 
 
 class Estimates(NamedTuple):
-    """What the critic says of packed steps.
+    """Estimates of the critic for packed steps.
 
     Attributes:
         values: f32 [V, B].
@@ -41,8 +41,8 @@ class ValueEstimator:
     """Values by one pass through the critic for all trajectories.
 
     A recurrent critic carries one memory per agent over the trajectories that the horizon cut, and clears it when an
-    episode ends; ML-Agents has one for all agents (reference 11, quirk 11). A critic on the actor's body has no memory
-    of its own: the actor's, which the rows hold, is that of the same body over the same steps.
+    episode ends; ML-Agents has one for all agents (docs/mlagents-behavior.md#memory). A critic on the actor's body has
+    no memory of its own: the actor's, which the rows hold, is that of the same body over the same steps.
     """
 
     def __init__(self, critic: AnyCritic, sequence_length: int) -> None:
@@ -52,7 +52,7 @@ class ValueEstimator:
 
     @torch.no_grad()
     def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> Estimates:
-        """Estimates for ``packed``, whose observations are given as tensors on the critic's device."""
+        """Return estimates for ``packed``, whose observations are given as tensors on the critic's device."""
         if not self._critic.memory_size:
             everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
             values = _numpy(torch.cat([self._critic(part)[0] for part in _parts(everything)], 1))
@@ -62,13 +62,13 @@ class ValueEstimator:
         return self._with_own_memory(packed, obs, bootstrap_obs)
 
     def forget(self, worker: int | None) -> None:
-        """Clears the memories of one worker's agents, or of all: their episodes were broken off."""
+        """Clear the memories of one worker's agents, or of all: their episodes were broken off."""
         self._memories = {a: m for a, m in self._memories.items() if worker is not None and a >> WORKER_SHIFT != worker}
 
     def _with_stored_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
     ) -> Estimates:
-        """Every step starts from the memory that was stored with it, so the steps need not go in sequence."""
+        """Return every step starts from the memory that was stored with it, so the steps need not go in sequence."""
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
         memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
@@ -120,14 +120,14 @@ def mean_values(estimates: Estimates, packed: PackedSteps) -> NDArray[np.float64
 
 
 def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:
-    """i64 [S + 1]: which sequence is the first of each trajectory, and Q."""
+    """Return i64 [S + 1]: which sequence is the first of each trajectory, and Q."""
     offset = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(-(-lengths // sequence_length), out=offset[1:])
     return offset
 
 
 def _turns(agent: LongArray) -> Iterator[LongArray]:
-    """Indices of trajectories such that each agent occurs once per turn, its trajectories in order."""
+    """Yield indices of trajectories such that each agent occurs once per turn, its trajectories in order."""
     order = np.argsort(agent, kind="stable")
     begins = np.flatnonzero(np.diff(agent[order], prepend=agent[order[0]] - 1))
     counts = np.diff(begins, append=len(agent))
@@ -138,19 +138,19 @@ def _turns(agent: LongArray) -> Iterator[LongArray]:
 
 
 def _pieces(turn: LongArray, lengths: IntArray, rows: int) -> Iterator[LongArray]:
-    """``turn`` in pieces whose trajectories have about ``rows`` steps together."""
+    """Yield ``turn`` in pieces whose trajectories have about ``rows`` steps together."""
     yield from np.split(turn, np.flatnonzero(np.diff((np.cumsum(lengths, dtype=np.int64) - 1) // rows)) + 1)
 
 
 def _ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongArray:
-    """All whole numbers from each ``begin`` on, as many as its length says, one range after the other."""
+    """Return all whole numbers from each ``begin`` on, as many as its length says, one range after the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
     ranges: LongArray = np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
     return ranges
 
 
 def _parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The columns in pieces of bounded size."""
+    """Yield the columns in pieces of bounded size."""
     rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
     for start in range(0, len(columns[0]), rows):
         yield [column[start : start + rows] for column in columns]

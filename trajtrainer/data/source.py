@@ -1,6 +1,6 @@
 """The learning side of the experience channel: from what waits to columns.
 
-Letters of shapes: B packed steps, S trajectories.
+Shape legend: B packed steps, S trajectories.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model of unknown origin may take of memory and time when it is tried.
+"""A limit of memory and time for trying a model of unknown origin.
 
 A file of a few hundred bytes can ask for any amount of both: forty operators that each double their input, or a pooling
 whose padding is a million wide. So the shapes of every operator's outputs are inferred before it runs.
@@ -43,7 +43,7 @@ class OverBudgetError(ValueError):
 
 
 class Budget:
-    """Of one run of a model. Each of its operators is charged before it runs.
+    """The budget of one run of a model. Each of its operators is charged before it runs.
 
     Args:
         opset: of the standard operators.
@@ -54,12 +54,12 @@ class Budget:
         self.reset()
 
     def reset(self) -> None:
-        """Begins a new run."""
+        """Begin a new run."""
         self._numbers = 0
         self._seconds = 0.0
 
     def charge(self, node: onnx.NodeProto, inputs: Sequence[Any], *, quick: bool) -> None:
-        """Counts what one operator will take.
+        """Count what one operator will take.
 
         Args:
             node: the operator.
@@ -82,7 +82,7 @@ class Budget:
             )
 
     def _outputs(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> int:
-        """Numbers in its results. Where a shape depends on the values, as many as its largest input has."""
+        """Return numbers in its results. Where a shape depends on the values, as many as its largest input has."""
         arrays = {name: np.asarray(each) for name, each in zip(node.input, inputs, strict=False) if name}
         largest = max((array.size for array in arrays.values()), default=0)
         return sum(math.prod(_sizes(each, largest)) for each in self._infer(node, arrays).values())
@@ -107,7 +107,7 @@ def _sizes(value: onnx.TypeProto, unknown: int) -> Iterator[int]:
 
 
 def _terms(node: onnx.NodeProto, inputs: Sequence[Any]) -> int:
-    """How many products or comparisons make one number of the result."""
+    """Return how many products or comparisons make one number of the result."""
     if node.op_type == "Conv":
         return math.prod(inputs[1].shape[1:])
     if node.op_type in ("MatMul", "Gemm"):
@@ -122,8 +122,10 @@ def _seconds_each(node: onnx.NodeProto, *, quick: bool) -> float:
 
 
 def _in_passing(node: onnx.NodeProto, inputs: Sequence[Any], products: int) -> int:
-    """Numbers that live as long as the operator runs: its padded input, and a convolution's windows side by side, which
-    are there once for all of its output channels."""
+    """Return numbers that live as long as the operator runs.
+
+    Its padded input, and a convolution's windows side by side, which are there once for all of its output channels.
+    """
     windows = products // max(1, len(inputs[1])) if node.op_type == "Conv" else 0
     pads = _whole_numbers(node, "pads")
     rank = len(pads) // 2
@@ -149,5 +151,6 @@ class Metered:
         return getattr(self._operator, name)
 
     def run(self, *inputs: Any, **options: Any) -> Any:
+        """Charge the budget and run the operator."""
         self._budget.charge(self._operator.onnx_node, inputs, quick=self._quick)
         return self._operator.run(*inputs, **options)  # type: ignore[no-untyped-call]

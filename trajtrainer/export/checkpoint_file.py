@@ -58,7 +58,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_checkpoint(source: IO[bytes]) -> Checkpoint:
-    """What :func:`read_checkpoint` reads, with the errors as they come.
+    """Return what :func:`read_checkpoint` reads, with the errors as they come.
 
     Raises:
         NoCheckpointError: it loads, but is no checkpoint.
@@ -101,8 +101,9 @@ def _check_step(content: Checkpoint) -> None:
 
 
 def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
-    """Refuse tensors that are not what they seem: a few bytes of file can describe one that fills the memory as soon
-    as it is copied, or one without any numbers.
+    """Refuse tensors that are not what they seem.
+
+    A few bytes of file can describe one that fills the memory as soon as it is copied, or one without any numbers.
 
     Args:
         value: whatever a file holds.
@@ -135,13 +136,13 @@ def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
 
 
 def _refusal(error: BaseException) -> str:
-    """What torch says that it found. Around it, it explains how to load the file unsafely."""
+    """Return what torch says that it found. Around it, it explains how to load the file unsafely."""
     lines = [line.strip() for line in str(error).splitlines()]
     found = [line for line in lines if "nsupported" in line]
     return found[0][:200] if found else type(error).__name__
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of an error's text, for a message."""
+    """Return the type and first line of an error's text, for a message."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

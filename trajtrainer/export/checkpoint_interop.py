@@ -57,8 +57,9 @@ _VERSION = 3.0
 
 
 def to_mlagents(state: Mapping[str, Any]) -> MlagentsCheckpoint:
-    """Return our state of a trainer in ML-Agents' layout, plus the entry ``trajtrainer``. Tensors are shared, not
-    copied.
+    """Return our state of a trainer in ML-Agents' layout, plus the entry ``trajtrainer``.
+
+    Tensors are shared, not copied.
 
     Raises:
         TypeError: ``extra`` holds something that a safe load would refuse.

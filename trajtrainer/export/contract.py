@@ -1,4 +1,4 @@
-"""What Unity expects of an ``.onnx`` policy: names, versions, operators. Facts only, no code.
+"""The contract between Unity and an ``.onnx`` policy: names, versions, operators. Facts only, no code.
 
 Sources: the names that ML-Agents exports, the checks its C# package makes when a model is assigned, and the operator
 tables of the inference packages below it (Barracuda, Sentis, Inference Engine).
@@ -106,12 +106,12 @@ BACK_ENDS_OF_OPERATOR: Final = {
 
 
 def observation_name(sensor: int) -> str:
-    """The input of one sensor, by its index among the behaviour's observation specs."""
+    """Return the input of one sensor, by its index among the behaviour's observation specs."""
     return f"{OBSERVATION_PREFIX}{sensor}"
 
 
 def is_unsupported(operator: str) -> bool:
-    """Whether Unity's importer refuses a standard operator, by :data:`UNSUPPORTED_OPERATORS`."""
+    """Return whether Unity's importer refuses a standard operator, by :data:`UNSUPPORTED_OPERATORS`."""
     return any(
         operator.startswith(name[:-1]) if name.endswith("*") else operator == name for name in UNSUPPORTED_OPERATORS
     )

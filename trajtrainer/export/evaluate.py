@@ -39,8 +39,10 @@ class Multinomial(OpRun):
 
 
 class MaxPool(op_max_pool.MaxPool):
-    """The evaluator's own loops over every pixel in Python; plain pooling, all that networks of agents need, is fast
-    here."""
+    """The evaluator's own loops over every pixel in Python.
+
+    Plain pooling, all that networks of agents need, is fast here.
+    """
 
     def _run(self, x: NDArray[Any], *args: Any, **attributes: Any) -> Any:  # type: ignore[override]
         kernel = attributes.get("kernel_shape")
@@ -59,7 +61,7 @@ class MaxPool(op_max_pool.MaxPool):
 
 
 def _is_plain(pooling: Mapping[str, Any]) -> bool:
-    """No dilation, no rounding up, padding as given."""
+    """Return no dilation, no rounding up, padding as given."""
     return (
         pooling.get("auto_pad") in (None, "NOTSET", b"NOTSET")
         and all(dilation == 1 for dilation in pooling.get("dilations") or ())
@@ -74,7 +76,7 @@ def _is_quick(node: onnx.NodeProto) -> bool:
 
 
 def zero_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
-    """Zeros for every input. Free first dimensions become ``batch``, other free dimensions 1.
+    """Return zeros for every input. Free first dimensions become ``batch``, other free dimensions 1.
 
     Raises:
         ValueError: an input is too large to try.
@@ -91,7 +93,7 @@ def zero_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs a caller must give. Older files list their weights as inputs, too."""
+    """Return the inputs a caller must give. Older files list their weights as inputs, too."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]
 
@@ -112,7 +114,7 @@ class Evaluator:
         ]
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Every output.
+        """Return every output.
 
         Raises:
             OverBudgetError: it would take more memory or time than any policy needs.
@@ -124,5 +126,5 @@ class Evaluator:
         return {output.name: np.asarray(value) for output, value in zip(self.model.graph.output, values, strict=True)}
 
     def run_on_zeros(self, batch: int) -> dict[str, NDArray[Any]]:
-        """:meth:`run` on :func:`zero_inputs`."""
+        """Return the results of :meth:`run` on :func:`zero_inputs`."""
         return self.run(zero_inputs(self.model, batch))

@@ -80,7 +80,7 @@ def _read(report: Report) -> onnx.ModelProto | None:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[object]:
-    """Everything of a model that is read as text here."""
+    """Yield everything of a model that is read as text here."""
     yield from (model.producer_name, model.producer_version)
     yield from (entry.domain for entry in model.opset_import)
     for node in model.graph.node:
@@ -148,7 +148,7 @@ def _check_tensors(model: onnx.ModelProto, report: Report) -> None:
 
 
 def _run(model: onnx.ModelProto, report: Report) -> Mapping[str, NDArray[Any]]:
-    """The outputs for zeros and one agent; empty when the model cannot run. Two agents are tried, too."""
+    """Return the outputs for zeros and one agent; empty when the model cannot run. Two agents are tried, too."""
     if report.unsupported_operators:
         return {}  # foreign operators cannot be run, and a loop of a hostile file would not end
     known_to_be_broken = not report.loads

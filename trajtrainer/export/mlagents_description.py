@@ -1,4 +1,4 @@
-"""What a checkpoint of ML-Agents tells about its networks and about what its agents see and do."""
+"""A description of networks, observations and actions out of a checkpoint of ML-Agents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAYERS = f"{_BODY}_body_endoder."
 
 @dataclass(frozen=True, slots=True)
 class SensorTrace:
-    """What the weights tell about one sensor.
+    """Traces of one sensor in the weights.
 
     Attributes:
         index: in the order of the sensors.
@@ -42,7 +42,7 @@ class SensorTrace:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a checkpoint tells.
+    """The content of a checkpoint as far as it tells.
 
     Attributes:
         trainer_type: ``ppo``, ``sac`` or ``poca``.

@@ -1,4 +1,4 @@
-"""Which of our entries is where in ML-Agents' checkpoint."""
+"""Places of our entries in ML-Agents' checkpoint."""
 
 from __future__ import annotations
 

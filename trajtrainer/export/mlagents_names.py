@@ -1,4 +1,4 @@
-"""How ML-Agents keeps a whole network: what stands there beside the names that ``nn.mlagents`` gives.
+"""The form in which ML-Agents keeps a whole network: what stands there beside the names that ``nn.mlagents`` gives.
 
 Reading a checkpoint starts from the entries that our networks have and looks for their names in it.
 """

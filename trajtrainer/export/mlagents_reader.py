@@ -37,14 +37,17 @@ class Reader:
         self.differences: dict[str, list[str]] = {}
 
     def note(self, what: str, name: str) -> None:
+        """Note a difference, once per name."""
         names = self.differences.setdefault(what, [])
         if name not in names:
             names.append(name)
 
     def describe(self) -> str:
+        """Return the differences in words."""
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in self.differences.items())
 
     def value(self, entry: Entry, like: Tensor) -> Tensor | None:
+        """Return an entry as a tensor like ``like``; None where it is missing or does not fit."""
         parts = [
             self._tensor(entry.network, name, shape, like)
             for name, shape in zip(entry.key.names, entry.key.shapes(like), strict=True)
@@ -80,6 +83,7 @@ class Reader:
         modules: Mapping[str, Mapping[str, Tensor]],
         like: dict[str, Any],
     ) -> dict[str, Any]:
+        """Return the state of one of our Adams."""
         optimizer, entries = layout.optimizers[ours], layout.optimized(ours)
         if optimizer.key not in self._checkpoint:
             self.note(_MISSING, optimizer.key)
@@ -102,6 +106,7 @@ class Reader:
             return like
 
     def entropy_adam(self, like: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of the Adam of SAC's entropy coefficients."""
         state = self._checkpoint.get(ENTROPY_OPTIMIZER)
         count = len(like["param_groups"][0]["params"])
         try:
@@ -117,6 +122,7 @@ class Reader:
             return like
 
     def step(self) -> int:
+        """Return the step of the checkpoint."""
         try:
             return int(self._checkpoint[STEP][STEP_ENTRY])
         except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):

@@ -57,7 +57,7 @@ def export_policy(
 
 
 def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
-    """The model of a policy, not yet checked.
+    """Return the model of a policy, not yet checked.
 
     Raises:
         ExportError: there is no such opset here, no action to take, or a module without an ONNX form.

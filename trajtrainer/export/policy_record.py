@@ -1,4 +1,4 @@
-"""What a checkpoint of ours says about its policy beside the weights, so that an export needs nothing else."""
+"""The record of a policy in a checkpoint of ours, beside the weights, so that an export needs nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PolicyRecord:
     tanh_squash: bool | None = None
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data that :meth:`from_plain` takes."""
+        """Return plain data that :meth:`from_plain` takes."""
         settings = trainer_mapping(TrainerSettings(network_settings=self.network))
         action = self.spec.action_spec
         return {
@@ -57,7 +57,7 @@ class PolicyRecord:
 
     @classmethod
     def from_plain(cls, plain: object, source: str) -> PolicyRecord:
-        """The record that :meth:`to_plain` wrote.
+        """Return the record that :meth:`to_plain` wrote.
 
         Args:
             plain: out of a file.

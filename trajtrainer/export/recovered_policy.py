@@ -40,7 +40,7 @@ class RecoveredPolicy:
 def recover_policy(
     checkpoint: Mapping[str, Any], *, source: str, models: Iterable[Path] = (), sensors: Sequence[ObservationSpec] = ()
 ) -> RecoveredPolicy:
-    """The policy of a checkpoint.
+    """Return the policy of a checkpoint.
 
     Args:
         checkpoint: what ``read_checkpoint`` gave.
@@ -103,8 +103,11 @@ def _choose(
     source: str,
     model: Path | None = None,
 ) -> RecoveredPolicy | None:
-    """The policy that sees these shapes. Which of them are goals is decided by the weights, or else by what the model
-    does, which is then of the same step. None if there is no such policy, or no way to tell."""
+    """Return the policy that sees these shapes.
+
+    Which of them are goals is decided by the weights, or else by what the model does, which is then of the same step.
+    None if there is no such policy, or no way to tell.
+    """
     fitting = []
     for spec in possible_specs(found, shapes):
         try:

@@ -1,4 +1,4 @@
-"""What an inspection of an ``.onnx`` file found, as plain data."""
+"""The findings of an inspection of an ``.onnx`` file, as plain data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TensorInfo:
 
 
 class Support(enum.Enum):
-    """Whether a Unity package loads a model."""
+    """The degree to which a Unity package loads a model."""
 
     YES = "yes"
     MAYBE = "not certain"
@@ -37,7 +37,7 @@ class Support(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PackageSupport:
-    """What one generation of the Unity package does with a model.
+    """The support of a model by one generation of the Unity package.
 
     Attributes:
         package: the ML-Agents versions and the inference library below them.

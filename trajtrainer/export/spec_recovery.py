@@ -1,4 +1,4 @@
-"""What agents see and do, found out for checkpoints that do not say so: those of ML-Agents.
+"""Recovery of observations and actions for checkpoints that do not tell them: those of ML-Agents.
 
 A checkpoint tells the actions and the network, but not where one vector ends and the next begins, nor how large
 pictures and lists are. The ``.onnx`` that was exported from the same run has the shapes; if there is none, the weights
@@ -42,13 +42,15 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 def sensor(index: int, shape: tuple[int, ...], *, goal: bool = False) -> ObservationSpec:
-    """A sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
+    """Return a sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
     kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
     return ObservationSpec(shape, _PROPERTIES[len(shape)], kind, contract.observation_name(index))
 
 
 def parse_sensors(texts: Sequence[str]) -> list[ObservationSpec]:
-    """Sensors as a user writes them: ``8``, ``20x6``, ``3x84x84``, each with ``:goal`` behind it if it is a goal.
+    """Return sensors as a user writes them.
+
+    ``8``, ``20x6``, ``3x84x84``, each with ``:goal`` behind it if it is a goal.
 
     Raises:
         SettingsError: one of them is written otherwise.
@@ -67,7 +69,7 @@ def parse_sensors(texts: Sequence[str]) -> list[ObservationSpec]:
 
 
 def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | None:
-    """The shapes of the observations that an exported model takes.
+    """Return the shapes of the observations that an exported model takes.
 
     Args:
         path: of the ``.onnx``.
@@ -95,12 +97,12 @@ def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | N
 
 
 def _sizes(value: onnx.ValueInfoProto) -> tuple[int, ...]:
-    """The shape of an input without the batch; 0 where the file leaves it open."""
+    """Return the shape of an input without the batch; 0 where the file leaves it open."""
     return tuple(int(dim.dim_value) for dim in value.type.tensor_type.shape.dim[1:])
 
 
 def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
-    """The only shapes that the weights leave possible, vectors without a normaliser taken for one vector.
+    """Return the only shapes that the weights leave possible, vectors without a normaliser taken for one vector.
 
     Raises:
         CheckpointError: names what the weights do not tell.
@@ -127,7 +129,7 @@ def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
 
 
 def possible_specs(found: Description, shapes: Shapes) -> Iterator[BehaviorSpec]:
-    """Every way to read ``shapes``: which sensors are goals is told only by the size of the goal."""
+    """Yield every way to read ``shapes``: which sensors are goals is told only by the size of the goal."""
     if not found.goal_size:
         choices: Iterator[tuple[int, ...]] = iter([()])
     else:
@@ -140,7 +142,7 @@ def possible_specs(found: Description, shapes: Shapes) -> Iterator[BehaviorSpec]
 
 
 def _encoded(spec: ObservationSpec, found: Description) -> int:
-    """Numbers that a goal adds to the goal's encoding; more than any for one that cannot."""
+    """Return numbers that a goal adds to the goal's encoding; more than any for one that cannot."""
     kind = observation_kind(spec)
     if kind is ObservationKind.VARIABLE_LENGTH:
         return found.goal_size + 1

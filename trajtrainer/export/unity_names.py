@@ -1,4 +1,4 @@
-"""The part of an inspection that concerns names: are the inputs and outputs those that Unity looks for?"""
+"""The part of an inspection that concerns names: whether the inputs and outputs are those that Unity looks for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACT
 
 
 def input_meaning(name: str, shape: Shape) -> str:
-    """What Unity puts into an input, in words; empty for a name it does not know."""
+    """Return what Unity puts into an input, in words; empty for a name it does not know."""
     observation = _OBSERVATION.fullmatch(name)
     if observation is None:
         picture = _LEGACY_VISUAL.fullmatch(name)
@@ -62,7 +62,7 @@ def input_meaning(name: str, shape: Shape) -> str:
 
 
 def output_meaning(name: str, shape: Shape) -> str:
-    """What Unity reads from an output, in words; empty for a name it does not know."""
+    """Return what Unity reads from an output, in words; empty for a name it does not know."""
     del shape
     return _OUTPUT_MEANINGS.get(name, "")
 
@@ -120,7 +120,10 @@ def _constant(name: str, values: Values, report: Report) -> int | None:
 
 
 def _constants(name: str, values: Values, report: Report) -> tuple[int, ...]:
-    """A constant output as whole numbers. Unity casts these to tensors of float, so another type makes it throw."""
+    """Return a constant output as whole numbers.
+
+    Unity casts these to tensors of float, so another type makes it throw.
+    """
     if name not in values:
         return ()
     value = values[name]
@@ -220,7 +223,7 @@ def _check_memory_out(names: set[str], values: Values, report: Report) -> None:
 
 
 def _check_squashing(model: onnx.ModelProto, names: set[str], report: Report) -> None:
-    """SAC policies that ML-Agents exports squash the sampled action, but not the deterministic one."""
+    """Warn of SAC policies of ML-Agents, which squash the sampled action, but not the deterministic one."""
     producers = {name: node.op_type for node in model.graph.node for name in node.output}
     if (
         contract.DETERMINISTIC_CONTINUOUS in names

@@ -28,7 +28,7 @@ _ENCODER = "body.encoder."  # of such actors there is nothing in it but normalis
 
 def is_mlp(actor: Actor) -> bool:
     """Return whether an actor is an MLP on vectors, perhaps with a memory, that has something to decide."""
-    return actor.body.is_plain and (actor.head.mu is not None or actor.head.discrete is not None)
+    return actor.body.is_mlp and (actor.head.mu is not None or actor.head.discrete is not None)
 
 
 class Acting:
@@ -59,7 +59,7 @@ class Acting:
     def _normalizers_changed(self) -> None:
         if self._normalizers:
             self._mean: FloatArray = np.concatenate([one.mean.numpy() for one in self._normalizers])
-            self._scale: FloatArray = np.concatenate([one.deviation().numpy() for one in self._normalizers])
+            self._scale: FloatArray = np.concatenate([one.standard_deviation().numpy() for one in self._normalizers])
 
     def __call__(
         self,

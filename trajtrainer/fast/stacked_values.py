@@ -32,7 +32,7 @@ def can_stack(networks: ValueNetworks) -> bool:
     Their encodings of an observation are the same then, as their normalisers are.
     """
     body = networks.critic.body
-    return body.is_plain and body.memory is None
+    return body.is_mlp and body.memory is None
 
 
 def value_evaluation(networks: ValueNetworks, encode: nn.Module, stacked: bool | None = None) -> Evaluation:

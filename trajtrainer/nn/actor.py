@@ -58,7 +58,7 @@ class Actor(nn.Module):
     def distribution(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor]:
-        """What to do in B steps that are S sequences.
+        """Return what to do in B steps that are S sequences.
 
         Args:
             obs: per sensor [B, *O], f32 or (pictures) u8.

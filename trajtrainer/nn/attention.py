@@ -1,4 +1,4 @@
-"""Attention over variable-length observations (reference 4.8)."""
+"""Attention over variable-length observations (docs/mlagents-behavior.md#attention)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEAN_EPSILON = 1e-7
 
 
 def padding_mask(entities: Tensor) -> Tensor:
-    """Which entities [B, n, size] are padding: f32 [B, n], 1 = padding."""
+    """Return which entities [B, n, size] are padding: f32 [B, n], 1 = padding."""
     return (entities.square().sum(2) < _PADDING_BELOW).to(entities.dtype)
 
 
@@ -40,6 +40,7 @@ class Embedding(nn.Module):
         self.linear = embedding_linear(size, embedding)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the embedding [..., embedding]."""
         return F.silu(self.linear(x))
 
     def to_onnx(self, graph: Graph, x: str) -> str:
@@ -62,6 +63,7 @@ class EntityEmbedding(nn.Module):
         self.linear = embedding_linear(self_size + entity_size, embedding)
 
     def forward(self, entities: Tensor, own: Tensor | None) -> Tensor:
+        """Return the embeddings [B, n, embedding]."""
         if own is None:
             return F.silu(self.linear(entities))
         weight = self.linear.weight
@@ -90,13 +92,14 @@ class ResidualSelfAttention(nn.Module):
         self.out = embedding_linear(embedding, embedding)
 
     def _split(self, x: Tensor) -> Tensor:
-        """[B, n, e] -> [B, heads, n, e / heads]"""
+        """Split [B, n, e] into [B, heads, n, e / heads]."""
         return x.reshape(x.shape[0], x.shape[1], self.heads, self.embedding // self.heads).transpose(1, 2)
 
     def forward(self, entities: Tensor, padding: Tensor) -> Tensor:
+        """Return the mean over the present entities [B, e]."""
         normalized = F.layer_norm(entities, (self.embedding,))
         query, key, value = (self._split(layer(normalized)) for layer in (self.query, self.key, self.value))
-        # The peer divides by the root of the embedding's size, not of one head's.
+        # ML-Agents divides by the root of the embedding's size, not of one head's.
         heads = F.scaled_dot_product_attention(
             query, key, value, attn_mask=padding[:, None, None, :] * _MASKED_SCORE, scale=self.embedding**-0.5
         )

@@ -1,4 +1,7 @@
-"""From observations to an encoding: one encoder per sensor, attention, layers, memory (reference 4.8)."""
+"""From observations to an encoding: one encoder per sensor, attention, layers, memory.
+
+See docs/mlagents-behavior.md#body-and-heads.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ class ObservationEncoder(nn.Module):
                 )
 
     def forward(self, obs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The encoding [B, size], and what each sensor of fixed size became, in the order of ``fixed``."""
+        """Return the encoding [B, size], and what each sensor of fixed size became, in the order of ``fixed``."""
         parts = [self.sensors[i](obs[i]) for i in self.fixed]
         if self.attention is None:
             return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)), parts
@@ -89,7 +92,7 @@ class ObservationEncoder(nn.Module):
         return torch.cat([*encoding, attended], 1), parts
 
     def goal(self, parts: Sequence[Tensor]) -> Tensor:
-        """The goal's encoding [B, goal_size] out of what :meth:`forward` returned beside the encoding."""
+        """Return the goal's encoding [B, goal_size] out of what :meth:`forward` returned beside the encoding."""
         return torch.cat([parts[self.fixed.index(i)] for i in self.goals], 1)
 
     @property
@@ -117,7 +120,7 @@ class ObservationEncoder(nn.Module):
         return graph.concat([parts[self.fixed.index(i)] for i in self.goals], axis=1)
 
     def normalizers(self) -> dict[int, Normalizer]:
-        """Sensor number -> its normaliser."""
+        """Return sensor number -> its normaliser."""
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
 
 
@@ -167,7 +170,7 @@ class NetworkBody(nn.Module):
         self.encoding_size = hidden if self.memory is None else self.memory.hidden_size
 
     @property
-    def is_plain(self) -> bool:
+    def is_mlp(self) -> bool:
         """Whether it is layers on vectors, perhaps with a memory behind them, and nothing else."""
         sensors_are_plain = all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.encoder.sensors)
         return isinstance(self.layers, Mlp) and sensors_are_plain
@@ -199,8 +202,10 @@ class NetworkBody(nn.Module):
         memory: Tensor | None = None,
         sequence_length: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`forward`, from what ``encoder`` made of the observations: with several actions for the same
-        observations these are encoded once."""
+        """Do as :meth:`forward`, from what ``encoder`` made of the observations.
+
+        With several actions for the same observations these are encoded once.
+        """
         x = self._layered(encoded, actions)
         if self.memory is None:
             return x, memory if memory is not None else x.new_empty((x.shape[0], 0))
@@ -212,7 +217,7 @@ class NetworkBody(nn.Module):
         return self.memory.unroll(self.features(obs), offset, memory, sequence_length)
 
     def features(self, obs: Sequence[Tensor]) -> Tensor:
-        """What the layers make of each step [B, hidden_units], ahead of the memory."""
+        """Return what the layers make of each step [B, hidden_units], ahead of the memory."""
         return self._layered(self.encoder(obs), None)
 
     def _layered(self, encoded: tuple[Tensor, list[Tensor]], actions: Tensor | None) -> Tensor:

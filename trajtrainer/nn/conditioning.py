@@ -97,7 +97,7 @@ class HyperLayer(nn.Module):
         self.weights = uniform_linear(hidden, size * hidden, math.sqrt(1.0 / (hidden * size)))
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
-        """[B, in] under goals [B, goal_size] to [B, out]."""
+        """Map [B, in] under goals [B, goal_size] to [B, out]."""
         # Not for goals that are learned (pictures), which unique() would cut off from their gradient, and not on
         # other devices, which would have to wait for the number of goals.
         if goal.device.type == "cpu" and not goal.requires_grad and len(goal) > 1:
@@ -108,7 +108,7 @@ class HyperLayer(nn.Module):
         return torch.matmul(x.unsqueeze(1), self._matrices(goal)).squeeze(1) + self.bias
 
     def _matrices(self, goal: Tensor) -> Tensor:
-        """[B, goal_size] -> [B, in, out]"""
+        """Map goals [B, goal_size] to weights [B, in, out]."""
         features = F.layer_norm(self.layers(goal), (self.hidden,))
         return self.weights(features).reshape(-1, self.size, self.hidden)  # type: ignore[no-any-return]
 
@@ -137,6 +137,7 @@ class HyperBody(nn.Module):
         self.hyper = HyperLayer(hidden if len(self.plain) else size, goal_size, hidden)
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
+        """Return the features [B, out] of ``x`` [B, in] under goals [B, goal_size]."""
         return F.silu(self.hyper(swish_layers(x, map(weights, linears(self.plain))), goal))
 
     @property

@@ -43,6 +43,7 @@ class Critic(nn.Module):
 
     @property
     def signals(self) -> tuple[str, ...]:
+        """The names of the reward signals, in the order of the values."""
         return self.heads.signals
 
     @property
@@ -57,7 +58,10 @@ class Critic(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Values [V, B] (or [V, B, outputs]) of B steps in S sequences, and the memories after each sequence [S, H]."""
+        """Return values [V, B] (or [V, B, outputs]) of B steps in S sequences.
+
+        And the memories after each sequence [S, H].
+        """
         return self.of_encoded(self.body.encoder(obs), memory, sequence_length, actions)
 
     def of_encoded(
@@ -67,7 +71,7 @@ class Critic(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`forward`, from what ``body.encoder`` made of the observations."""
+        """Do as :meth:`forward`, from what ``body.encoder`` made of the observations."""
         encoding, memory_out = self.body.of_encoded(encoded, actions, memory, sequence_length)
         return self.heads(encoding), memory_out
 
@@ -93,6 +97,7 @@ class SharedCritic(nn.Module):
 
     @property
     def signals(self) -> tuple[str, ...]:
+        """The names of the reward signals, in the order of the values."""
         return self.heads.signals
 
     @property
@@ -103,16 +108,16 @@ class SharedCritic(nn.Module):
     def forward(
         self, obs: Sequence[Tensor], memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`Critic.forward`. The peer carries a memory of the critic's own beside the actor's, even here."""
+        """See :meth:`Critic.forward`. ML-Agents carries a memory of the critic's own beside the actor's, even here."""
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return self.heads(encoding), memory_out
 
     def actor_and_values(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor, Tensor]:
-        """Distribution, values [V, B] and memories [S, H] from one pass through the body.
+        """Return the distribution, values [V, B] and memories [S, H] from one pass through the body.
 
-        With a memory the values are then those of the *actor's* memory. The peer evaluates them with the critic's:
+        With a memory the values are then those of the *actor's* memory. ML-Agents evaluates them with the critic's:
         call :meth:`forward` for the same numbers.
         """
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
@@ -125,7 +130,7 @@ AnyCritic = Critic | SharedCritic
 def unroll_values(
     critic: AnyCritic, obs: Sequence[Tensor], offset: Tensor, memory: Tensor | None, sequence_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Values of whole trajectories by a critic with a memory.
+    """Return values of whole trajectories by a critic with a memory.
 
     Args:
         critic: which has a memory.

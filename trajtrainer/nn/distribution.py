@@ -1,4 +1,4 @@
-"""Distributions over actions, with the peer's formulas (reference 4.2, 4.3).
+"""Distributions over actions, with ML-Agents' formulas (docs/mlagents-behavior.md#actions).
 
 Written out instead of using ``torch.distributions``: acting costs a few small tensor operations, not objects per call.
 """
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-EPSILON = 1e-7  # the peer adds it inside every logarithm and to variances
+EPSILON = 1e-7  # ML-Agents adds it inside every logarithm and to variances
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 ENV_CLIP = 3.0  # raw continuous actions are clipped to it and divided by it
 _BELOW_ONE = 1.0 - 2.0**-24
@@ -26,9 +26,9 @@ class Actions(NamedTuple):
 
 
 class GaussianScale:
-    """The deviation of Gaussians and what follows from it alone, each computed when first asked for.
+    """The standard deviation of Gaussians and what follows from it alone, each computed when first asked for.
 
-    A policy whose deviation does not depend on the state keeps one for all its steps.
+    A policy whose standard deviation does not depend on the state keeps one for all its steps.
 
     Attributes:
         log_sigma: [1, C], or [B, C] if it depends on the state.
@@ -45,13 +45,13 @@ class GaussianScale:
 
     @property
     def sigma(self) -> Tensor:
-        """[1 or B, C]"""
+        """The size is [1 or B, C]."""
         if self._sigma is None:
             self._sigma = self.log_sigma.exp()
         return self._sigma
 
     def entropy(self) -> Tensor:
-        """Mean over the dimensions of ``ln(2 pi e sigma^2 + 1e-7) / 2``: [1 or B]."""
+        """Return the mean over the dimensions of ``ln(2 pi e sigma^2 + 1e-7) / 2``: [1 or B]."""
         if self._entropy is None:
             self._entropy = 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
         return self._entropy
@@ -65,18 +65,18 @@ class GaussianScale:
 
     @property
     def double_variance(self) -> Tensor:
-        """[1 or B, C]"""
+        """The size is [1 or B, C]."""
         if self._double_variance is None:
             self._double_variance = 2.0 * self.sigma.square() + EPSILON
         return self._double_variance
 
-    def log_prob(self, deviation: Tensor) -> Tensor:
-        """Of values that lie ``deviation`` [B, C] off the mean: [B, C]."""
-        return torch.addcdiv(self.log_normalizer, deviation.square(), self.double_variance, value=-1.0)
+    def log_prob(self, difference: Tensor) -> Tensor:
+        """Return the log-probability of values that lie ``difference`` [B, C] off the mean: [B, C]."""
+        return torch.addcdiv(self.log_normalizer, difference.square(), self.double_variance, value=-1.0)
 
 
 class ActionDistribution:
-    """What a policy may do in B states: a Gaussian per continuous action, a categorical per branch.
+    """Distributions over actions in B states: a Gaussian per continuous action, a categorical per branch.
 
     Attributes:
         mu: [B, C]; C may be 0.
@@ -120,12 +120,12 @@ class ActionDistribution:
 
     @property
     def log_sigma(self) -> Tensor:
-        """[1 or B, C]"""
+        """The size is [1 or B, C]."""
         return self.scale.log_sigma
 
     @property
     def sigma(self) -> Tensor:
-        """[1 or B, C]"""
+        """The size is [1 or B, C]."""
         return self.scale.sigma
 
     @property
@@ -161,7 +161,10 @@ class ActionDistribution:
         return Actions(continuous, self._sample_discrete(generator))
 
     def _sample_discrete(self, generator: torch.Generator | None) -> Tensor:
-        """argmax(p / e) with e ~ Exp(1) picks i with probability p_i; a forbidden action, p = 0, never wins."""
+        """Return argmax(p / e) with e ~ Exp(1), which picks i with probability p_i.
+
+        A forbidden action, p = 0, never wins.
+        """
         if not self.branches:
             return self._no_discrete()
         probs = self.probs.detach()
@@ -171,13 +174,13 @@ class ActionDistribution:
         return self.branch_starts.expand(self.mu.shape[0], 0)
 
     def _best(self, values: Tensor) -> Tensor:
-        """Number of the largest value in each branch [B, K]."""
+        """Return the number of the largest value in each branch [B, K]."""
         if len(self.branches) == 1:
             return values.argmax(1, keepdim=True)
         return torch.stack([part.argmax(1) for part in values.split_with_sizes(self.branches, 1)], 1)
 
     def continuous_from_noise(self, normal: Tensor) -> Tensor:
-        """The continuous actions that standard normal noise [B, C] leads to; differentiable in mu and sigma."""
+        """Return the continuous actions that standard normal noise [B, C] leads to; differentiable in mu and sigma."""
         raw = torch.addcmul(self.mu, self.sigma, normal)
         if not self.tanh_squash:
             return raw
@@ -186,12 +189,15 @@ class ActionDistribution:
         return squashed
 
     def deterministic(self) -> Actions:
-        """The mean (squashed for SAC; the peer forgets to: reference 11, quirk 7) and the likeliest of each branch."""
+        """Return the mean (squashed for SAC; ML-Agents forgets to.
+
+        Docs/mlagents-behavior.md#actions) and the likeliest of each branch.
+        """
         continuous = self.mu.tanh() if self.tanh_squash else self.mu
         return Actions(continuous, self._best(self.probs) if self.branches else self._no_discrete())
 
     def log_prob(self, continuous: Tensor, discrete: Tensor) -> Tensor:
-        """Log-probability of given actions, one per continuous action and per branch [B, C + K].
+        """Return the log-probability of given actions, one per continuous action and per branch [B, C + K].
 
         Args:
             continuous: raw [B, C].
@@ -204,7 +210,7 @@ class ActionDistribution:
         return torch.cat((self.continuous_log_prob(continuous), self.discrete_log_prob(discrete)), 1)
 
     def continuous_log_prob(self, continuous: Tensor) -> Tensor:
-        """[B, C]. Of the very tensor that was drawn here last it is exact even where tanh saturates."""
+        """Return [B, C]. Of the very tensor that was drawn here last it is exact even where tanh saturates."""
         if not self.tanh_squash:
             return self.scale.log_prob(continuous - self.mu)
         if self._squashed is not None and self._squashed[0] is continuous:
@@ -214,26 +220,26 @@ class ActionDistribution:
         return self.scale.log_prob(raw - self.mu) - _log_det_tanh(raw)
 
     def discrete_log_prob(self, discrete: Tensor) -> Tensor:
-        """[B, K]"""
+        """Return numbers [B, K]."""
         index = discrete.to(torch.int64)
         return self.all_log_probs.gather(1, index if len(self.branches) == 1 else index + self.branch_starts)
 
     def entropy(self) -> Tensor:
-        """Of each state [B]: the mean over the continuous actions plus the sum over the branches."""
+        """Return the entropy in each state [B]: the mean over the continuous actions plus the sum over the branches."""
         if not self.branches:
             return self.continuous_entropy().expand(self.mu.shape[0])
         discrete = -(self.probs * self.all_log_probs).sum(1)
         return discrete + self.continuous_entropy() if self.mu.shape[1] else discrete
 
     def continuous_entropy(self) -> Tensor:
-        """Mean over the continuous actions [1 or B]."""
+        """Return the mean over the continuous actions [1 or B]."""
         return self.scale.entropy()
 
     def to_env(self, continuous_raw: Tensor) -> Tensor:
-        """What the environment receives [B, C], within [-1, 1]."""
+        """Return what the environment receives [B, C], within [-1, 1]."""
         return continuous_raw if self.tanh_squash else continuous_raw.clamp(-ENV_CLIP, ENV_CLIP) / ENV_CLIP
 
 
 def _log_det_tanh(raw: Tensor) -> Tensor:
-    """ln |d tanh(x) / dx| without losing the tails."""
+    """Return ln |d tanh(x) / dx| without losing the tails."""
     return 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))

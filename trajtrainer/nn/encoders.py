@@ -1,4 +1,4 @@
-"""Encoders of pictures (reference 4.8): [B, C, H, W] to [B, hidden_units]."""
+"""Encoders of pictures (docs/mlagents-behavior.md#pictures): [B, C, H, W] to [B, hidden_units]."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _DENSE = {"dense": "dense.0"}  # ML-Agents' name of the layer, whose activation 
 
 
 def to_float(picture: Tensor) -> Tensor:
-    """Pictures that came as PNG are u8 until here; 0 ... 255 becomes 0 ... 1."""
+    """Return pictures as f32 in 0 ... 1; those that came as PNG are u8 until here."""
     return picture.to(torch.float32).div_(255.0) if picture.dtype == torch.uint8 else picture
 
 
 def convolved_side(side: int, kernel: int, stride: int) -> int:
+    """Return the side of what a convolution without padding gives."""
     return (side - kernel) // stride + 1
 
 
@@ -51,6 +52,7 @@ class ConvolutionEncoder(nn.Module):
         self.dense = kaiming_linear(channels * height * width, size, _DENSE_GAIN)
 
     def forward(self, picture: Tensor) -> Tensor:
+        """Return the encoding [B, hidden_units] of pictures [B, C, H, W]."""
         x = to_float(picture)
         for convolution in self.convolutions:
             x = F.leaky_relu(convolution(x))
@@ -69,19 +71,22 @@ class ConvolutionEncoder(nn.Module):
 
 
 def simple(shape: Sequence[int], size: int) -> nn.Module:
+    """Return the encoder of ``vis_encode_type: simple``."""
     return ConvolutionEncoder(shape, size, ((16, 8, 4), (32, 4, 2)))
 
 
 def nature_cnn(shape: Sequence[int], size: int) -> nn.Module:
+    """Return the encoder of ``vis_encode_type: nature_cnn``."""
     return ConvolutionEncoder(shape, size, ((32, 8, 4), (64, 4, 2), (64, 3, 1)))
 
 
 def match3(shape: Sequence[int], size: int) -> nn.Module:
+    """Return the encoder of ``vis_encode_type: match3``."""
     return ConvolutionEncoder(shape, size, ((35, 3, 1), (144, 3, 1)))
 
 
 class ResidualBlock(nn.Module):
-    """x + convolution(Swish(convolution(Swish(x))))"""
+    """The sum x + convolution(Swish(convolution(Swish(x))))."""
 
     mlagents_names: ClassVar[Names] = {"first": "layers.1", "second": "layers.3"}
 
@@ -91,6 +96,7 @@ class ResidualBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the block of maps [B, C, H, W]."""
         return x + self.second(F.silu(self.first(F.silu(x))))  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, x: str) -> str:
@@ -108,6 +114,7 @@ class ResnetStage(nn.Module):
         self.blocks = nn.ModuleList((ResidualBlock(out), ResidualBlock(out)))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return maps of half the sides."""
         x = F.max_pool2d(self.convolution(x), 3, 2)
         for block in self.blocks:
             x = block(x)
@@ -137,6 +144,7 @@ class ResnetEncoder(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def forward(self, picture: Tensor) -> Tensor:
+        """Return the encoding [B, hidden_units] of pictures [B, C, H, W]."""
         x = to_float(picture)
         for stage in self.stages:
             x = stage(x)
@@ -171,6 +179,7 @@ class FullyConnectedEncoder(nn.Module):
         self.dense = kaiming_linear(channels * height * width, size, _DENSE_GAIN)
 
     def forward(self, picture: Tensor) -> Tensor:
+        """Return the encoding [B, hidden_units] of pictures [B, C, H, W]."""
         return F.leaky_relu(self.dense(to_float(picture).flatten(1)))
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
@@ -199,6 +208,7 @@ class PluginEncoder(nn.Module):
                 raise ValueError(f"it made numbers of shape {found} of a picture, expected {(1, size)}")
 
     def forward(self, picture: Tensor) -> Tensor:
+        """Return the numbers that the package's encoder makes of pictures."""
         return self.plugin(to_float(picture))  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, picture: str) -> str:

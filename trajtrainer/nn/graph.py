@@ -180,14 +180,14 @@ class Graph:
     # -- operators that differ between opsets
 
     def slice(self, x: str, axis: int, start: int, end: int | None = None) -> str:
-        """``x[..., start:end, ...]``; to the end without ``end``."""
+        """Add ``x[..., start:end, ...]``; to the end without ``end``."""
         stop = _END if end is None else end
         if self.opset < _SLICE_BY_INPUTS:
             return self.node("Slice", x, axes=[axis], starts=[start], ends=[stop])
         return self.node("Slice", x, self.constant([start]), self.constant([stop]), self.constant([axis]))
 
     def clip(self, x: str, low: float, high: float) -> str:
-        """Limit to a range."""
+        """Add a limit to a range."""
         if self.opset < _CLIP_BY_INPUTS:
             return self.node("Clip", x, min=low, max=high)
         return self.node("Clip", x, self.constant(low), self.constant(high))

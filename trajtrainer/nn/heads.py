@@ -1,4 +1,4 @@
-"""Heads of actors and critics (reference 4.2, 4.8)."""
+"""Heads of actors and critics (docs/mlagents-behavior.md#body-and-heads)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ActionHead(nn.Module):
         self.register_buffer("branch_starts", sizes.cumsum(0) - sizes, persistent=False)
 
     def forward(self, encoding: Tensor, mask: Tensor, scale: GaussianScale | None = None) -> ActionDistribution:
-        """The distribution for encodings [B, E] under masks, bool [B, D], True = forbidden.
+        """Return the distribution for encodings [B, E] under masks, bool [B, D], True = forbidden.
 
         Args:
             encoding: [B, E].
@@ -78,22 +78,25 @@ class ActionHead(nn.Module):
         )
 
     def distribution(self, mu: Tensor, scale: GaussianScale, masked_logits: Tensor) -> ActionDistribution:
-        """Of what the layers give: mu [B, C] and logits [B, D], which are masked already."""
+        """Return the distribution for outputs of the layers: mu [B, C] and logits [B, D], which are masked already."""
         return ActionDistribution(mu, scale, masked_logits, self.branches, self.branch_starts, self.tanh_squash)
 
     def constant_scale(self) -> GaussianScale | None:
-        """The Gaussians' scale where it does not depend on the state, else None. Void when the weights change."""
+        """Return the Gaussians' scale where it does not depend on the state, else None.
+
+        Void when the weights change.
+        """
         return None if self.log_sigma is None else GaussianScale(self.log_sigma)
 
     def _log_sigma(self, encoding: Tensor) -> Tensor:
-        """[1, C], or [B, C] where it depends on the state."""
+        """Return [1, C], or [B, C] where it depends on the state."""
         if self.log_sigma is not None:
             return self.log_sigma
         assert self.log_sigma_layer is not None
         return self.log_sigma_layer(encoding).clamp(*LOG_SIGMA_RANGE)  # type: ignore[no-any-return]
 
     def masked_logits(self, encoding: Tensor, mask: Tensor) -> Tensor:
-        """[B, D], -1e8 where forbidden."""
+        """Return [B, D], -1e8 where forbidden."""
         if self.discrete is None:
             return encoding[:, :0]
         return masked(self.discrete(encoding), mask)
@@ -153,7 +156,7 @@ class ActionHead(nn.Module):
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits [B, D], -1e8 where bool [B, D] forbids an action."""
+    """Return logits [B, D], -1e8 where bool [B, D] forbids an action."""
     return logits.masked_fill(mask, FORBIDDEN_LOGIT)
 
 
@@ -173,7 +176,7 @@ class ValueHeads(nn.Module):
         self.linears = nn.ModuleDict({signal: xavier_linear(encoding_size, outputs) for signal in self.signals})
 
     def forward(self, encoding: Tensor) -> Tensor:
-        """[V, B], or [V, B, outputs] where there are several."""
+        """Return [V, B], or [V, B, outputs] where there are several."""
         values = [head(encoding) for head in self.linears.values()]
         if self.outputs == 1:
             return (values[0] if len(values) == 1 else torch.cat(values, 1)).t()

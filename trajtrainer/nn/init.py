@@ -1,4 +1,4 @@
-"""Layers with the peer's initial weights (reference 4.8).
+"""Layers with ML-Agents' initial weights (docs/mlagents-behavior.md#body-and-heads).
 
 The random numbers come from torch's global generator, as everywhere in torch. :func:`seeded` gives one network its
 own stream and leaves the global generator where it was.
@@ -17,7 +17,10 @@ from torch import Tensor, nn
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Networks built inside start from ``seed``. Not for several threads at once: torch's CPU generator is global."""
+    """Build networks inside from the random numbers of ``seed``.
+
+    Not for several threads at once: torch's CPU generator is global.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
@@ -30,13 +33,15 @@ def derived_seeds(seed: int, behavior: str) -> list[int]:
 
 
 def _empty_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Without torch's own initial weights, which would cost time and random numbers. On torch's default device, so that
-    a whole network can be made on "meta", without memory."""
+    """Return a layer without torch's own initial weights, which would cost time and random numbers.
+
+    On torch's default device, so that a whole network can be made on "meta", without memory.
+    """
     return nn.Linear(in_features, out_features, device="meta").to_empty(device=torch.get_default_device())
 
 
 def kaiming_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:
-    """Weights Normal(0, gain / sqrt(in_features)), biases 0."""
+    """Return a layer with weights Normal(0, gain / sqrt(in_features)), biases 0."""
     layer = _empty_linear(in_features, out_features)
     nn.init.normal_(layer.weight, std=gain / math.sqrt(in_features))
     nn.init.zeros_(layer.bias)
@@ -44,7 +49,7 @@ def kaiming_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn
 
 
 def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Xavier-uniform weights, biases 0."""
+    """Return a layer with Xavier-uniform weights, biases 0."""
     layer = _empty_linear(in_features, out_features)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -52,7 +57,7 @@ def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
 
 
 def embedding_linear(in_features: int, embedding: int) -> nn.Linear:
-    """Attention's layers: weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
+    """Return a layer of attention: weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
     layer = _empty_linear(in_features, embedding)
     nn.init.normal_(layer.weight, std=math.sqrt(0.125 / embedding))
     nn.init.zeros_(layer.bias)
@@ -60,7 +65,7 @@ def embedding_linear(in_features: int, embedding: int) -> nn.Linear:
 
 
 def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Linear:
-    """Weights uniform in ±bound, biases 0."""
+    """Return a layer with weights uniform in ±bound, biases 0."""
     layer = _empty_linear(in_features, out_features)
     nn.init.uniform_(layer.weight, -bound, bound)
     nn.init.zeros_(layer.bias)
@@ -68,7 +73,7 @@ def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Line
 
 
 def init_lstm(lstm: nn.LSTM) -> None:
-    """Xavier-uniform per gate block, biases 0 with +1 for the forget gate (i f g o) in both bias vectors."""
+    """Fill Xavier-uniform per gate block, biases 0 with +1 for the forget gate (i f g o) in both bias vectors."""
     hidden = lstm.hidden_size
     with torch.no_grad():
         for name, parameter in lstm.named_parameters():

@@ -1,4 +1,4 @@
-"""Recurrent memory: one LSTM layer whose state is one vector [h | c] per agent (reference 4.8, 4.10)."""
+"""Recurrent memory: one LSTM layer whose state is one vector [h | c] per agent (docs/mlagents-behavior.md#memory)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONNX_GATES = (0, 3, 1, 2)
 
 
 class Unrolled(NamedTuple):
-    """What a memory made of S whole trajectories, which are B steps and Q sequences of at most L steps.
+    """Outputs of a memory for S whole trajectories, which are B steps and Q sequences of at most L steps.
 
     Attributes:
         out: after each step [B, H / 2].
@@ -131,8 +131,11 @@ class Memory(nn.Module):
 
 
 def _nth_sequences(offset: Tensor, lengths: Tensor, sequence_length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For n = 0, 1, ...: the trajectories that have an n-th sequence, longest first, the rows of these sequences in
-    the order of time (first steps of all, second steps, ...), and how many sequences have each step."""
+    """Yield for n = 0, 1, ... the trajectories that have an n-th sequence, longest first, and what these hold.
+
+    That is the rows of these sequences in the order of time (first steps of all, second steps, ...), and how many
+    sequences have each step.
+    """
     by_length = lengths.argsort(descending=True, stable=True)
     steps = torch.arange(sequence_length).unsqueeze(1)
     start = 0

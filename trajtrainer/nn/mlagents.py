@@ -20,7 +20,7 @@ Names = Mapping[str, str | Mapping[str, int]]
 
 
 class Key(NamedTuple):
-    """Where ML-Agents keeps one entry of a ``state_dict``.
+    """The place where ML-Agents keeps one entry of a ``state_dict``.
 
     Attributes:
         names: several where the entry is several of ML-Agents' side by side.

@@ -1,4 +1,4 @@
-"""Running mean and variance of a vector observation (reference 4.8)."""
+"""Running mean and variance of a vector observation (docs/mlagents-behavior.md#normalizer)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLIP = 5.0
 class Normalizer(nn.Module):
     """``clamp((x - mean) / sqrt(variance / steps), -5, 5)``, started with one imaginary row of mean 0 and variance 1.
 
-    ``variance`` is the running sum of squared differences, as in the peer's checkpoints, not their mean.
+    ``variance`` is the running sum of squared differences, as in ML-Agents' checkpoints, not their mean.
 
     Args:
         size: of the observation.
@@ -40,17 +40,20 @@ class Normalizer(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) / self.deviation()).clamp(-CLIP, CLIP)
+        """Return ``x`` [..., size] normalised and clipped."""
+        return ((x - self.mean) / self.standard_deviation()).clamp(-CLIP, CLIP)
 
-    def deviation(self) -> Tensor:
-        """What differences from the mean are divided by [size]."""
+    def standard_deviation(self) -> Tensor:
+        """Return the standard deviation, by which differences from the mean are divided: [size]."""
         return torch.sqrt(self.variance / self.steps)
 
     def to_onnx(self, graph: Graph, x: str) -> str:
         """Draw it: [batch, size] to [batch, size]."""
         centred = graph.node("Sub", x, graph.parameter(self.mean))
         deviation = graph.parameter(
-            self.variance, lambda name: name.replace("variance", "deviation"), lambda _: to_array(self.deviation())
+            self.variance,
+            lambda name: name.replace("variance", "deviation"),
+            lambda _: to_array(self.standard_deviation()),
         )
         return graph.clip(graph.node("Div", centred, deviation), -CLIP, CLIP)
 
@@ -58,14 +61,14 @@ class Normalizer(nn.Module):
     def update(self, x: Tensor, repeats: int = 1) -> None:
         """Take in rows [m, size]: one trajectory or many, it makes no difference.
 
-        The peer's rule, ``mean' = mean + sum(x - mean) / steps'`` and ``variance' = variance + sum((x - mean') *
+        ML-Agents' rule, ``mean' = mean + sum(x - mean) / steps'`` and ``variance' = variance + sum((x - mean') *
         (x - mean))`` for each trajectory after the other, gives the mean and the sum of squared differences of all rows
         seen, however they are cut into batches (Chan et al. 1979). Computed in float64 relative to the mean before,
         because totals of far-off values would cancel.
 
         Args:
             x: f32.
-            repeats: how often the rows are taken in. With a shared critic the peer does so twice, once for the actor
+            repeats: how often the rows are taken in. With a shared critic ML-Agents does so twice, once for the actor
                 and once for the critic.
         """
         if len(x) == 0:

@@ -12,11 +12,12 @@ from trajtrainer.steps import FloatArray
 
 
 class ExtrinsicReward(RewardSignal):
-    """The agent's reward plus its group's, which every trainer counts (reference 4.6)."""
+    """The agent's reward plus its group's, which every trainer counts (docs/mlagents-behavior.md#reward-signals)."""
 
     def __init__(self, spec: BehaviorSpec, settings: RewardSignalSettings, device: torch.device) -> None:  # noqa: ARG002
         super().__init__("extrinsic", gamma=settings.gamma, strength=settings.strength)
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
+        """See ``RewardSignal``."""
         rewards: FloatArray = packed["reward"] + packed["group_reward"]
         return rewards

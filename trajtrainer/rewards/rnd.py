@@ -22,7 +22,7 @@ from trajtrainer.steps import FloatArray
 
 
 def _encoder_settings(settings: RndSettings) -> NetworkSettings:
-    """The encoders' settings. ``encoding_size``, the older key, is the width."""
+    """Return the encoders' settings. ``encoding_size``, the older key, is the width."""
     network = settings.network_settings
     return network if settings.encoding_size is None else evolve(network, hidden_units=settings.encoding_size)
 
@@ -37,7 +37,7 @@ class RndReward(RewardSignal):
     """The squared distance between a trained encoder's output and a fixed one's.
 
     As in ML-Agents the reward is neither normalised nor clipped, and every forward updates the encoders' observation
-    normalisers, evaluation included (reference 11, quirk 15); padding does not enter them here.
+    normalisers, evaluation included (docs/mlagents-behavior.md#reward-signals); padding does not enter them here.
     """
 
     ignore_done = True
@@ -55,6 +55,7 @@ class RndReward(RewardSignal):
         self._optimizer = Adam(self._parameters, settings.learning_rate)
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
+        """See ``RewardSignal``."""
         obs = tuple(torch.from_numpy(column).to(self._device) for column in packed.obs)
         with torch.no_grad():
             distance = self._distance(obs, obs)
@@ -62,6 +63,7 @@ class RndReward(RewardSignal):
         return reward
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
+        """See ``RewardSignal``."""
         real = minibatch.obs
         if minibatch.loss_mask is not None and self._normalize:
             rows = minibatch.loss_mask.nonzero().squeeze(1)
@@ -74,7 +76,7 @@ class RndReward(RewardSignal):
         return {"Losses/RND Loss": loss.detach()}
 
     def _distance(self, obs: Sequence[Tensor], real: Sequence[Tensor]) -> Tensor:
-        """Squared distances [b] for ``obs``, of which the rows ``real`` enter the normalisers."""
+        """Return the squared distances [b] for ``obs``, of which the rows ``real`` enter the normalisers."""
         with torch.no_grad():
             target = self._encode(self.target, obs, real)
         return (self._encode(self.predictor, obs, real) - target).square().sum(1)
@@ -87,10 +89,13 @@ class RndReward(RewardSignal):
         return encoding
 
     def modules(self) -> dict[str, nn.Module]:
+        """See ``RewardSignal``."""
         return {"RND-pred": self.predictor, "RND-target": self.target}
 
     def optimizer_state(self) -> dict[str, Any] | None:
+        """See ``RewardSignal``."""
         return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """See ``RewardSignal``."""
         load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)

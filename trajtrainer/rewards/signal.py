@@ -37,10 +37,10 @@ class RewardSignal(ABC):
 
     @abstractmethod
     def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """The reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
+        """Return the reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
-        """One gradient step on the rows that the policy was just updated with.
+        """Return one gradient step on the rows that the policy was just updated with.
 
         Returns:
             Statistics tag -> 0-d tensor without gradient.
@@ -48,12 +48,12 @@ class RewardSignal(ABC):
         return {}
 
     def modules(self) -> dict[str, nn.Module]:
-        """Networks by the names of a checkpoint's ``Module:<name>`` (reference 1.11)."""
+        """Return networks by the names of a checkpoint's ``Module:<name>`` (docs/mlagents-behavior.md#checkpoint)."""
         return {}
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        """The state of the signal's optimizer; None without one."""
+        """Return the state of the signal's optimizer; None without one."""
         return None
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Takes what ``optimizer_state`` gave."""
+        """Take what ``optimizer_state`` gave."""

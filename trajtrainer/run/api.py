@@ -43,7 +43,7 @@ EnvironmentSource = str | Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class BehaviorResult:
-    """What became of one behaviour.
+    """The result of one behaviour.
 
     Attributes:
         name: of the behaviour.
@@ -64,7 +64,7 @@ class BehaviorResult:
 
 @dataclass(frozen=True, slots=True)
 class LearnResult:
-    """What ``learn`` returns.
+    """The result of ``learn``.
 
     Attributes:
         behaviors: name -> result, in order of appearance.
@@ -94,7 +94,7 @@ def learn(
     torch_device: str | None = None,
     verbose: bool = True,
 ) -> LearnResult:
-    """Trains all behaviours of an environment and returns when they are done, as ``trajtrainer learn`` does.
+    """Train all behaviours of an environment and return when they are done, as ``trajtrainer learn`` does.
 
     >>> import trajtrainer  # doctest: +SKIP
     >>> result = trajtrainer.learn("config/gym/CartPole.yaml", "gym:CartPole-v1", run_id="pole")
@@ -168,7 +168,7 @@ def learn(
 
 
 def _name_of(environment: EnvironmentSource | None) -> str | None:
-    """As it stands in configuration.yaml."""
+    """Return the name as it stands in configuration.yaml."""
     if environment is None or isinstance(environment, str):
         return environment
     if not callable(environment):
@@ -264,7 +264,7 @@ def _raise_for(stop: StopRequest) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Puts back what belongs to the whole process."""
+    """Put back what belongs to the whole process."""
     threads = torch.get_num_threads()
     # The device's generators are never used: all of ours are objects of their own.
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()

@@ -64,6 +64,7 @@ class Behavior:
 
     @property
     def name(self) -> str:
+        """The name of the behaviour."""
         return self.trainer.context.behavior
 
     def advance(self) -> None:
@@ -183,7 +184,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         found.obs_dtypes,
         memory_size=0 if memory is None else memory.memory_size,
         limit=max_lead(settings) if settings.threaded else None,
-        on_wait=trajectories.hurry,
+        on_wait=trajectories.request_drain,
     )
     context = LearningContext(
         behavior=name,

@@ -43,7 +43,7 @@ _LONGEST_KEY = 1000
 
 @dataclass(frozen=True, slots=True)
 class ActingBehavior:
-    """What the collector needs of one behaviour. All teams of a name share it.
+    """The collector's part of one behaviour. All teams of a name share it.
 
     Attributes:
         spec: what its agents see and do.
@@ -273,7 +273,7 @@ def _look(spec: BehaviorSpec, observations: Sequence[ObservationArray]) -> str:
 
 
 def _inputs(parts: list[_Waiting]) -> tuple[tuple[ObservationArray, ...], BoolArray]:
-    """Observations and masks of the deciding agents: views of a single message, one copy for several."""
+    """Return observations and masks of the deciding agents: views of a single message, one copy for several."""
     observations = [tuple(o[part.batch.num_terminal :] for o in part.batch.obs) for part in parts]
     masks = [part.batch.mask[part.batch.num_terminal :] for part in parts]
     if len(parts) == 1:

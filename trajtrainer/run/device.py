@@ -1,4 +1,4 @@
-"""Where the networks are computed, and with how many threads."""
+"""The device of the networks and the number of threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_REASON = 200
 
 
 def choose_device(wanted: str | None) -> torch.device:
-    """The device of ``--torch-device``; without one "cuda" where there is one, else "cpu".
+    """Return the device of ``--torch-device``; without one "cuda" where there is one, else "cpu".
 
     Raises:
         SettingsError: the name is no device, or this machine or this build of torch has none of it.
@@ -53,7 +53,7 @@ def _others() -> str:
 
 
 def set_threads() -> None:
-    """One thread for torch, unless OMP_NUM_THREADS says otherwise.
+    """Give torch one thread, unless OMP_NUM_THREADS says otherwise.
 
     A second thread gains little on networks of this size and makes a small update about 40 times slower as soon as
     anything else runs on the same cores, such as the player (measured: 1.2 ms with one thread, 45 ms with two).
@@ -63,7 +63,7 @@ def set_threads() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep the memory of freed tensors of up to 32 MB for the next ones, where it is glibc.
+    """Let the C library keep the memory of freed tensors of up to 32 MB for the next ones, where it is glibc.
 
     By default it gives them back to the system, and every update gets its gradients and activations page by page anew
     (measured: a quarter of the time of an update of GridWorld's 4 million weights). Does nothing elsewhere.

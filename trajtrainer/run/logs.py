@@ -1,5 +1,8 @@
-"""What a run prints and writes to its log: lines as log scrapers know them from ML-Agents, above the live view if there
-is one, and everything, with times, in ``run_logs/trainer.log``."""
+"""The output and log of a run.
+
+Lines as log scrapers know them from ML-Agents, above the live view if there is one, and everything, with times, in
+``run_logs/trainer.log``.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,10 @@ _OLD_FILES = 3
 
 
 class _Formatter(logging.Formatter):
-    """Every line that leaves the log, to the console or to a file. Names come from the wire: they neither steer the
-    terminal nor forge lines of the log."""
+    """Every line that leaves the log, to the console or to a file.
+
+    Names come from the wire: they neither steer the terminal nor forge lines of the log.
+    """
 
     def __init__(self, *, debug: bool) -> None:
         super().__init__(_DEBUG_FORMAT if debug else _FORMAT, _TIME_FORMAT)
@@ -73,6 +78,7 @@ class ConsoleHandler(logging.Handler):
             self.unread = True
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print a record, or keep it until the console is there."""
         if self.early is not None:
             self.early.append(record)
         if record.levelno < self.threshold:
@@ -93,7 +99,8 @@ class LogFile(RotatingFileHandler):
     """
 
     def __init__(self, path: Path, console: ConsoleHandler | None = None) -> None:
-        """
+        """Open the file.
+
         Args:
             path: of the file; lines are appended.
             console: hears of a file that cannot be written; and if nobody reads it any more, the file says so.
@@ -111,6 +118,7 @@ class LogFile(RotatingFileHandler):
         self.handle(_record(level, text, error))
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; tell the console once when that fails."""
         failed, self._failing = self._failing, False
         super().emit(record)
         if self._failing and not failed and self._console is not None:
@@ -122,12 +130,14 @@ class LogFile(RotatingFileHandler):
             self.tell(logging.WARNING, "Nobody reads stdout any more (a closed pipe?). The run goes on.")
 
     def handleError(self, record: logging.LogRecord) -> None:
+        """Note that the file cannot be written."""
         if isinstance(sys.exc_info()[1], OSError):
             self._failing = True
         else:
             super().handleError(record)
 
     def doRollover(self) -> None:
+        """Begin the next file."""
         with contextlib.suppress(OSError):  # on Windows another program may have it open: it grows until that ends
             super().doRollover()
 
@@ -172,7 +182,7 @@ def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None
 
 @contextlib.contextmanager
 def console_logging(*, debug: bool, quiet: bool = False) -> Iterator[ConsoleHandler]:
-    """Sends the log of this package (and of plugins that log below its name) to stdout, and undoes that at the end.
+    """Send the log of this package (and of plugins that log below its name) to stdout, and undo that at the end.
 
     Args:
         debug: DEBUG level with time and place; otherwise INFO as ``[LEVEL] message``.
@@ -206,7 +216,7 @@ def _record(level: int, text: str, error: BaseException | None = None) -> loggin
 
 
 def banner() -> str:
-    """What is printed first: which program, and the versions that a bug report needs."""
+    """Return what is printed first: which program, and the versions that a bug report needs."""
     python = ".".join(str(part) for part in sys.version_info[:3])
     return (
         f"trajtrainer {__version__}\n"

@@ -51,7 +51,7 @@ _NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _RATE = 0, 1, 3, 4, 5, 6, 7
 
 @dataclass(frozen=True, slots=True)
 class BehaviorSnapshot:
-    """How far one behaviour is.
+    """Progress of one behaviour.
 
     Attributes:
         name: of the behaviour.
@@ -70,7 +70,10 @@ class BehaviorSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """What the view shows. ``lessons`` is parameter -> current lesson's name; ``ended``: nobody goes on any more."""
+    """The content of the view.
+
+    ``lessons`` is parameter -> current lesson's name; ``ended``: nobody goes on any more.
+    """
 
     behaviors: Sequence[BehaviorSnapshot]
     lessons: Mapping[str, str] = field(default_factory=dict)
@@ -78,34 +81,38 @@ class RunSnapshot:
 
 
 class ProgressView(Protocol):
-    """Where the main loop shows how far it is."""
+    """The place where the main loop shows how far it is."""
 
     def due(self) -> bool:
-        """Whether it is time for ``update``; False most of the time, so that no snapshot is made in vain."""
+        """Return whether it is time for ``update``; False most of the time, so that no snapshot is made in vain."""
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """Shows ``snapshot``."""
+        """Show ``snapshot``."""
 
     def close(self) -> None:
-        """Leaves the last state on the screen and gives the terminal back. May be called again."""
+        """Leave the last state on the screen and give the terminal back. May be called again."""
 
     def abandon(self) -> None:
-        """Gives the terminal back without drawing or taking a lock: for ``StopRequest.on_abort``."""
+        """Give the terminal back without drawing or taking a lock: for ``StopRequest.on_abort``."""
 
 
 class NoView:
     """For pipes, files, CI, ``--debug`` and ``--quiet``: the log lines are all there is."""
 
     def due(self) -> bool:
+        """See ``ProgressView``."""
         return False
 
     def update(self, snapshot: RunSnapshot) -> None:
+        """See ``ProgressView``."""
         pass
 
     def close(self) -> None:
+        """See ``ProgressView``."""
         pass
 
     def abandon(self) -> None:
+        """See ``ProgressView``."""
         pass
 
 
@@ -113,7 +120,8 @@ class LiveView:
     """Draws on a terminal with rich. Log lines and stray prints scroll above."""
 
     def __init__(self, console: Console, handler: ConsoleHandler | None = None) -> None:
-        """
+        """Draw on a console.
+
         Args:
             console: of the terminal.
             handler: of the log, whose lines are printed above the view until ``close``.
@@ -130,9 +138,11 @@ class LiveView:
             handler.sink = self._print
 
     def due(self) -> bool:
+        """See ``ProgressView``."""
         return time.monotonic() >= self._next
 
     def update(self, snapshot: RunSnapshot) -> None:
+        """See ``ProgressView``."""
         now = time.monotonic()
         self._snapshot = snapshot
         rates = {}
@@ -145,6 +155,7 @@ class LiveView:
         self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
 
     def close(self) -> None:
+        """See ``ProgressView``."""
         if self._snapshot is not None and self._live.is_started:
             self.update(replace(self._snapshot, ended=True))
         if self._handler is not None:
@@ -153,6 +164,7 @@ class LiveView:
             self._live.stop()
 
     def abandon(self) -> None:
+        """See ``ProgressView``."""
         os.write(self._console.file.fileno(), _SHOW_CURSOR)
 
     def _print(self, line: str) -> None:
@@ -160,7 +172,7 @@ class LiveView:
 
 
 def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
-    """A live view if stdout is a terminal that can show it, and nothing says that a machine reads along."""
+    """Return a live view if stdout is a terminal that can show it, and nothing says that a machine reads along."""
     if handler.quiet or debug or environ.get("CI") or environ.get("TERM", "") in ("dumb", "unknown"):
         return NoView()
     console = Console(highlight=False)
@@ -175,13 +187,14 @@ class RewardHistory(StatsWriter):
         self._lock = threading.Lock()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:  # noqa: ARG002
+        """See ``StatsWriter``."""
         reward = values.get(CUMULATIVE_REWARD)
         if reward is not None:
             with self._lock:
                 self._means.setdefault(category, deque(maxlen=_HISTORY)).append(reward.mean)
 
     def of(self, behavior: str) -> list[float]:
-        """Mean rewards, oldest first; the newest few hundred."""
+        """Return the mean rewards, oldest first; the newest few hundred."""
         with self._lock:
             return list(self._means.get(behavior, ()))
 
@@ -202,7 +215,7 @@ class _Rate:
 def render(
     snapshot: RunSnapshot, rates: Mapping[str, float | None], elapsed_s: float, options: ConsoleOptions
 ) -> RenderableType:
-    """The view as rich draws it.
+    """Return the view as rich draws it.
 
     Args:
         snapshot: what to show.
@@ -271,7 +284,7 @@ def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of ``values`` in at most ``width`` characters; longer ones are averaged in groups."""
+    """Return the course of ``values`` in at most ``width`` characters; longer ones are averaged in groups."""
     finite = [value for value in values if value - value == 0]
     if len(finite) < 2 or width < 1:
         return ""
@@ -287,7 +300,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def count(steps: int) -> str:
-    """Steps in four significant figures or fewer: 950, 12.5k, 1.23M."""
+    """Step in four significant figures or fewer: 950, 12.5k, 1.23M."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if steps >= size:
             return f"{int(steps / size * 100) / 100:.4g}{letter}"  # cut, not rounded: the end is not shown early
@@ -295,7 +308,7 @@ def count(steps: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
+    """Return the two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -24,7 +24,7 @@ from trajtrainer.unity.versions import API_VERSION
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run has once.
+    """The parts that a run has once.
 
     Attributes:
         settings: its own, the seed settled.

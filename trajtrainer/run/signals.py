@@ -35,7 +35,7 @@ class StopInterrupt(BaseException):
 
 
 class StopRequest:
-    """Whether the run shall end. Polled between steps, and in an update between gradient steps."""
+    """The request to end the run. Polled between steps, and in an update between gradient steps."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -55,7 +55,7 @@ class StopRequest:
         return self._signal_s + GRACE_S - time.monotonic()
 
     def request(self, by: signal.Signals | None = None) -> None:
-        """Asks for the end. The first signal counts."""
+        """Ask for the end. The first signal counts."""
         if by is not None and self.signal is None:
             self._signal_s = time.monotonic()
             self.signal = by
@@ -63,8 +63,9 @@ class StopRequest:
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """While this lasts, a signal raises ``StopInterrupt`` in the main thread instead of being polled for: for
-        waiting at the start (for the Editor, say), where nothing has been trained.
+        """Let a signal raise ``StopInterrupt`` in the main thread while this lasts, instead of being polled for.
+
+        For waiting at the start (for the Editor, say), where nothing has been trained.
 
         Raises:
             StopInterrupt: also at once, if the end was asked for before.
@@ -77,7 +78,7 @@ class StopRequest:
             self._interrupts = False
 
     def interrupt(self) -> None:
-        """Called by the signal handler after ``request``.
+        """Interrupt a wait; called by the signal handler after ``request``.
 
         Raises:
             StopInterrupt: inside ``interrupting``.
@@ -87,8 +88,10 @@ class StopRequest:
 
     @contextlib.contextmanager
     def limiting(self, end: Callable[[], None]) -> Iterator[None]:
-        """While this lasts longer than a signal's grace (but for a second at least), ``end`` is called once, from
-        another thread; its exceptions are dropped."""
+        """Call ``end`` once, from another thread, when this lasts longer than a signal's grace.
+
+        It may last a second at least; exceptions of ``end`` are dropped.
+        """
         over = threading.Event()
         begin_s = time.monotonic()
 
@@ -108,19 +111,24 @@ class StopRequest:
             watcher.join()
 
     def on_abort(self, callback: Callable[[], None]) -> None:
-        """``callback`` is called before a further signal ends the process, perhaps twice and in a signal handler: only
-        what is quick and takes no lock, such as killing child processes."""
+        """Have ``callback`` called before a further signal ends the process, perhaps twice and in a signal handler.
+
+        Only what is quick and takes no lock, such as killing child processes.
+        """
         self._emergency.append(callback)
 
     def emergency(self) -> None:
-        """Calls the callbacks of ``on_abort``; their exceptions are dropped."""
+        """Call the callbacks of ``on_abort``; their exceptions are dropped."""
         for callback in list(self._emergency):
             with contextlib.suppress(Exception):
                 callback()
 
     def abort(self, number: int) -> None:
-        """Called in the main thread's handler, and from another thread in case that one is busy, when a further signal
-        comes after the grace: ends the process at once, without any saving."""
+        """End the process at once, without any saving.
+
+        Called in the main thread's handler, and from another thread in case that one is busy, when a further signal
+        comes after the grace.
+        """
         self.emergency()
         with contextlib.suppress(OSError):
             os.write(_STDERR, b"\nAnother signal: ended at once, nothing more is saved.\n")
@@ -129,7 +137,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRequest]:
-    """Connects the signals with ``stop`` and puts the former handlers back at the end.
+    """Connect the signals with ``stop`` and put the former handlers back at the end.
 
     Does nothing outside of the main thread, which alone may set handlers. ``saves``: whether there is anything to be
     saved, for what is said.

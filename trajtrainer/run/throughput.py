@@ -10,7 +10,8 @@ class Throughput:
     """A statistics source: rates of counters between two summaries of one behaviour."""
 
     def __init__(self, counters: dict[str, Callable[[], int]]) -> None:
-        """
+        """Begin to count.
+
         Args:
             counters: tag -> a count that only grows.
         """
@@ -19,6 +20,7 @@ class Throughput:
         self._counts = {tag: counter() for tag, counter in counters.items()}
 
     def __call__(self) -> dict[str, float]:
+        """Return tag -> how much was counted per second since the last call."""
         now = time.perf_counter()
         elapsed, self._time = max(now - self._time, 1e-9), now
         rates = {}

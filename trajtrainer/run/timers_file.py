@@ -1,4 +1,7 @@
-"""``run_logs/timers.json``: where the time went, the gauges of every statistic, and what ran (reference 1.9)."""
+"""``run_logs/timers.json``: where the time went, the gauges of every statistic, and what ran.
+
+See docs/mlagents-behavior.md#timers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ TIMER_FORMAT_VERSION = "0.1.0"
 
 
 def timers_json(timers: Timers, gauges: Mapping[str, Gauge], arguments: Sequence[str], protocol_version: str) -> str:
-    """The content of the file, as of now.
+    """Return the content of the file, as of now.
 
     Args:
         timers: the run's.

@@ -9,11 +9,10 @@ from trajtrainer.trainers.trainer import Trainer
 
 
 class TrainerThread(threading.Thread):
-    """Advances one trainer whenever its source has something that is worth it (``Trainer.is_due``), or that
-    the collector cannot do without any longer.
+    """Advances one trainer whenever its source has something that is worth it (``Trainer.is_due``).
 
-    ``close`` of the source ends the thread. What ``advance`` raises is kept in
-    ``failure`` for the controller to raise.
+    Also when the collector cannot do without its rows any longer. ``close`` of the source ends the thread. What
+    ``advance`` raises is kept in ``failure`` for the loop to raise.
     """
 
     def __init__(self, trainer: Trainer, timers: Timers) -> None:
@@ -23,11 +22,12 @@ class TrainerThread(threading.Thread):
         self.failure: BaseException | None = None
 
     def raise_failure(self) -> None:
-        """Raises what ``advance`` raised, if it did."""
+        """Raise what ``advance`` raised, if it did."""
         if self.failure is not None:
             raise self.failure
 
     def run(self) -> None:
+        """Advance the trainer until its queue is closed."""
         try:
             while self._wait():
                 with self._timers("trainer_advance"):

@@ -1,4 +1,4 @@
-"""Who gets every summary: TensorBoard, the console, the gauges of ``timers.json``, and plugins.
+"""The receivers of every summary: TensorBoard, the console, the gauges of ``timers.json``, and plugins.
 
 All may be called from several trainers' threads.
 """
@@ -39,7 +39,8 @@ class TensorboardWriter(StatsWriter):
     """Writes one event file per behaviour (with ML-Agents' tags), complete on disk after every summary."""
 
     def __init__(self, folder_of: Callable[[str], Path]) -> None:
-        """
+        """Begin without files.
+
         Args:
             folder_of: behaviour name -> its folder.
         """
@@ -49,6 +50,7 @@ class TensorboardWriter(StatsWriter):
         self._failing = False
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        """See ``StatsWriter``."""
         messages = []
         for tag, summary in values.items():
             if tag in HIDDEN_TAGS or not len(summary.values):
@@ -62,9 +64,12 @@ class TensorboardWriter(StatsWriter):
         self._write(category, messages, step)
 
     def add_hyperparameters(self, category: str, text: str) -> None:
+        """See ``StatsWriter``."""
         self._write(category, [event_file.text("Hyperparameters", text)], 0)
 
     def resume(self, category: str, step: int) -> None:
+        """See ``StatsWriter``."""
+
         def open_file() -> None:
             self._file(category, step)
 
@@ -72,6 +77,7 @@ class TensorboardWriter(StatsWriter):
             self._guarded(open_file)
 
     def close(self) -> None:
+        """See ``StatsWriter``."""
         with self._lock:
             for file in self._files.values():
                 self._guarded(file.close)
@@ -93,7 +99,7 @@ class TensorboardWriter(StatsWriter):
         return file
 
     def _guarded(self, write: Callable[[], None]) -> None:
-        """A full disk costs no training run: what is pending is written once there is room again."""
+        """Let a full disk cost no training run: what is pending is written once there is room again."""
         try:
             write()
             self._failing = False
@@ -110,16 +116,20 @@ class ConsoleWriter(StatsWriter):
         self._started = time.monotonic()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        """See ``StatsWriter``."""
         logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
+        """See ``StatsWriter``."""
         lines = text.splitlines()
         logger.debug("Hyperparameters for behavior name %s: " + "\n%s" * len(lines), category, *lines)
 
 
 def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, elapsed_s: float) -> str:
-    """The line that scrapers of logs know, such as
-    ``3DBall. Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. Training.``"""
+    """Return the line that scrapers of logs know, such as ``3DBall.
+
+    Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. Training.``
+    """
     training = IS_TRAINING in values and values[IS_TRAINING].aggregated > 0
     pieces = [category, f"Step: {step}", f"Time Elapsed: {elapsed_s:0.3f} s"]
     reward = values.get(CUMULATIVE_REWARD)
@@ -147,6 +157,7 @@ class Gauge:
     count: int = 1
 
     def update(self, value: float) -> None:
+        """Take in one more value."""
         self.value = value
         self.min = min(self.min, value)
         self.max = max(self.max, value)
@@ -161,6 +172,7 @@ class GaugeWriter(StatsWriter):
         self._lock = threading.Lock()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:  # noqa: ARG002
+        """See ``StatsWriter``."""
         with self._lock:
             for tag, summary in values.items():
                 name = f"{category}.{tag}".replace("/", ".").replace(" ", "")
@@ -184,15 +196,19 @@ class GuardedWriter(StatsWriter):
         self._writer: StatsWriter | None = writer
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        """See ``StatsWriter``."""
         self._call(lambda writer: writer.write_stats(category, values, step))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
+        """See ``StatsWriter``."""
         self._call(lambda writer: writer.add_hyperparameters(category, text))
 
     def resume(self, category: str, step: int) -> None:
+        """See ``StatsWriter``."""
         self._call(lambda writer: writer.resume(category, step))
 
     def close(self) -> None:
+        """See ``StatsWriter``."""
         self._call(lambda writer: writer.close())
 
     def _call(self, method: Callable[[StatsWriter], None]) -> None:
@@ -233,7 +249,7 @@ def plugin_writers(settings: RunSettings) -> list[StatsWriter]:
 
 
 def hyperparameters_text(settings: Mapping[str, Any]) -> str:
-    """A behaviour's settings (as dumped to YAML) as the indented tree that console and TensorBoard show."""
+    """Return a behaviour's settings (as dumped to YAML) as the indented tree that console and TensorBoard show."""
     return _tree(settings, 0)
 
 

@@ -22,7 +22,7 @@ _PAUSE_S = 0.05
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Replaces the content of ``path``.
+    """Replace the content of ``path``.
 
     Raises:
         OSError: it could not be written (full disk, missing rights). The old content is untouched.
@@ -36,12 +36,12 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Like ``write_bytes`` for text, as UTF-8 with the line ends as given."""
+    """Write text like ``write_bytes``, as UTF-8 with the line ends as given."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> None:
-    """Replaces ``path`` with the file that ``writer`` makes at the path it is given (same folder, same suffix).
+    """Replace ``path`` with the file that ``writer`` makes at the path it is given (same folder, same suffix).
 
     Raises:
         OSError: the file could not be brought to the disk. The old content is untouched.
@@ -51,7 +51,7 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
 
 
 def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
-    """The first half of ``write_with``: returns the temporary file, to be given to ``publish``.
+    """Return the first half of ``write_with``: returns the temporary file, to be given to ``publish``.
 
     Raises:
         OSError: the folder cannot be made.
@@ -68,7 +68,7 @@ def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """The second half of ``write_with``: brings the temporary file to the disk and puts it in the place of ``path``.
+    """Bring the temporary file of ``write_with`` to the disk and put it in the place of ``path``: its second half.
 
     Of a large file this takes the longest, and it may be done in another thread.
 
@@ -85,7 +85,7 @@ def publish(temporary: Path, path: Path) -> None:
 
 
 def move(folder: Path, target: Path) -> None:
-    """Gives a folder another name beside it, which is free.
+    """Give a folder another name beside it, which is free.
 
     Raises:
         OSError: it could not be done; the folder is where it was.
@@ -95,7 +95,7 @@ def move(folder: Path, target: Path) -> None:
 
 
 def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
-    """Removes the temporary files of processes that were killed while writing.
+    """Remove the temporary files of processes that were killed while writing.
 
     Args:
         folders: searched without their subfolders. Missing ones are passed over.
@@ -113,7 +113,7 @@ def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
 
 
 def try_writing(folder: Path, size: int) -> None:
-    """Writes ``size`` bytes to the disk and removes them.
+    """Write ``size`` bytes to the disk and remove them.
 
     Raises:
         OSError: there is no room for them, or no right to write.
@@ -127,7 +127,7 @@ def try_writing(folder: Path, size: int) -> None:
 
 
 def _patiently(action: Callable[[], object]) -> None:
-    """Does it again for some seconds as long as the system refuses it, where another program may be the reason."""
+    """Do it again for some seconds as long as the system refuses it, where another program may be the reason."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -158,7 +158,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the rename last. Windows has no such call; some network file systems refuse it, which is no failure."""
+    """Make the rename last. Windows has no such call; some network file systems refuse it, which is no failure."""
     if os.name == "nt":
         return
     with contextlib.suppress(OSError):

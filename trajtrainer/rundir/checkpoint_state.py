@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a behaviour: ML-Agents' layout, and beside it what ML-Agents forgets."""
+"""The state of a behaviour in a checkpoint: ML-Agents' layout, and beside it what ML-Agents forgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEARNER = "learner"
 
 
 def to_checkpoint(trainer: Trainer, policy: Policy) -> dict[str, Any]:
-    """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step."""
+    """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step."""
     state = _mlagents_part(trainer)
     context = trainer.context
     record = PolicyRecord(
@@ -44,7 +44,7 @@ def is_ours(content: Mapping[str, Any]) -> bool:
 def from_checkpoint(
     content: Mapping[str, Any], trainer: Trainer, policy: Policy, source: str, *, reset_step: bool
 ) -> None:
-    """Restores a trainer and the acting policy from a checkpoint of ours or of ML-Agents.
+    """Restore a trainer and the acting policy from a checkpoint of ours or of ML-Agents.
 
     Args:
         content: of the file.

@@ -44,7 +44,8 @@ class CheckpointManager:
     """The checkpoints of one behaviour: saves, keeps the newest few, finds the one to resume."""
 
     def __init__(self, folder: BehaviorFolder, status: TrainingStatus, keep: int, *, writes: bool = True) -> None:
-        """
+        """Begin with what the status tells of a behaviour.
+
         Args:
             folder: where the files are.
             status: the run's status file, shared by all behaviours.
@@ -64,7 +65,7 @@ class CheckpointManager:
         return list(self._records)
 
     def save(self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]) -> bool:
-        """Saves a checkpoint and removes the oldest beyond ``keep``.
+        """Save a checkpoint and remove the oldest beyond ``keep``.
 
         Args:
             step: the trainer's step.
@@ -88,7 +89,7 @@ class CheckpointManager:
     def save_final(
         self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]
     ) -> None:
-        """Saves the last checkpoint of a run and copies its policy to ``<Behavior>.onnx``. Arguments as ``save``.
+        """Save the last checkpoint of a run and copy its policy to ``<Behavior>.onnx``. Arguments as ``save``.
 
         Raises:
             CheckpointError: it could not be written. Older checkpoints are untouched.
@@ -109,7 +110,7 @@ class CheckpointManager:
             ) from error
 
     def resume(self) -> LoadedCheckpoint | None:
-        """Finds the newest checkpoint that loads, and takes over the list of the kept ones.
+        """Find the newest checkpoint that loads, and take over the list of the kept ones.
 
         ``checkpoint.pt`` counts as the newest. If it is missing, damaged or could not be replaced, the numbered ones
         follow, newest first, with a warning each.
@@ -156,7 +157,7 @@ class CheckpointManager:
     def _save(
         self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]
     ) -> tuple[CheckpointRecord, Path | None]:
-        """Returns the new record and the exported policy, if there is one."""
+        """Return the new record and the exported policy, if there is one."""
         data = self._serialized(state)
         numbered = self.folder.numbered(step, ".pt")
         refusal: OSError | None = None
@@ -209,8 +210,11 @@ class CheckpointManager:
         return path
 
     def _add(self, record: CheckpointRecord) -> None:
-        """Lists the record. The oldest ones beyond ``keep`` are removed before the status forgets them, so that a
-        kill in between leaves no file that nobody knows."""
+        """List the record.
+
+        The oldest ones beyond ``keep`` are removed before the status forgets them, so that a kill in between leaves no
+        file that nobody knows.
+        """
         records = [known for known in self._records if known.steps != record.steps] + [record]
         surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
         self._records = records[surplus:]
@@ -228,7 +232,7 @@ class CheckpointManager:
         self._status.save()
 
     def _listed_and_found(self) -> list[CheckpointRecord]:
-        """What the status lists, without what is gone, with what a killed run saved without listing it."""
+        """Return what the status lists, without what is gone, with what a killed run saved without listing it."""
         found = self.folder.steps_on_disk()
         listed = self._status.checkpoints(self.folder.behavior)
         if listed is None:
@@ -242,14 +246,17 @@ class CheckpointManager:
         return [record for record in records if self._is_there(record)]
 
     def _candidates(self) -> list[Path]:
-        """Where the newest state may be, best first."""
+        """Return where the newest state may be, best first."""
         listed = [record.steps for record in reversed(self._records)]
         others = [step for step in reversed(self.folder.steps_on_disk()) if step not in listed]
         paths = [self.folder.checkpoint, *(self.folder.numbered(step, ".pt") for step in listed + others)]
         return [path for path in paths if path.exists()]
 
     def _is_outdated(self, loaded: LoadedCheckpoint) -> bool:
-        """Whether a later step was saved after it. One that somebody put there to go back to is the younger file."""
+        """Return whether a later step was saved after it.
+
+        One that somebody put there to go back to is the younger file.
+        """
         if not self._records:
             return False
         latest = self._records[-1].steps

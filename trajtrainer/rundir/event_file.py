@@ -35,7 +35,7 @@ class EventFile:
     """One event file, appended to. A summary is one record, so that a kill never leaves half of one to be shown."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
-        """Only remembers the folder; the first ``flush`` makes the file.
+        """Remember the folder; the first ``flush`` makes the file.
 
         Args:
             folder: made where it is missing.
@@ -53,13 +53,13 @@ class EventFile:
         self._pending = bytearray()
 
     def add(self, values: Iterable[Any], step: int) -> None:
-        """Appends one summary of ``Summary.Value`` messages. It is in the file after ``flush``."""
+        """Append one summary of ``Summary.Value`` messages. It is in the file after ``flush``."""
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
         if len(self._pending) < _MAX_PENDING_BYTES:
             self._pending += _record(event)
 
     def flush(self) -> None:
-        """Writes what is pending.
+        """Write what is pending.
 
         Raises:
             OSError: it could not be written (full disk). It stays pending and the file ends with a whole record.
@@ -81,7 +81,7 @@ class EventFile:
         self._pending.clear()
 
     def _begin(self) -> None:
-        """Makes the file, again where somebody has deleted it."""
+        """Make the file, again where somebody has deleted it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = _new_file(self._folder)
         if self._file is not None:
@@ -90,7 +90,7 @@ class EventFile:
         self._pending[:0] = self._head
 
     def close(self) -> None:
-        """Flushes and closes.
+        """Flush and close.
 
         Raises:
             OSError: what was pending could not be written.
@@ -103,12 +103,12 @@ class EventFile:
 
 
 def scalar(tag: str, value: float) -> Any:
-    """A ``Summary.Value`` of one number (kept as float32)."""
+    """Return a ``Summary.Value`` of one number (kept as float32)."""
     return Summary.Value(tag=tag, simple_value=value)
 
 
 def text(tag: str, content: str) -> Any:
-    """A ``Summary.Value`` for the text tab, under ``<tag>/text_summary``."""
+    """Return a ``Summary.Value`` for the text tab, under ``<tag>/text_summary``."""
     return Summary.Value(
         tag=f"{tag}/text_summary",
         metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text", content=b"")),
@@ -121,7 +121,7 @@ def text(tag: str, content: str) -> Any:
 
 
 def histogram(tag: str, values: NDArray[np.float64]) -> Any:
-    """A ``Summary.Value`` of the distribution of ``values`` (at least one, all finite).
+    """Return a ``Summary.Value`` of the distribution of ``values`` (at least one, all finite).
 
     The buckets are TensorFlow's: borders grow by a tenth, from 1e-12 to 1e20 on both sides of 0.
     """
@@ -155,7 +155,10 @@ _BORDERS = _borders()
 
 
 def _new_file(folder: Path) -> Any:
-    """Named as TensorBoard expects; unbuffered, so that a failed write cannot be repeated behind our back."""
+    """Open a file named as TensorBoard expects.
+
+    Unbuffered, so that a failed write cannot be repeated behind our back.
+    """
     observed = _observed_file(folder)
     if observed is not None:
         return observed.open("r+b", buffering=0)
@@ -169,8 +172,11 @@ def _new_file(folder: Path) -> Any:
 
 
 def _observed_file(folder: Path) -> Path | None:
-    """A file made by TensorBoard's own writer, if that was replaced by one that tells somebody of its files, as
-    ``wandb.init(sync_tensorboard=True)`` does; otherwise None."""
+    """Return a file made by TensorBoard's own writer.
+
+    None unless that was replaced by one that tells somebody of its files, as ``wandb.init(sync_tensorboard=True)``
+    does; otherwise None.
+    """
     module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
     if module is None or module.EventFileWriter.__module__ == module.__name__:
         return None
@@ -193,7 +199,7 @@ def _record(event: Any) -> bytes:
 
 
 def _crc_table() -> tuple[int, ...]:
-    """Of CRC-32C (Castagnoli), which the standard library does not have."""
+    """Return the table of CRC-32C (Castagnoli), which the standard library does not have."""
     table = []
     for value in range(256):
         for _ in range(8):
@@ -206,7 +212,7 @@ _CRC_TABLE = _crc_table()
 
 
 def _masked_crc(data: bytes) -> int:
-    """The checksum of a record: CRC-32C, rotated and shifted, as TensorFlow's record format asks."""
+    """Return the checksum of a record: CRC-32C, rotated and shifted, as TensorFlow's record format asks."""
     crc = 0xFFFFFFFF
     table = _CRC_TABLE
     for byte in data:

@@ -18,7 +18,7 @@ _TAKEN = frozenset({"run_logs", "configuration.yaml"})
 
 
 def behavior_file_name(behavior: str) -> str:
-    """A behaviour's name as the name of its folder and the stem of its files.
+    """Return a behaviour's name as the name of its folder and the stem of its files.
 
     Names that are safe on every system stay as they are. Others are written with ``%XX`` in place of what is not
     (``Team/Red`` becomes ``Team%2FRed``), so that two behaviours never share a folder.
@@ -48,12 +48,12 @@ def behavior_file_name(behavior: str) -> str:
 
 
 def behavior_of(file_name: str) -> str:
-    """The behaviour whose files are called ``file_name``: the inverse of ``behavior_file_name``."""
+    """Return the behaviour whose files are called ``file_name``: the inverse of ``behavior_file_name``."""
     return unquote(file_name, errors="surrogatepass") if _ESCAPE.search(file_name) else file_name
 
 
 def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.name == "nt") -> str:
-    """A run id as it is, if it stays inside the results folder. ``/`` makes nested folders.
+    """Return a run id as it is, if it stays inside the results folder. ``/`` makes nested folders.
 
     Raises:
         RunFolderError: it is empty or absolute, leaves the folder, or cannot be a folder's name.

@@ -58,11 +58,11 @@ class BehaviorFolder:
         return self.path / CHECKPOINT_NAME
 
     def numbered(self, step: int, suffix: str) -> Path:
-        """``<Behavior>-<step><suffix>``, with the suffix ``.pt`` or ``.onnx``."""
+        """Return ``<Behavior>-<step><suffix>``, with the suffix ``.pt`` or ``.onnx``."""
         return self.path / f"{self.name}-{step}{suffix}"
 
     def steps_on_disk(self) -> list[int]:
-        """The steps of the numbered ``.pt`` files that are there, ascending."""
+        """Return the steps of the numbered ``.pt`` files that are there, ascending."""
         pattern = re.compile(re.escape(self.name) + r"-(\d{1,18})\.pt")
         if not self.path.is_dir():
             return []
@@ -99,37 +99,43 @@ class RunFolder:
 
     @property
     def configuration(self) -> Path:
+        """The path of ``configuration.yaml``."""
         return self.path / "configuration.yaml"
 
     @property
     def logs(self) -> Path:
+        """The path of ``run_logs``."""
         return self.path / "run_logs"
 
     @property
     def status(self) -> Path:
+        """The path of ``training_status.json``."""
         return self.logs / "training_status.json"
 
     @property
     def timers(self) -> Path:
+        """The path of ``timers.json``."""
         return self.logs / "timers.json"
 
     @property
     def open_logs(self) -> Path:
-        """The folder of logs that are opened before ``begin`` and stay open: an open file would keep Windows from
-        setting the earlier run aside. They are in ``logs`` at the end of the run."""
+        """The folder of logs that are opened before ``begin`` and stay open.
+
+        An open file would keep Windows from setting the earlier run aside. They are in ``logs`` at the end of the run.
+        """
         return self._start_logs if self._overwrites else self.logs
 
     def player_log(self, worker: int) -> Path | None:
-        """Where a player writes its log; None when nothing may be written."""
+        """Return where a player writes its log; None when nothing may be written."""
         return self.open_logs / f"Player-{worker}.log" if self.writes else None
 
     @property
     def trainer_log(self) -> Path | None:
-        """Where everything is written that the run says; None when nothing may be written."""
+        """The file of everything that the run says; None when nothing may be written."""
         return self.open_logs / "trainer.log" if self.writes else None
 
     def check(self, init_paths: Mapping[str, str | None]) -> None:
-        """Looks whether the run may start.
+        """Look whether the run may start.
 
         Args:
             init_paths: ``init_path`` of every behaviour that the settings list.
@@ -146,7 +152,7 @@ class RunFolder:
             raise RunFolderError(f"The results folder cannot be read: {error}.") from error
 
     def initial_weights(self, behavior: str, init_path: str | None, *, listed: bool = True) -> Path | None:
-        """The file whose weights a new behaviour starts with.
+        """Return the file whose weights a new behaviour starts with.
 
         Args:
             behavior: its name.
@@ -181,7 +187,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keeps other runs from writing there while this lasts. Does nothing for ``--inference``.
+        """Keep other runs from writing there while this lasts. Does nothing for ``--inference``.
 
         Raises:
             RunFolderError: another run is at work there, or the folder cannot be written.
@@ -205,7 +211,7 @@ class RunFolder:
             lock.release()
 
     def create(self) -> None:
-        """Makes the folders, removes what a killed run left half-written, and tries whether there is room to write.
+        """Make the folders, remove what a killed run left half-written, and try whether there is room to write.
 
         Does nothing for ``--inference``.
 
@@ -226,7 +232,7 @@ class RunFolder:
             logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
 
     def begin(self) -> None:
-        """Sets the earlier run aside, as a whole, where this one overwrites one: the environment is connected.
+        """Set the earlier run aside, as a whole, where this one overwrites one: the environment is connected.
 
         Raises:
             RunFolderError: that cannot be done. The earlier run is untouched then.
@@ -252,7 +258,7 @@ class RunFolder:
                 os.link(log, self.logs / log.name)
 
     def behavior(self, behavior: str) -> BehaviorFolder:
-        """The behaviour's folder, made at its first mention.
+        """Return the behaviour's folder, made at its first mention.
 
         Raises:
             RunFolderError: the name is unfit for a file, another behaviour's folder is the same for this file
@@ -275,11 +281,11 @@ class RunFolder:
         return folder
 
     def write_configuration(self, text: str) -> None:
-        """Writes ``configuration.yaml``, from ``begin`` on; a failure is logged and does not end the run."""
+        """Write ``configuration.yaml``, from ``begin`` on; a failure is logged and do not end the run."""
         self._write("configuration", self.configuration, text)
 
     def write_timers(self, text: str) -> None:
-        """Writes ``timers.json``, from ``begin`` on; a failure is logged and does not end the run."""
+        """Write ``timers.json``, from ``begin`` on; a failure is logged and do not end the run."""
         self._write("timers", self.timers, text)
 
     def _unwritable(self, error: OSError) -> RunFolderError:
@@ -316,13 +322,13 @@ class RunFolder:
             logger.error("The %s could not be written to %s: %s.", what, path, error.strerror or error)
 
     def _present_place(self, path: Path) -> Path:
-        """Where a file of the earlier run is by now; any other path as it is."""
+        """Return where a file of the earlier run is by now; any other path as it is."""
         if self._set_aside is None or not path.resolve().is_relative_to(self.path.resolve()):
             return path
         return self._set_aside / path.resolve().relative_to(self.path.resolve())
 
     def _gather_logs(self) -> None:
-        """Moves what was logged before ``begin`` to the other logs. A start that failed leaves it where it is."""
+        """Move what was logged before ``begin`` to the other logs. A start that failed leaves it where it is."""
         if self._overwrites or not self._start_logs.is_dir():
             return
         try:
@@ -344,7 +350,7 @@ class RunFolder:
 
 
 def _has_training_data(folder: Path) -> bool:
-    """Whether a run has got further there than its start: what a failed start leaves is in nobody's way."""
+    """Return whether a run has got further there than its start: what a failed start leaves is in nobody's way."""
     if not folder.is_dir():
         return False
     return any(
@@ -357,6 +363,6 @@ def _is_data(path: Path) -> bool:
 
 
 def _free_name(folder: Path) -> Path:
-    """``<folder>.old``, numbered if there is one already."""
+    """Return ``<folder>.old``, numbered if there is one already."""
     names = itertools.chain([f"{folder.name}.old"], (f"{folder.name}.old.{n}" for n in itertools.count(2)))
     return next(path for path in map(folder.with_name, names) if not os.path.lexists(path))

@@ -25,7 +25,8 @@ class ReplayFile:
     """The saved experience of one behaviour."""
 
     def __init__(self, replay: Replay, folder: Path, behavior: str) -> None:
-        """
+        """Keep one behaviour's replay in files.
+
         Args:
             replay: what is saved.
             folder: of the behaviour.
@@ -58,8 +59,10 @@ class ReplayFile:
             self._publishing = None
 
     def load(self) -> None:
-        """Take up the experience of a resumed run. Without a file that can be used, training begins with none, which
-        is told."""
+        """Take up the experience of a resumed run.
+
+        Without a file that can be used, training begins with none, which is told.
+        """
         try:
             replay_file.read(self._replay, self.path)
         except CheckpointError as error:

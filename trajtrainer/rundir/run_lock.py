@@ -46,7 +46,7 @@ class RunLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Takes the lock, without waiting.
+        """Take the lock, without waiting.
 
         Raises:
             RunFolderError: another run holds it, of this or another process, or its file is another one under a
@@ -70,7 +70,7 @@ class RunLock:
                 os.close(file)
 
     def release(self) -> None:
-        """Gives the lock back and removes its file. May be called again."""
+        """Give the lock back and remove its file. May be called again."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -82,7 +82,7 @@ class RunLock:
             os.close(file)
 
     def _open(self) -> int:
-        """Opens the file, or makes it. It is going to be written, so a link must not lead elsewhere."""
+        """Open the file, or make it. It is going to be written, so a link must not lead elsewhere."""
         if not self._path.is_symlink():
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
             status = os.fstat(file)
@@ -110,7 +110,7 @@ class RunLock:
             )
 
     def _is_current(self, file: int) -> bool:
-        """Whether the file was not removed, by a run that ended, between its opening and its locking."""
+        """Return whether the file was not removed, by a run that ended, between its opening and its locking."""
         try:
             return os.path.samestat(os.fstat(file), os.stat(self._path))
         except FileNotFoundError:
@@ -123,7 +123,7 @@ def _holder(file: int) -> str:
 
 
 def _lock(file: int) -> None:
-    """Raises ``OSError`` if somebody else has it."""
+    """Raise ``OSError`` if somebody else has it."""
     if sys.platform == "win32":
         os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
         try:

@@ -48,7 +48,7 @@ def export_saved(
     opset: int = DEFAULT_OPSET,
     output: Path | None = None,
 ) -> list[Path]:
-    """Writes the ``.onnx`` of one or more checkpoints.
+    """Write the ``.onnx`` of one or more checkpoints.
 
     Args:
         target: a checkpoint, a behaviour's folder, a run's folder, or a run id.
@@ -85,7 +85,7 @@ def export_saved(
 
 
 def find_policies(target: Path, results: Path, behavior: str | None) -> list[SavedPolicy]:
-    """The checkpoints that ``target`` means; see :func:`export_saved`. At least one.
+    """Return the checkpoints that ``target`` means; see :func:`export_saved`. At least one.
 
     Raises:
         CheckpointError: there are none, or none of this behaviour.
@@ -122,7 +122,7 @@ def _of_run(folder: Path) -> Iterator[tuple[str, SavedPolicy]]:
 
 
 def _of_folder(path: Path) -> SavedPolicy | None:
-    """The newest checkpoint in a behaviour's folder; None if it holds none."""
+    """Return the newest checkpoint in a behaviour's folder; None if it holds none."""
     folder = _behavior_folder(path)
     steps = folder.steps_on_disk()
     if folder.checkpoint.is_file():
@@ -146,7 +146,7 @@ def _behavior_folder(path: Path) -> BehaviorFolder:
 
 
 def _models(folder: BehaviorFolder, checkpoint: Path) -> tuple[Path, ...]:
-    """Of the same step, then of the end of the run, then of the other checkpoints, newest first."""
+    """Return the models of the same step, then of the end of the run, then of the other checkpoints, newest first."""
     numbered = [folder.numbered(step, _SUFFIX) for step in reversed(folder.steps_on_disk())]
     return tuple(dict.fromkeys([checkpoint.with_suffix(_SUFFIX), folder.exported, *numbered]))
 

@@ -1,4 +1,6 @@
-"""``run_logs/training_status.json``: lessons, ratings and the checkpoints that are kept (reference 1.8).
+"""``run_logs/training_status.json``: lessons, ratings and the checkpoints that are kept.
+
+See docs/mlagents-behavior.md#training-status.
 
 The file is ML-Agents' own format, so that either side goes on where the other stopped::
 
@@ -47,6 +49,7 @@ class CheckpointRecord:
     creation_time: float
 
     def to_json(self, folder: BehaviorFolder, *, final: bool = False) -> dict[str, Any]:
+        """Return the record as it stands in the file."""
         return {
             "steps": self.steps,
             "file_path": str(folder.exported if final else folder.numbered(self.steps, ".onnx")),
@@ -57,7 +60,7 @@ class CheckpointRecord:
 
     @classmethod
     def from_json(cls, entry: object) -> CheckpointRecord | None:
-        """The record of an entry, or None if it is none.
+        """Return the record of an entry, or None if it is none.
 
         The paths of the entry are not read: the files are where this run's folder says, also when the run was
         moved here from elsewhere, and a file cannot make the rotation delete something outside of it.
@@ -74,7 +77,8 @@ class TrainingStatus:
     """The content of the file, in memory. Several trainers' threads may use it."""
 
     def __init__(self, path: Path | None, sections: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """
+        """Begin with what an earlier run left.
+
         Args:
             path: of the file; None never writes (``--inference``).
             sections: what an earlier run left. Unknown entries are kept.
@@ -85,8 +89,11 @@ class TrainingStatus:
 
     @classmethod
     def load(cls, path: Path, *, writes: bool = True) -> TrainingStatus:
-        """Reads the file of a run that is resumed. A missing or damaged one is a warning, never an error: the
-        checkpoint managers find the checkpoints by the files that are there."""
+        """Read the file of a run that is resumed.
+
+        A missing or damaged one is a warning, never an error: the checkpoint managers find the checkpoints by the files
+        that are there.
+        """
         target = path if writes else None
         try:
             content = json.loads(path.read_bytes())
@@ -110,29 +117,31 @@ class TrainingStatus:
         return status
 
     def lesson(self, parameter: str) -> int | None:
-        """The lesson that an environment parameter has reached; None when nothing is known."""
+        """Return the lesson that an environment parameter has reached; None when nothing is known."""
         number = self._get(parameter, "lesson_num")
         return number if _is_count(number) else None
 
     def lessons(self) -> dict[str, dict[str, int]]:
-        """Those of all parameters, as ``Curriculum.restore`` takes them."""
+        """Return those of all parameters, as ``Curriculum.restore`` takes them."""
         with self._lock:
             names = list(self._sections)
         found = {name: self.lesson(name) for name in names}
         return {name: {"lesson_num": number} for name, number in found.items() if number is not None}
 
     def set_lesson(self, parameter: str, number: int) -> None:
+        """Set the number of the lesson of an environment parameter."""
         self._set(parameter, "lesson_num", number)
 
     def elo(self, behavior: str) -> float | None:
-        """The rating of a behaviour that trains by self-play; None when nothing is known."""
+        """Return the rating of a behaviour that trains by self-play; None when nothing is known."""
         return finite_or_none(self._get(behavior, "elo"))
 
     def set_elo(self, behavior: str, elo: float) -> None:
+        """Set the rating of a behaviour."""
         self._set(behavior, "elo", elo)
 
     def checkpoints(self, behavior: str) -> list[CheckpointRecord] | None:
-        """The kept checkpoints, oldest first; None when the file does not tell."""
+        """Return the kept checkpoints, oldest first; None when the file does not tell."""
         entries = self._get(behavior, "checkpoints")
         if not isinstance(entries, list):
             return None
@@ -142,14 +151,16 @@ class TrainingStatus:
     def set_checkpoints(
         self, folder: BehaviorFolder, records: Sequence[CheckpointRecord], final: CheckpointRecord | None = None
     ) -> None:
-        """Replaces the list of a behaviour, and with ``final`` its final checkpoint."""
+        """Replace the list of a behaviour, and with ``final`` its final checkpoint."""
         self._set(folder.behavior, "checkpoints", [record.to_json(folder) for record in records])
         if final is not None:
             self._set(folder.behavior, "final_checkpoint", final.to_json(folder, final=True))
 
     def save(self) -> None:
-        """Writes the file, whole or not at all. A failure is logged and leaves the old one: checkpoints are found by
-        the files that are there, too."""
+        """Write the file, whole or not at all.
+
+        A failure is logged and leaves the old one: checkpoints are found by the files that are there, too.
+        """
         if self.path is None:
             return
         with self._lock:
@@ -179,7 +190,7 @@ def _metadata() -> dict[str, str]:
 
 
 def _compare_versions(path: Path, metadata: object) -> None:
-    """The peer's warnings: other versions may differ in formats, and need not."""
+    """Warn as ML-Agents does: other versions may differ in formats, and need not."""
     if not isinstance(metadata, dict):
         logger.warning("Training status file %s does not tell its version. It is read as far as it goes.", path)
         return
@@ -196,7 +207,7 @@ def _compare_versions(path: Path, metadata: object) -> None:
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed package, found without importing it."""
+    """Return the version of an installed package, found without importing it."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -208,7 +219,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def finite_or_none(value: object) -> float | None:
-    """The number as JSON can hold it: None for anything else than a finite number."""
+    """Return the number as JSON can hold it: None for anything else than a finite number."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:

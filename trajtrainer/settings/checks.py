@@ -41,12 +41,12 @@ class Fault:
 
 
 def misfit(path: tuple[str, ...], found: object, expected: str, *compared: tuple[str, ...]) -> Fault:
-    """The fault of a value; ``expected`` completes the sentence "expected ..."."""
+    """Return the fault of a value; ``expected`` completes the sentence "expected ..."."""
     return Fault(path, f"found {shown(found)}, expected {expected}", compared)
 
 
 def shown(value: object) -> str:
-    """A value as it would stand in YAML, short enough for a message."""
+    """Return a value as it would stand in YAML, short enough for a message."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -67,7 +67,7 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean X?" if a known word is close to this one, else nothing."""
+    """Return "; did you mean X?" if a known word is close to this one, else nothing."""
     match = nearest(word, known)
     return f"; did you mean {match}?" if match else ""
 
@@ -92,7 +92,7 @@ def refuse(faults: Iterable[Fault]) -> None:
 
 
 def satisfies(condition: Callable[[Any], bool], expected: str) -> Check:
-    """A check that ``condition(value)`` holds; ``expected`` says in words what it asks for."""
+    """Return a check that ``condition(value)`` holds; ``expected`` says in words what it asks for."""
 
     def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
         if not condition(value):
@@ -117,7 +117,7 @@ def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
 
 
 def registered(registry: Registry[Any]) -> Check:
-    """A check that a registry has a row of this name, which can be loaded."""
+    """Return a check that a registry has a row of this name, which can be loaded."""
 
     def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
         row_of(registry, value, attribute.name)
@@ -126,12 +126,12 @@ def registered(registry: Registry[Any]) -> Check:
 
 
 def at_least(minimum: float, unit: str = "a number") -> Check:
-    """``value >= minimum``."""
+    """Return ``value >= minimum``."""
     return satisfies(lambda value: value >= minimum, f"{unit} of at least {minimum}")
 
 
 def between(minimum: float, maximum: float) -> Check:
-    """``minimum <= value <= maximum``."""
+    """Return ``minimum <= value <= maximum``."""
     return satisfies(lambda value: minimum <= value <= maximum, f"a number from {minimum} to {maximum}")
 
 

@@ -29,7 +29,7 @@ _MAX_BEHAVIORS = 1000
 
 
 def load(text: str, filename: str) -> RunSettings:
-    """The settings that a YAML text describes; ``filename`` is for the messages.
+    """Return the settings that a YAML text describes; ``filename`` is for the messages.
 
     Raises:
         ConfigurationError: anything in it is wrong; the message lists everything.
@@ -39,7 +39,7 @@ def load(text: str, filename: str) -> RunSettings:
 
 
 def read_file(path: Path) -> tuple[Entry, list[Problem]]:
-    """The tree of a YAML file, and the problems that do not stop its reading.
+    """Return the tree of a YAML file, and the problems that do not stop its reading.
 
     Raises:
         SettingsError: the file is not there or cannot be read.
@@ -65,7 +65,7 @@ def read_file(path: Path) -> tuple[Entry, list[Problem]]:
 
 
 def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
-    """The tree of a configuration, and the problems that do not stop its reading.
+    """Return the tree of a configuration, and the problems that do not stop its reading.
 
     Raises:
         ConfigurationError: the text is no YAML, empty, or no mapping.
@@ -81,7 +81,7 @@ def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
 
 
 def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required: bool = True) -> RunSettings:
-    """The settings of a configuration's tree, which is used up; ``problems`` are those known already.
+    """Return the settings of a configuration's tree, which is used up; ``problems`` are those known already.
 
     Raises:
         ConfigurationError: there are problems, new or known.
@@ -97,7 +97,7 @@ def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required:
 
 
 def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:
-    """The settings of one behaviour from what would stand below its name.
+    """Return the settings of one behaviour from what would stand below its name.
 
     Raises:
         ConfigurationError: anything in it is wrong.
@@ -194,7 +194,7 @@ def _advise_on_lessons(parameter: str, lessons: list[Any], settings: RunSettings
 
 
 def to_mapping(settings: RunSettings) -> dict[str, Any]:
-    """The settings as plain values in the order of ML-Agents' configuration.yaml, which can read them.
+    """Return the settings as plain values in the order of ML-Agents' configuration.yaml, which can read them.
 
     Options that only we have are there where they are not at their defaults, or where leaving them out would let
     ``default_settings`` change them.
@@ -210,12 +210,12 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
 
 
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
-    """The settings of one behaviour as plain values, in the same order."""
+    """Return the settings of one behaviour as plain values, in the same order."""
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
     return mapping
 
 
 def dump(settings: RunSettings) -> str:
-    """The settings as YAML that ``load`` and ML-Agents read, in ASCII."""
+    """Return the settings as YAML that ``load`` and ML-Agents read, in ASCII."""
     text: str = yaml.safe_dump(to_mapping(settings), sort_keys=False)
     return text

@@ -33,7 +33,7 @@ _Interval = tuple[float, float]
 
 
 def _trainer_hook(converter: Converter) -> Hook:
-    """A behaviour: the class of its hyperparameters depends on its trainer_type."""
+    """Return a behaviour: the class of its hyperparameters depends on its trainer_type."""
 
     @cache
     def hook_for(hyperparameters: Any) -> Hook:
@@ -144,7 +144,9 @@ def _has_origin(origin: type) -> Callable[[Any], bool]:
 
 
 def _register_unstructuring(converter: Converter) -> None:
-    """As ML-Agents dumps them (reference 1.10); options that it does not know are left out unless they were changed.
+    """Dump settings as ML-Agents does; options that it does not know are left out unless they were changed.
+
+    See docs/mlagents-behavior.md#configuration.
 
     From the inside out, as every generated function keeps the hooks that it finds.
     """

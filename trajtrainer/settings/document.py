@@ -43,7 +43,7 @@ class Entry:
         return self.content if isinstance(self.content, dict) else {}
 
     def plain(self) -> Any:
-        """The value without places."""
+        """Return the value without places."""
         if isinstance(self.content, dict):
             return {key: entry.plain() for key, entry in self.content.items()}
         if isinstance(self.content, list):
@@ -51,7 +51,10 @@ class Entry:
         return self.content
 
     def locate(self, path: tuple[str, ...]) -> Place:
-        """Where the value at ``path`` was written; where the path leads out of the tree, that of the last known."""
+        """Return where the value at ``path`` was written.
+
+        Where the path leads out of the tree, that of the last known.
+        """
         if not path:
             return self.place
         key = path[0]
@@ -65,7 +68,7 @@ class Entry:
 
 
 def from_mapping(value: object, place: Place) -> Entry:
-    """A tree from plain Python values (JSON, say) (or those of numpy) that all come from one place."""
+    """Return a tree from plain Python values (JSON, say) (or those of numpy) that all come from one place."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -177,7 +180,7 @@ class _Loader(yaml.SafeLoader):
                 self._complain(Place(place.source, _line(key), place.path), "a key must be text, not a list or mapping")
 
     def _merged(self, node: yaml.MappingNode, place: Place) -> Iterator[dict[str, Entry]]:
-        """What ``<<: *anchor`` adds. Own keys and earlier anchors go first."""
+        """Return what ``<<: *anchor`` adds. Own keys and earlier anchors go first."""
         for key, value in node.value:
             if key.tag != _MERGE_TAG:
                 continue

@@ -41,7 +41,8 @@ class EnvironmentSettings:
     max_lifetime_restarts: int = field(default=10, validator=unlimited_count)
     restarts_rate_limit_n: int = field(default=1, validator=unlimited_count)
     restarts_rate_limit_period_s: int = field(default=60, validator=count)
-    # Not in ML-Agents, whose server binds every interface (reference 11, quirk 28). Dumped only when it is another.
+    # Not in ML-Agents, whose server binds every interface (docs/mlagents-behavior.md#transport). Dumped only when it is
+    # another.
     listen_address: str = field(default=LOOPBACK, validator=satisfies(bool, "an address or a host name"))
 
     def __attrs_post_init__(self) -> None:
@@ -133,7 +134,7 @@ SAMPLERS: dict[str, type[Sampler]] = {
 
 
 class Measure(enum.Enum):
-    """What a lesson's threshold is compared with."""
+    """The measure that a lesson's threshold is compared with."""
 
     REWARD = "reward"
     PROGRESS = "progress"
@@ -141,7 +142,7 @@ class Measure(enum.Enum):
 
 @frozen
 class CompletionCriteria:
-    """When a lesson is done."""
+    """The criteria by which a lesson is done."""
 
     behavior: str
     measure: Measure = Measure.REWARD
@@ -186,7 +187,7 @@ class EnvironmentParameterSettings:
 def seeded(parameters: dict[str, EnvironmentParameterSettings], seed: int) -> dict[str, EnvironmentParameterSettings]:
     """Give every sampler without a seed one of its own: ``seed``, ``seed + 1``, ... in the order of the file.
 
-    Samplers that have a seed keep it and use up no number (reference 1.6).
+    Samplers that have a seed keep it and use up no number (docs/mlagents-behavior.md#seeds).
     """
     next_seed = seed
 

@@ -1,4 +1,4 @@
-"""The table of the command line's options: option -> place in the settings (reference 1.1)."""
+"""The table of the command line's options: option -> place in the settings (docs/mlagents-behavior.md#command-line)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trajtrainer.settings.run import RunSettings
 
 
 class Kind(enum.Enum):
-    """How an option takes its value."""
+    """The way in which an option takes its value."""
 
     TEXT = enum.auto()
     WHOLE = enum.auto()
@@ -58,7 +58,7 @@ class Flag:
 
     @property
     def default(self) -> Any:
-        """What the settings have without the option."""
+        """The value that the settings have without the option."""
         value: Any = _DEFAULTS if self.path else None
         for key in self.path.split(".") if self.path else ():
             value = getattr(value, key)

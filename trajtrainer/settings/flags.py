@@ -1,6 +1,6 @@
 """The command line of a run: the parser, generated from the table of options, and what beats what.
 
-An option that was given beats the YAML file, which beats the defaults (reference 1.2).
+An option that was given beats the YAML file, which beats the defaults (docs/mlagents-behavior.md#precedence).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def to_resume(arguments: argparse.Namespace) -> list[str]:
 
 
 def resolve(arguments: argparse.Namespace) -> RunSettings:
-    """The settings of a run from parsed arguments.
+    """Return the settings of a run from parsed arguments.
 
     Raises:
         SettingsError: the file is missing or anything in it, or in the options, is wrong.
@@ -107,7 +107,7 @@ def settle_with(
     behaviors_required: bool,
     source: str = COMMAND_LINE,
 ) -> RunSettings:
-    """The settings of a configuration's tree, which is used up, and of options, which go before it.
+    """Return the settings of a configuration's tree, which is used up, and of options, which go before it.
 
     Args:
         root: of the configuration.
@@ -147,7 +147,10 @@ def _put(root: Entry, flag: Flag, value: object, source: str) -> None:
 
 
 def _resume_or_initialize(checkpoints: CheckpointSettings, given: Collection[str]) -> CheckpointSettings:
-    """Both cannot be; the command line beats the file, and apart from that resuming wins (reference 1.2 item 4)."""
+    """Keep one of two options that exclude each other.
+
+    The command line beats the file, and apart from that resuming wins. See docs/mlagents-behavior.md#precedence.
+    """
     checkpoints = evolve(checkpoints, resume=checkpoints.resume or checkpoints.load_model)
     if not checkpoints.resume or checkpoints.initialize_from is None:
         return checkpoints

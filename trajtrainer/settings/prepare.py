@@ -1,4 +1,4 @@
-"""What a user may write in short or in an old way -> the one form that the settings classes have.
+"""The way from what a user may write, in short or in an old way, to the one form of the settings classes.
 
 All of it happens on the tree of what the user wrote, before any default is filled in: so ``default_settings`` passes
 on only what stands in it, and places stay those of the file.
@@ -117,7 +117,7 @@ def _prepare_reward_signals(behavior: Entry, warn: _Warnings) -> None:
 
 
 def _make_curriculum(name: str, parameter: Entry) -> None:
-    """A number or a sampler is one lesson with the parameter's name."""
+    """Make one lesson with the parameter's name of a number or a sampler."""
     place = parameter.place
     value = Entry(parameter.content, place)
     lesson = Entry({"name": Entry(name, place), "value": value}, place)

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: all of it in one error, each problem with its place."""
+"""Mistakes in a configuration: all of them in one error, each problem with its place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trajtrainer.printable import one_line
 
 @frozen
 class Place:
-    """Where something was written.
+    """The place where something was written.
 
     Attributes:
         source: a file's name, or the command line option.
@@ -25,7 +25,7 @@ class Place:
     path: tuple[str, ...] = ()
 
     def below(self, *keys: str) -> Place:
-        """The place of something inside, as far as it is known: the same line."""
+        """Return the place of something inside, as far as it is known: the same line."""
         return Place(self.source, self.line, (*self.path, *keys))
 
     def __str__(self) -> str:

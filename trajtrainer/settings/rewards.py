@@ -14,7 +14,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 @frozen
 class RewardSignalSettings:
-    """What all reward signals have, and the extrinsic one has alone (it has no use for its network)."""
+    """Settings that all reward signals have, and the extrinsic one has alone (it has no use for its network)."""
 
     gamma: float = field(default=0.99, validator=fraction)
     strength: float = 1.0

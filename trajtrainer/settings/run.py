@@ -86,7 +86,7 @@ class RunSettings:
                 set_field(self, "default_settings", _deterministic(self.default_settings))
 
     def for_behavior(self, name: str) -> TrainerSettings:
-        """The settings of behaviour ``name`` (without ``?team=``), as reference 1.2 item 6 says.
+        """Return the settings of behaviour ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
 
         Raises:
             SettingsError: there was a configuration file, and it covers no such behaviour.
@@ -109,7 +109,7 @@ class RunSettings:
         )
 
     def with_seed(self, seed: int) -> RunSettings:
-        """The run with its seed settled: ``env_settings.seed`` and that of every sampler without one (1.6)."""
+        """Return the run with its seed settled: ``env_settings.seed`` and that of every sampler without one (1.6)."""
         parameters = self.environment_parameters
         return evolve(
             self,

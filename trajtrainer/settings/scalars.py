@@ -15,17 +15,17 @@ _LARGEST_INT = 2**63 - 1
 
 
 def refusal(found: object, expected: str) -> InvalidValueError:
-    """The error for a value that cannot be read; the caller knows the path."""
+    """Return the error for a value that cannot be read; the caller knows the path."""
     return InvalidValueError(misfit((), unwrapped(found), expected))
 
 
 def unwrapped(value: object) -> object:
-    """The value that YAML read, without the text it had."""
+    """Return the value that YAML read, without the text it had."""
     return value.value if isinstance(value, Written) else value
 
 
 def _number(value: object) -> int | float | None:
-    """The number that is there or that a text spells (PyYAML takes ``5e4`` for text), else None."""
+    """Return the number that is there or that a text spells (PyYAML takes ``5e4`` for text), else None."""
     plain = unwrapped(value)
     if isinstance(plain, str) and _NUMBER.fullmatch(plain) and len(plain) < 100:
         plain = float(plain) if re.search("[.eE]", plain) else int(plain)
@@ -35,7 +35,7 @@ def _number(value: object) -> int | float | None:
 
 
 def whole_number(value: object, _type: object = None) -> int:
-    """``64``, ``20_000``, ``5e4`` and ``5.0e5``, but neither ``64.7`` nor ``true``.
+    """Return ``64``, ``20_000``, ``5e4`` and ``5.0e5``, but neither ``64.7`` nor ``true``.
 
     Raises:
         InvalidValueError: it is none, or needs more than 64 bits.
@@ -51,7 +51,7 @@ def whole_number(value: object, _type: object = None) -> int:
 
 
 def real_number(value: object, _type: object = None) -> float:
-    """Any finite number, ``3e-4`` included.
+    """Return any finite number, ``3e-4`` included.
 
     Raises:
         InvalidValueError: it is none.
@@ -66,7 +66,7 @@ def real_number(value: object, _type: object = None) -> float:
 
 
 def truth_value(value: object, _type: object = None) -> bool:
-    """``true`` or ``false``, not a text that spells it.
+    """Return ``true`` or ``false``, not a text that spells it.
 
     Raises:
         InvalidValueError: it is neither.
@@ -78,7 +78,7 @@ def truth_value(value: object, _type: object = None) -> bool:
 
 
 def text(value: object, _type: object = None) -> str:
-    """Text as it was written: ``run_id: 007`` is the run "007".
+    """Return text as it was written: ``run_id: 007`` is the run "007".
 
     Raises:
         InvalidValueError: it is a mapping, a list or null.
@@ -91,7 +91,7 @@ def text(value: object, _type: object = None) -> str:
 
 
 def enum_member(value: object, enumeration: Any) -> enum.Enum:
-    """The member with this value.
+    """Return the member with this value.
 
     Raises:
         InvalidValueError: there is none.

@@ -25,7 +25,7 @@ Hook = Callable[[Any, Any], Any]
 
 
 def faults(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[Fault]:
-    """Everything that an error of the converter says, with paths from the root.
+    """Yield everything that an error of the converter says, with paths from the root.
 
     Raises:
         BaseException: ``error`` itself, if it is no complaint about a value but a defect of this program.
@@ -57,7 +57,7 @@ def _unknown(key: str, cls: type) -> str:
 
 
 def is_internal(field: attrs.Attribute[Any]) -> bool:
-    """Whether a field is no part of the file."""
+    """Return whether a field is no part of the file."""
     return bool(field.metadata.get("internal"))
 
 
@@ -80,7 +80,7 @@ def gather(parts: Iterable[tuple[str, Callable[[], T]]]) -> list[T]:
 
 
 def class_hook(converter: Converter, cls: type[Any], **types: Any) -> Hook:
-    """The hook of a settings class. ``types`` replaces the declared types of fields."""
+    """Return the hook of a settings class. ``types`` replaces the declared types of fields."""
     attrs.resolve_types(cls)
     overrides: dict[str, Any] = {}
     names = [field.name for field in attrs.fields(cls) if not is_internal(field)]
@@ -162,7 +162,7 @@ def _checked(converter: Converter, field: attrs.Attribute[Any], field_type: Any,
 
 
 def mapping_hook(converter: Converter, cls: Any) -> Hook:
-    """The hook of ``dict[str, X]``."""
+    """Return the hook of ``dict[str, X]``."""
     _, value_type = get_args(cls)
 
     def structure(value: Any, _type: Any) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def mapping_hook(converter: Converter, cls: Any) -> Hook:
 
 
 def list_hook(converter: Converter, cls: Any) -> Hook:
-    """The hook of ``list[X]``."""
+    """Return the hook of ``list[X]``."""
     (item_type,) = get_args(cls)
 
     def structure(value: Any, _type: Any) -> list[Any]:

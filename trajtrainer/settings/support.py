@@ -1,4 +1,4 @@
-"""What a configuration may ask for that ML-Agents does and this trainer does not yet: the README's table "Not yet"."""
+"""Requests of a configuration that ML-Agents does and this trainer does not yet: the README's table "Not yet"."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unsupported_in(root: Entry) -> Iterator[Problem]:
 
 
 def _asked(settings: object, path: tuple[str, ...]) -> tuple[str, ...]:
-    """The part of ``path`` that leads to what asks for its end; empty if nothing does."""
+    """Return the part of ``path`` that leads to what asks for its end; empty if nothing does."""
     for depth, key in enumerate(path):
         if settings == key:
             return path[:depth]

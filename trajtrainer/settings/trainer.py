@@ -29,7 +29,7 @@ from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 
 
 class ScheduleType(enum.Enum):
-    """How a number changes up to ``max_steps``."""
+    """The course of a number up to ``max_steps``."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -37,7 +37,7 @@ class ScheduleType(enum.Enum):
 
 @frozen
 class Hyperparameters:
-    """What the ``hyperparameters`` of every algorithm have."""
+    """The ``hyperparameters`` that every algorithm has."""
 
     batch_size: int = field(default=1024, validator=count)
     buffer_size: int = field(default=10240, validator=count)
@@ -69,7 +69,7 @@ class PPOHyperparameters(Hyperparameters):
     learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
     beta_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
     epsilon_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
-    # Not in ML-Agents, where value clipping is inert (reference 11, quirk 1). Not dumped while it is off.
+    # Not in ML-Agents, where value clipping is inert (docs/mlagents-behavior.md#update). Not dumped while it is off.
     value_clipping: bool = False
 
 
@@ -159,7 +159,7 @@ def _hyperparameters(trainer: TrainerSettings) -> Hyperparameters:
 
 @frozen
 class TrainerSettings:
-    """What one behaviour is trained with.
+    """Settings of one behaviour.
 
     With ``even_checkpoints`` the interval is always ``max_steps / keep_checkpoints``, whatever was asked for.
     """

@@ -26,7 +26,9 @@ class Boundary(NamedTuple):
 
 
 def boundaries(step: int, lengths: IntArray, summary_freq: int, checkpoint_interval: int) -> list[Boundary]:
-    """Boundaries that a trainer at ``step`` meets while it counts trajectories of these lengths (reference 3.7).
+    """Return boundaries that a trainer at ``step`` meets while it counts trajectories of these lengths.
+
+    See docs/mlagents-behavior.md#trajectories.
 
     One is due ahead of the trajectory that would reach the next multiple of its interval; the label is that multiple,
     however many more the trajectory skips. Nothing is ever due ahead of the first trajectory of a run.
@@ -81,8 +83,10 @@ class Clock:
 
     @property
     def summarized_step(self) -> int:
-        """Return the last step that the summaries written so far tell of: a summary is written ahead of the steps that
-        reach its label."""
+        """Return the last step that the summaries written so far tell of.
+
+        A summary is written ahead of the steps that reach its label.
+        """
         return max(self.step, self._summarized)
 
     def has_enough(self, num_put: int) -> bool:
@@ -97,8 +101,11 @@ class Clock:
         return passed or after > settings.max_steps
 
     def boundaries(self, lengths: IntArray) -> list[Boundary]:
-        """Return what is due while trajectories of these lengths are counted, but for summaries that were written by
-        the run that this one resumes: it may have been killed before the steps that reach their labels."""
+        """Return what is due while trajectories of these lengths are counted.
+
+        Summaries that were written by the run that this one resumes are left out: it may have been killed before the
+        steps that reach their labels.
+        """
         settings = self._settings
         found = boundaries(self.step, lengths, settings.summary_freq, settings.checkpoint_interval)
         return [one._replace(summary=self._unwritten(one.summary)) for one in found]

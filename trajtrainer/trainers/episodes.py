@@ -1,6 +1,6 @@
 """Sums of rewards over whole episodes, which may span many trajectories, and what is kept of them.
 
-Letters: X kinds of reward, B packed steps, S trajectories, E of them that end an episode.
+Shape legend: X kinds of reward, B packed steps, S trajectories, E of them that end an episode.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EpisodeSums:
         self._sums: dict[int, list[float]] = {}
 
     def add(self, rewards: FloatArray, offset: IntArray, agent: LongArray, ended: BoolArray) -> NDArray[np.float64]:
-        """Takes trajectories in order.
+        """Take trajectories in order.
 
         Args:
             rewards: f32 [X, B].
@@ -52,7 +52,7 @@ class EpisodeSums:
         return np.array(finished, np.float64).reshape(len(finished), len(rewards)).T
 
     def forget(self, worker: int | None) -> None:
-        """Drops the unfinished episodes of one worker, or of all."""
+        """Drop the unfinished episodes of one worker, or of all."""
         self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}
 
 
@@ -77,7 +77,7 @@ class EpisodeRecord:
         self._sums = EpisodeSums()
 
     def add(self, packed: PackedSteps, titles: Sequence[str], rewards: FloatArray) -> None:
-        """Takes trajectories in order.
+        """Take trajectories in order.
 
         Args:
             packed: their steps.
@@ -98,7 +98,7 @@ class EpisodeRecord:
             self._reporter.add_many(f"Policy/{title} Reward", sums)
 
     def forget(self, worker: int | None) -> None:
-        """Drops the unfinished episodes of one worker, or of all."""
+        """Drop the unfinished episodes of one worker, or of all."""
         self._sums.forget(worker)
 
     def set_reward_buffer_size(self, size: int) -> None:
@@ -111,13 +111,13 @@ class EpisodeRecord:
         return float(np.mean(self.returns_since_update)) if self.returns_since_update else None
 
     def note_best(self) -> None:
-        """Compares the present mean with the best one."""
+        """Compare the present mean with the best one."""
         if self.reward_buffer:
             mean = math.fsum(self.reward_buffer) / len(self.reward_buffer)
             self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
 
     def state(self) -> dict[str, Any]:
-        """Plain data; unfinished episodes are left out."""
+        """Return plain data; unfinished episodes are left out."""
         return {
             "reward_buffer": list(self.reward_buffer),
             "returns_since_update": list(self.returns_since_update),
@@ -125,7 +125,7 @@ class EpisodeRecord:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes what ``state`` gave; what is absent starts anew."""
+        """Take what ``state`` gave; what is absent starts anew."""
         self.reward_buffer.clear()
         self.reward_buffer.extend(state.get("reward_buffer", ()))
         self.returns_since_update = list(state.get("returns_since_update", ()))

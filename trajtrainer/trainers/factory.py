@@ -24,7 +24,7 @@ from trajtrainer.trainers.trainer import Trainer
 
 
 def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Refuses what is valid in a YAML file but not built yet, before anything is started.
+    """Refuse what is valid in a YAML file but not built yet, before anything is started.
 
     Args:
         behaviors: name -> settings.

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of an algorithm and its reward signals."""
+"""The state of an algorithm and its reward signals in a checkpoint."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def load_learned(algorithm: Algorithm, state: Mapping[str, Any]) -> None:
 
 
 def load_generators(algorithm: Algorithm, states: Mapping[str, Tensor]) -> None:
-    """Set the random generators to what they were. One without a state goes on as it is, as does one whose state is of
-    another device."""
+    """Set the random generators to what they were.
+
+    One without a state goes on as it is, as does one whose state is of another device.
+    """
     for name, generator in algorithm.generators().items():
         state = states.get(name)
         if state is not None and state.shape == generator.get_state().shape:

@@ -1,6 +1,6 @@
 """The learning side of one behaviour: experience in, statistics, summaries, checkpoints and policies out.
 
-Letters of shapes: V reward signals, B packed steps.
+Shape legend: V reward signals, B packed steps.
 """
 
 from __future__ import annotations
@@ -212,8 +212,7 @@ class Trainer:
         return state
 
     def restore(self, state: Mapping[str, Any], *, reset_step: bool) -> None:
-        """Take what ``checkpoint_state`` gave, or the part of it that another program's checkpoint holds, and publish
-        the policy.
+        """Take what ``checkpoint_state`` gave, or as much as another program's checkpoint holds; publish the policy.
 
         Args:
             state: as of ``checkpoint_state``; ``rewards``, ``extra`` and what it holds may be absent.

@@ -1,6 +1,6 @@
 """PPO: gathers a buffer of fresh experience, learns from it for some epochs, drops it.
 
-Letters of shapes: V reward signals, B packed steps, S trajectories, Q sequences of the buffer.
+Shape legend: V reward signals, B packed steps, S trajectories, Q sequences of the buffer.
 """
 
 from __future__ import annotations
@@ -85,8 +85,11 @@ class PPOLearner(Algorithm):
         return {"actor": actor, "critic": critic}
 
     def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:
-        """See ``Algorithm``. Waiting for more changes no step at which anything happens; the acting side's normalisers,
-        if there are any, are up to a minibatch late."""
+        """See ``Algorithm``.
+
+        Waiting for more changes no step at which anything happens; the acting side's normalisers, if there are any, are
+        up to a minibatch late.
+        """
         return num_steps >= self._steps_to_wait_for or self._rows_with(num_steps, lengths) > self._hyper.buffer_size
 
     def _rows_with(self, num_steps: int, lengths: Callable[[], IntArray]) -> int:

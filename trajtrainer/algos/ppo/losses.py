@@ -1,7 +1,7 @@
 """The losses of policy gradients, as pure functions of tensors.
 
-Letters: b rows of a minibatch, C continuous actions, K discrete branches, V reward signals. ``mask`` is f32 [b], 1 for
-a real row and 0 for the padding of a sequence, or None when every row is real (which saves the arithmetic).
+Shape legend: b rows of a minibatch, C continuous actions, K discrete branches, V reward signals. ``mask`` is f32 [b], 1
+for a real row and 0 for the padding of a sequence, or None when every row is real (which saves the arithmetic).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from trajtrainer.algos.minibatch import masked_mean
 
 
 def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
-    """The clipped surrogate loss of PPO (Schulman et al. 2017), with one ratio **per action dimension and branch**.
+    """Return the clipped surrogate loss of PPO (Schulman et al. 2017).
 
-    ML-Agents does not sum log-probabilities over dimensions first; this shapes its learning curves (reference 11,
-    quirk 2) and is kept.
+    There is one ratio **per action dimension and branch**.
+
+    ML-Agents does not sum log-probabilities over dimensions first; this shapes its learning curves
+    (docs/mlagents-behavior.md#update) and is kept.
 
     Args:
         ratio: [b, C + K], new probability over old.
@@ -32,33 +34,36 @@ def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: 
 def value_loss(
     values: Tensor, returns: Tensor, mask: Tensor | None, *, old_values: Tensor | None = None, epsilon: float = 0.0
 ) -> Tensor:
-    """Squared error of the value estimates, mean over reward signals and real rows.
+    """Return the squared error of the value estimates, mean over reward signals and real rows.
 
     Args:
         values: [V, b].
         returns: [V, b].
         mask: [b] or None.
         old_values: [V, b], the estimates at collection time. When given, the loss is the larger one of the plain error
-            and the error of the estimate held within ``epsilon`` of the old one. ML-Agents means to do so but compares
-            with the returns by mistake, which is the plain error (reference 11, quirk 1).
+            and the error of the estimate clipped to within ``epsilon`` of the old one. ML-Agents means to do so but
+            compares with the returns by mistake, which is the plain error (docs/mlagents-behavior.md#update).
         epsilon: half width of the clipping range.
     """
     error = (values - returns).square()
     if old_values is not None:
-        held = old_values + (values - old_values).clamp(-epsilon, epsilon)
-        error = torch.maximum(error, (held - returns).square())
+        clipped = old_values + (values - old_values).clamp(-epsilon, epsilon)
+        error = torch.maximum(error, (clipped - returns).square())
     # Signals have the same rows, so the mean over all entries is the mean over signals of their means.
     return masked_mean(error.t(), mask)
 
 
 def approximate_kl(log_ratio: Tensor, ratio: Tensor, mask: Tensor | None) -> Tensor:
-    """Estimate of KL(old || new) from the taken actions: mean of ``ratio - 1 - log ratio``, which is never negative and
-    has a low variance (Schulman 2020, "Approximating KL divergence"). Per dimension and branch, like the ratio."""
+    """Return an estimate of KL(old || new) from the taken actions.
+
+    Mean of ``ratio - 1 - log ratio``, which is never negative and has a low variance (Schulman 2020, "Approximating KL
+    divergence"). Per dimension and branch, like the ratio.
+    """
     return masked_mean(ratio - 1.0 - log_ratio, mask)
 
 
 def clip_fraction(ratio: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
-    """Share of the ratios outside the clipping range."""
+    """Return the fraction of the ratios outside the clipping range."""
     return masked_mean(((ratio - 1.0).abs() > epsilon).float(), mask)
 
 
@@ -71,7 +76,9 @@ def ratio_statistics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Ten
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
-    """``1 - Var(returns - values) / Var(returns)`` of all entries: 1 is a perfect critic, 0 as good as a constant.
+    """Return ``1 - Var(returns - values) / Var(returns)`` of all entries.
+
+    1 is a perfect critic, 0 as good as a constant.
 
     NaN when the returns do not vary.
     """
@@ -79,10 +86,10 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def normalized(advantage: Tensor, mask: Tensor | None) -> Tensor:
-    """Advantages with mean 0 and population standard deviation 1 over the real rows; 0 in padding rows.
+    """Return advantages with mean 0 and population standard deviation 1 over the real rows; 0 in padding rows.
 
-    ML-Agents counts the padding of LSTM sequences as advantages of 0 here, which shifts and shrinks the rest (reference
-    4.2); padding is left out.
+    ML-Agents counts the padding of LSTM sequences as advantages of 0 here, which shifts and shrinks the rest
+    (docs/mlagents-behavior.md#ppo); padding is left out.
     """
     if mask is None:
         std, mean = torch.std_mean(advantage, correction=0)

@@ -55,8 +55,10 @@ class PPO:
     def update(
         self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = True
     ) -> dict[str, Tensor]:
-        """Make one gradient step: see ``GradientStep``. Diagnostics take about a twentieth of a small update's time, so
-        a trainer asks for them now and then."""
+        """Make one gradient step: see ``GradientStep``.
+
+        Diagnostics take about a twentieth of a small update's time, so a trainer asks for them now and then.
+        """
         return self._step(minibatch, coefficients, diagnostics=diagnostics)
 
     def objectives(self) -> list[Objective]:

@@ -1,7 +1,7 @@
-"""What an on-policy trainer has gathered for its next update: columns on the networks' device.
+"""The experience that an on-policy trainer has gathered for its next update: columns on the networks' device.
 
-Letters: N rows so far (padding included), L sequence length, Q = N / L sequences, B packed steps, V reward signals,
-H memory size, O an observation's own shape.
+Shape legend: N rows so far (padding included), L sequence length, Q = N / L sequences, B packed steps, V reward
+signals, H memory size, O an observation's own shape.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLOCK_BYTES = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What the critic is to learn from packed steps, and what was estimated.
+    """Targets of the critic for packed steps, and its estimates.
 
     Attributes:
         value: f32 [V, B], at collection time.
@@ -64,7 +64,7 @@ class UpdateBuffer:
         capacity: int,
         device: torch.device,
     ) -> None:
-        """Takes room for ``capacity`` rows; it grows when more come.
+        """Take room for ``capacity`` rows; it grows when more come.
 
         Args:
             spec: of the behaviour.
@@ -117,7 +117,7 @@ class UpdateBuffer:
         return tuple(column[: self.num_rows] for column in self._rows.obs)
 
     def sequences(self, name: str) -> Tensor:
-        """The filled entries of ``memory`` or ``critic_memory``, f32 [Q, H]: a view."""
+        """Return the filled entries of ``memory`` or ``critic_memory``, f32 [Q, H]: a view."""
         return self._sequences[name][: self.num_sequences]
 
     @property
@@ -138,7 +138,7 @@ class UpdateBuffer:
         return self._rows.slice(self.num_rows, self.num_rows + num_steps).map(Tensor.numpy)
 
     def append(self, packed: PackedSteps, targets: Targets) -> None:
-        """Adds the rows of trajectories.
+        """Add the rows of trajectories.
 
         Args:
             packed: the steps; columns that were gathered into ``room`` stay where they are.
@@ -169,10 +169,11 @@ class UpdateBuffer:
         self.num_rows = stop
 
     def clear(self) -> None:
+        """Drop everything."""
         self.num_rows = 0
 
     def minibatches(self, order: Tensor, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[Minibatch]:
-        """One epoch. Sequences that fill no minibatch are left out.
+        """Yield one epoch. Sequences that fill no minibatch are left out.
 
         Args:
             order: i64 [Q], a permutation of the sequences.
@@ -192,7 +193,7 @@ class UpdateBuffer:
             yield from split(chosen, self._sequences.take(index), len(index) // per_minibatch, length)
 
     def _places(self, packed: PackedSteps, first: LongArray, start: int, stop: int) -> slice | Tensor:
-        """Where the steps go: one range, or with padding between trajectories an index [B]."""
+        """Return where the steps go: one range, or with padding between trajectories an index [B]."""
         if self.sequence_length == 1:
             return slice(start, stop)
         lead = start + first[:-1] * self.sequence_length - packed.offset[:-1]
@@ -209,7 +210,7 @@ class UpdateBuffer:
 
 
 def _sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
-    """The step that begins each sequence, i64 [Q]."""
+    """Return the step that begins each sequence, i64 [Q]."""
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
     return np.flatnonzero(within % sequence_length == 0)
 

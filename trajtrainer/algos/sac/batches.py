@@ -1,6 +1,6 @@
 """From a replay to the batches of gradient steps, many at once.
 
-Letters: b rows of a batch, V reward signals, C continuous actions.
+Shape legend: b rows of a batch, V reward signals, C continuous actions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ReplayBatches:
         seed: int,
         device: torch.device,
     ) -> None:
-        """
+        """Make batches out of a replay.
+
         Args:
             replay: to draw from.
             signals: in the order of the value heads.
@@ -62,7 +63,7 @@ class ReplayBatches:
         self._ends = np.array([[not signal.ignore_done] for signal in signals])
 
     def blocks(self, count: int) -> Iterator[list[Minibatch]]:
-        """``count`` batches, some at a time."""
+        """Yield ``count`` batches, some at a time."""
         rows = self._per_batch * self._replay.sequence_length
         block = min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
         for start in range(0, count, block):
@@ -75,7 +76,7 @@ class ReplayBatches:
         return list(split(rows, Columns(sequences), count, sample.sequence_length))
 
     def _learned(self, sample: Sample) -> dict[str, Tensor]:
-        """The columns that a replay does not keep, [rows, ...]."""
+        """Return the columns that a replay does not keep, [rows, ...]."""
         goes_on = ~(sample.rows["terminated"] & self._ends)
         columns = {
             "rewards": self._tensor(self._rewards(sample)).t(),
@@ -95,13 +96,13 @@ class ReplayBatches:
         return rewards
 
     def _numbers(self, count: int) -> LongArray:
-        """Which steps or sequences make ``count`` batches, i64."""
+        """Return which steps or sequences make ``count`` batches, i64."""
         size = (count * self._per_batch,)
         numbers: LongArray = torch.randint(self._replay.num_sequences, size, generator=self._draws).numpy()
         return numbers
 
     def _normal(self, rows: int) -> Tensor:
-        """Standard normal numbers [rows, C]."""
+        """Return standard normal numbers [rows, C]."""
         return torch.randn(rows, self._action_size, generator=self._noise, device=self._device)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:

@@ -1,6 +1,6 @@
 """SAC: keeps experience in a replay and learns from draws of it at the pace of the experience.
 
-Letters of shapes: V reward signals, B packed steps, S trajectories.
+Shape legend: V reward signals, B packed steps, S trajectories.
 """
 
 from __future__ import annotations
@@ -172,8 +172,11 @@ class SACLearner(Algorithm):
         }
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
-        """See ``Algorithm``. After a checkpoint of ML-Agents training begins with the entropy coefficients of the
-        settings, and with no updates due."""
+        """See ``Algorithm``.
+
+        After a checkpoint of ML-Agents training begins with the entropy coefficients of the settings, and with no
+        updates due.
+        """
         mine = extra.get(_EXTRA, {})
         try:
             if "log_alpha" in mine:

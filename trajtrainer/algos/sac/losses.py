@@ -1,6 +1,8 @@
-"""The targets and losses of soft actor-critic as ML-Agents has them (reference 4.4), as pure functions of tensors.
+"""The targets and losses of soft actor-critic as ML-Agents has them, as pure functions of tensors.
 
-Letters: V reward signals, b rows of a batch, C continuous actions, K discrete branches, D sum of branch sizes, P
+See docs/mlagents-behavior.md#networks-and-update.
+
+Shape legend: V reward signals, b rows of a batch, C continuous actions, K discrete branches, D sum of branch sizes, P
 numbers that a Q network gives per signal: 1 without discrete actions, else D. ``mask`` is f32 [b], 1 for a real row and
 0 for padding, or None when every row is real.
 """
@@ -15,7 +17,7 @@ DISCRETE_TARGET = 0.2  # of a branch's highest possible entropy
 
 
 def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the real rows, which are the first dimension: [b, ...] to [...]."""
+    """Return the mean over the real rows, which are the first dimension: [b, ...] to [...]."""
     if mask is None:
         return values.mean(0)
     weight = mask / mask.sum().clamp(min=1.0)
@@ -23,7 +25,7 @@ def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
-    """Values of the discrete actions that were taken: the mean over branches.
+    """Return values of the discrete actions that were taken: the mean over branches.
 
     Args:
         q: [..., b, D].
@@ -38,7 +40,7 @@ def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
 
 
 def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
-    """Values that the policy expects [..., b]: the mean over branches of the expectation.
+    """Return values that the policy expects [..., b]: the mean over branches of the expectation.
 
     Args:
         q: [..., b, D].
@@ -49,10 +51,10 @@ def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
 
 
 def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Tensor | None) -> Tensor:
-    """``min(Q1, Q2) + entropy``: what a state is worth to a policy that is paid for its entropy.
+    """Return ``min(Q1, Q2) + entropy``: what a state is worth to a policy that is paid for its entropy.
 
-    With both kinds of actions ML-Agents *subtracts* the entropy of the continuous ones (reference 11, quirk 6); here it
-    is added, as it is without discrete ones.
+    With both kinds of actions ML-Agents *subtracts* the entropy of the continuous ones
+    (docs/mlagents-behavior.md#value-targets); here it is added, as it is without discrete ones.
 
     Args:
         q: [2, V, b], both networks' values of what the policy would do.
@@ -70,7 +72,7 @@ def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Ten
 
 
 def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None) -> Tensor:
-    """The entropy that each branch should have on average: a fifth of the highest that its masks allow.
+    """Return the entropy that each branch should have on average: a fifth of the highest that its masks allow.
 
     ML-Agents takes a fifth of the highest possible without masks. Where a branch has only one allowed action in most
     states, no policy reaches that; the coefficients then grow until the entropy of the few other states counts for more
@@ -89,9 +91,9 @@ def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Half the squared errors of n networks, mean over reward signals and real rows.
+    """Return half the squared errors of n networks, mean over reward signals and real rows.
 
-    ML-Agents counts padding, too (reference 11, quirk 8).
+    ML-Agents counts padding, too (docs/mlagents-behavior.md#padding).
 
     Args:
         values: [n, V, b].

@@ -1,4 +1,7 @@
-"""Soft actor-critic (Haarnoja et al. 2018) with a value network, as ML-Agents has it (reference 4.4)."""
+"""Soft actor-critic (Haarnoja et al. 2018) with a value network, as ML-Agents has it.
+
+See docs/mlagents-behavior.md#networks-and-update.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ from trajtrainer.spec import BehaviorSpec
 
 
 def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor, ValueNetworks]:
-    """A policy with state-dependent deviation and squashed actions, and value networks with a head per reward signal.
+    """Return a policy with squashed actions and a standard deviation that depends on the state.
+
+    And value networks with a head per reward signal.
 
     Raises:
         UnsupportedError: a sensor that no encoder takes.
@@ -40,7 +45,7 @@ def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor,
 
 
 class _Entropy(NamedTuple):
-    """Of the policy in b states. Without one kind of actions its fields are None.
+    """Entropy of the policy in b states. Without one kind of actions its fields are None.
 
     Attributes:
         continuous: ``-ln pi`` of the sampled continuous action, summed over the dimensions [b].
@@ -54,9 +59,9 @@ class _Entropy(NamedTuple):
 class SAC:
     """Updates policy, value networks and entropy coefficients, each by its own loss.
 
-    All losses are of the same weights: what one of the peer's three optimizers changes enters no other loss of the same
+    All losses are of the same weights: what one of ML-Agents' three optimizers changes enters no other loss of the same
     update. So they are added, go through one backward pass, and one Adam (torch's fused one) makes the three's steps.
-    Letters as in ``sac_losses``.
+    Shapes as in ``sac_losses``.
 
     Attributes:
         actor: the policy.
@@ -68,10 +73,10 @@ class SAC:
     def __init__(
         self, actor: Actor, networks: ValueNetworks, settings: TrainerSettings, *, stacked: bool | None = None
     ) -> None:
-        """Takes the networks as they are, on their device; of small ones the parameters move into common tensors.
+        """Take the networks as they are, on their device; of small ones the parameters move into common tensors.
 
         Args:
-            actor: of SAC's kind (state-dependent deviation, tanh).
+            actor: of SAC's kind (state-dependent standard deviation, tanh).
             networks: with one head per reward signal.
             settings: with ``SACHyperparameters``.
             stacked: whether to evaluate the value networks together; by default where it is faster.
@@ -102,17 +107,19 @@ class SAC:
         self._optimizer = Adam(self._parameters, hyper.learning_rate)
 
     def learning_rate(self, step: int) -> float:
-        """Of all networks at trainer step ``step``."""
+        """Return the learning rate of all networks at trainer step ``step``."""
         hyper = self._hyper
         return decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, self._max_steps, step)
 
     def copy_normalization(self) -> None:
-        """The value networks take over the actor's normalisers. To be called when those have changed, ahead of
-        ``update``."""
+        """Take the actor's normalisers over into the value networks.
+
+        To be called when those have changed, ahead of ``update``.
+        """
         self.networks.copy_normalization(self.actor.body)
 
     def update(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
-        """One gradient step of everything, and a step of the target network.
+        """Make one gradient step of everything, and a step of the target network.
 
         Args:
             batch: on the networks' device.
@@ -132,7 +139,7 @@ class SAC:
         return statistics | self._coefficients()
 
     def loss(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The sum of all losses, and each of them (without gradient) by its tag."""
+        """Return the sum of all losses, and each of them (without gradient) by its tag."""
         mask = batch.loss_mask
         encoded = self.actor.body.encoder(batch.obs)
         encoding, _ = self.actor.body.of_encoded(encoded, None, batch.memory, batch.sequence_length)
@@ -151,7 +158,7 @@ class SAC:
         }
 
     def _decide(self, policy: ActionDistribution, noise: Tensor) -> tuple[Tensor | None, _Entropy]:
-        """The continuous actions that the noise leads to [b, C], if there are any, and the policy's entropies."""
+        """Return the continuous actions that the noise leads to [b, C], if any; and the policy's entropies."""
         sampled = continuous = discrete = None
         if self._continuous_size:
             sampled, log_prob = draw(policy.mu, policy.log_sigma, noise)
@@ -163,11 +170,12 @@ class SAC:
     def _policy_losses(
         self, policy: ActionDistribution, entropy: _Entropy, q: Tensor, batch: Minibatch
     ) -> tuple[Tensor, Tensor]:
-        """``-(Q + alpha * entropy)``, by the first Q network [V, b, P] and as the mean over reward signals; and
-        ``ln alpha * (entropy - target)``, which moves the coefficients until the entropy meets its target.
+        """Return ``-(Q + alpha * entropy)``, by the first Q network [V, b, P] and as the mean over reward signals.
+
+        And ``ln alpha * (entropy - target)``, which moves the coefficients until the entropy meets its target.
 
         With both kinds of actions the values of the discrete ones count twice, as in ML-Agents. That the coefficients'
-        loss is by their logarithms is its way, too (reference 11, quirk 12).
+        loss is by their logarithms is its way, too (docs/mlagents-behavior.md#networks-and-update).
         """
         mask = batch.loss_mask
         mean_q = q.mean(0) if len(q) > 1 else q[0]
@@ -188,7 +196,7 @@ class SAC:
     def _regression(
         self, batch: Minibatch, policy: ActionDistribution, entropy: _Entropy, estimates: Estimates
     ) -> tuple[Tensor, Tensor]:
-        """What V, Q1 and Q2 say, and what they should: both [3, V, b]."""
+        """Return what V, Q1 and Q2 say, and what they should: both [3, V, b]."""
         with torch.no_grad():
             q_target = torch.addcmul(batch["rewards"].t(), batch["discount"].t(), estimates.next_value)
             continuous, discrete = entropy
@@ -201,27 +209,30 @@ class SAC:
         return torch.cat((estimates.value.unsqueeze(0), self._of_batch(estimates.stored_q, batch))), targets
 
     def _of_policy(self, q: Tensor, policy: ActionDistribution) -> Tensor:
-        """What the Q networks expect of the policy: [2, V, b] from [2, V, b, P]."""
+        """Return what the Q networks expect of the policy: [2, V, b] from [2, V, b, P]."""
         if not self._num_branches:
             return q.squeeze(3)
         return sac_losses.expected_q(q, policy.probs, self._num_branches)
 
     def _of_batch(self, q: Tensor, batch: Minibatch) -> Tensor:
-        """Values of the actions in the batch: [2, V, b] from [2, V, b, P]."""
+        """Return values of the actions in the batch: [2, V, b] from [2, V, b, P]."""
         if not self._num_branches:
             return q.squeeze(3)
         return sac_losses.taken_q(q, batch["discrete"], self.actor.head.branch_starts)
 
     @torch.no_grad()
     def _coefficients(self) -> dict[str, Tensor]:
-        """Entropy coefficients; NaN for discrete actions where there are none."""
+        """Return the entropy coefficients; NaN for discrete actions where there are none."""
         return {
             "Policy/Discrete Entropy Coeff": self.log_alpha_discrete.exp().mean(),
             "Policy/Continuous Entropy Coeff": self.log_alpha_continuous.exp().squeeze(0),
         }
 
     def coefficients(self) -> dict[str, Tensor]:
-        """The logarithms of the entropy coefficients, a copy: ML-Agents' checkpoints lack them (quirk 9)."""
+        """Return the logarithms of the entropy coefficients, a copy: ML-Agents' checkpoints lack them.
+
+        See docs/mlagents-behavior.md#entropy-coefficients.
+        """
         return {
             "discrete": self.log_alpha_discrete.detach().clone(),
             "continuous": self.log_alpha_continuous.detach().clone(),
@@ -229,7 +240,7 @@ class SAC:
 
     @torch.no_grad()
     def load_coefficients(self, coefficients: Mapping[str, Tensor]) -> None:
-        """Takes what ``coefficients`` gave.
+        """Take what ``coefficients`` gave.
 
         Raises:
             KeyError: one kind is missing.
@@ -239,12 +250,15 @@ class SAC:
         self.log_alpha_continuous.copy_(coefficients["continuous"])
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """The states of three Adams, as the peer has them: ``policy``, ``value`` (over q1, q2, critic) and ``entropy``
-        (over the discrete, then the continuous coefficients). Their tensors go on changing."""
+        """Return the states of three Adams, as ML-Agents has them.
+
+        ``policy``, ``value`` (over q1, q2, critic) and ``entropy`` (over the discrete, then the continuous
+        coefficients). Their tensors go on changing.
+        """
         return {name: adam_state(self._optimizer, pieces) for name, pieces in self._pieces.items()}
 
     def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes what ``states`` gave, or moments of some of the parameters; the others start anew.
+        """Take what ``states`` gave, or moments of some of the parameters; the others start anew.
 
         Raises:
             KeyError: one of the three is missing.

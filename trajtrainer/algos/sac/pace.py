@@ -1,4 +1,4 @@
-"""How many gradient steps an off-policy trainer makes per step of experience."""
+"""The number of gradient steps that an off-policy trainer makes per step of experience."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 class Pace:
     """One gradient step per ``steps_per_update`` agent steps after the first ``first_step`` ones, on average.
 
-    Counts as ML-Agents does (reference 4.4): while ``(step - first_step) / count > steps_per_update`` one more is due,
-    where ``count`` begins at 1. What is due may come in bursts, as experience does; it adds up whatever the drains.
+    Counts as ML-Agents does (docs/mlagents-behavior.md#pace): while ``(step - first_step) / count > steps_per_update``
+    one more is due, where ``count`` begins at 1. What is due may come in bursts, as experience does; it adds up
+    whatever the drains.
 
     Attributes:
         count: 1 and the gradient steps made so far.
@@ -23,7 +24,7 @@ class Pace:
         self.count = 1
 
     def due(self, step: int) -> int:
-        """Gradient steps to be made by trainer step ``step``."""
+        """Return the gradient steps to be made by trainer step ``step``."""
         steps = step - self._first_step
         # Divisions decide, not this estimate: it may be off by one by rounding.
         due = max(0, math.ceil(steps / self._steps_per_update) - self.count)
@@ -34,15 +35,15 @@ class Pace:
         return due
 
     def made(self, count: int) -> None:
-        """Tells that so many were made."""
+        """Tell that so many were made."""
         self.count += count
 
     def state(self) -> dict[str, float]:
-        """Plain data for a checkpoint."""
+        """Return plain data for a checkpoint."""
         return {"count": self.count, "steps_per_update": self._steps_per_update, "first_step": self._first_step}
 
     def load(self, state: Mapping[str, Any] | None, step: int) -> None:
-        """Goes on where ``state`` was taken.
+        """Go on where ``state`` was taken.
 
         Without one (a checkpoint of ML-Agents), or if the settings have changed since, all that was due until ``step``
         counts as made.

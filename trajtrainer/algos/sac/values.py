@@ -29,13 +29,13 @@ class ValueNetworks:
     q2: Critic
 
     def copy_normalization(self, source: NetworkBody) -> None:
-        """Takes over the observations' normalisers of ``source`` (the actor's body) in all four."""
+        """Take over the observations' normalisers of ``source`` (the actor's body) in all four."""
         for network in (self.critic, self.target, self.q1, self.q2):
             network.body.copy_normalization(source)
 
 
 class Estimates(NamedTuple):
-    """What the value networks say about a batch. Letters as in ``sac_losses``.
+    """Estimates of the value networks for a batch. Shapes as in ``sac_losses``.
 
     Attributes:
         value: V(s) [V, b].
@@ -55,7 +55,7 @@ class Evaluation(Protocol):
     """A way to evaluate and own the value networks' parameters."""
 
     def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:
-        """Estimates for a batch.
+        """Return estimates for a batch.
 
         Args:
             batch: b rows.
@@ -65,14 +65,14 @@ class Evaluation(Protocol):
 
     @property
     def parameters(self) -> Sequence[Tensor]:
-        """What an optimizer is to train."""
+        """The parameters for an optimizer."""
 
     @property
     def pieces(self) -> Sequence[Piece]:
         """The parameters of ``q1``, ``q2`` and ``critic``, one module after the other, as parts of ``parameters``."""
 
     def follow(self, tau: float) -> None:
-        """Moves the target network by the share ``tau`` towards V."""
+        """Move the target network by the fraction ``tau`` towards V."""
 
 
 class SeparateEvaluation:
@@ -89,6 +89,7 @@ class SeparateEvaluation:
         networks.target.requires_grad_(False)
 
     def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:  # noqa: ARG002
+        """Return estimates for a batch."""
         length = batch.sequence_length
         value, _ = self._networks.critic(batch.obs, batch.critic_memory, length)
         stored, of_sampled = [], []
@@ -108,11 +109,12 @@ class SeparateEvaluation:
         return Estimates(value, torch.stack(stored), torch.stack(of_sampled), next_value)
 
     def follow(self, tau: float) -> None:
+        """Move the target network by the fraction ``tau`` towards V."""
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
     def _next_memory(self, batch: Minibatch) -> Tensor | None:
-        """The memory before the sequences of next observations: that of V one step later."""
+        """Return the memory before the sequences of next observations: that of V one step later."""
         if batch.critic_memory is None:
             return None
         first = [sensor[:: batch.sequence_length] for sensor in batch.obs]
@@ -121,7 +123,7 @@ class SeparateEvaluation:
 
 
 def _shaped(q: Tensor) -> Tensor:
-    """[V, b, P], also where P is 1."""
+    """Return [V, b, P], also where P is 1."""
     return q if q.dim() == 3 else q.unsqueeze(2)
 
 
@@ -131,7 +133,7 @@ def _detached(encoded: Encoded) -> Encoded:
 
 @contextmanager
 def _frozen(network: nn.Module) -> Iterator[None]:
-    """What is computed inside has no gradients to the network's parameters."""
+    """Keep what is computed inside from having gradients to the network's parameters."""
     parameters = list(network.parameters())
     for parameter in parameters:
         parameter.requires_grad = False

@@ -30,13 +30,13 @@ EnvironmentMaker = Callable[[int], Environment]
 
 @dataclass(frozen=True, slots=True)
 class ChildTask:
-    """What a child is given at its start.
+    """The task that a child is given at its start.
 
     Attributes:
         number: of the worker.
         make_environment: called for every START.
         pipe: to the parent.
-        lifeline: a pipe on which nothing is ever sent. Its end tells that the parent is gone, or in a hurry.
+        lifeline: a pipe on which nothing is ever sent. Its end tells that the parent is gone, or ends at once.
         events, actions: addresses of the shared memory for them.
         log_level: of this package.
     """

@@ -54,6 +54,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
+        """The process id; None before the start."""
         return self._process.pid
 
     def forget_behaviors(self) -> None:

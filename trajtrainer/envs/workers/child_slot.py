@@ -54,6 +54,7 @@ class ChildSlot:
 
     @property
     def process_id(self) -> int | None:
+        """The process id; None where there is no child."""
         return None if self._child is None else self._child.pid
 
     def is_late(self) -> bool:

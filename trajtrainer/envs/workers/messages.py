@@ -1,4 +1,4 @@
-"""What a child and its parent say to each other: one byte, and sometimes something pickled after it.
+"""Messages between a child and its parent: one byte, and sometimes something pickled after it.
 
 Observations and actions are not in here, they stand in shared memory. Both ends are ours and of one version.
 """

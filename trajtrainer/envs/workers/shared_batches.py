@@ -41,7 +41,7 @@ _INTERRUPTED = "interrupted"  # the one column with T rows
 
 
 class _Layout(NamedTuple):
-    """What a behaviour's columns are."""
+    """The columns of a behaviour."""
 
     behavior_id: str
     entries: _Entries

@@ -24,7 +24,7 @@ from trajtrainer.errors import EnvironmentFaultError
 
 
 class MemoryAddress(NamedTuple):
-    """How another process opens the memory."""
+    """The address by which another process opens the memory."""
 
     name: str
     size: int

@@ -15,7 +15,7 @@ class ChildDiedError(EnvironmentFaultError):
 
 
 class Connected:
-    """What a slot reports when its environment is there and waits for its first reset."""
+    """The report of a slot whose environment is there and waits for its first reset."""
 
 
 CONNECTED = Connected()

@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class _Phase(enum.Enum):
-    """Whose turn it is with an environment."""
+    """The state of an environment: whose turn it is."""
 
     STARTING = enum.auto()
     CONNECTED = enum.auto()  # it waits for its first reset
@@ -32,7 +32,7 @@ class _Phase(enum.Enum):
 
 @dataclass(slots=True)
 class _Worker:
-    """What the supervisor knows of one environment.
+    """One environment as the supervisor knows it.
 
     Attributes:
         slot: it runs in.
@@ -103,6 +103,7 @@ class Supervisor:
 
     @property
     def num_workers(self) -> int:
+        """The number of workers."""
         return len(self._workers)
 
     def reset(self, parameters: Parameters) -> None:
