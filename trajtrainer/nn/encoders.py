@@ -255,7 +255,8 @@ def _check_size(sensor: str, shape: tuple[int, ...], name: str) -> None:
         )
     smallest = ENCODERS[name].smallest_side
     if side < smallest:
-        fitting = [other for other, row in ENCODERS.builtin.items() if side >= row.smallest_side]
+        sides = {other: row.smallest_side for other, row in ENCODERS.builtin.items()}
+        fitting = sorted((other for other in sides if side >= sides[other]), key=lambda other: -sides[other])
         hint = " Are the channels last? They must come first." if width <= 4 < channels else ""
         raise UnsupportedError(
             f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), too small for "

@@ -214,22 +214,26 @@ class ChildSlots:
             return []
 
 
-def _allow_open_files(needed: int) -> None:
-    """Raise this process's limit where that is low, before a child finds out halfway through its start."""
-    if sys.platform == "win32":
-        return
+if sys.platform == "win32":
+
+    def _allow_open_files(_needed: int) -> None:
+        """Do nothing: Windows has no such limit."""
+
+else:
     import resource
 
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY or allowed >= needed:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
-    except (ValueError, OSError) as error:
-        raise LaunchError(
-            f"So many environments need about {needed} open files, and this process may have {allowed} at most. Raise "
-            f"the limit (ulimit -n {needed}) or use fewer environments (--num-envs)."
-        ) from error
+    def _allow_open_files(needed: int) -> None:
+        """Raise this process's limit where that is low, before a child finds out halfway through its start."""
+        allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if allowed == resource.RLIM_INFINITY or allowed >= needed:
+            return
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+        except (ValueError, OSError) as error:
+            raise LaunchError(
+                f"So many environments need about {needed} open files, and this process may have {allowed} at most. "
+                f"Raise the limit (ulimit -n {needed}) or use fewer environments (--num-envs)."
+            ) from error
 
 
 def _log_level(number: int) -> int:
