@@ -130,7 +130,7 @@ def _held_rows(processor: AgentProcessor) -> list[int]:
 def test_producer_and_consumer_threads_with_a_limit() -> None:
     """The consumer lags behind, the producer waits for rows instead of growing, and nothing is lost or overwritten."""
     # 6 agents with up to 7 rows each are unfinished at most, and a message needs up to 12 more.
-    harness = Harness(horizon=7, memory_size=2, limit=6 * 7 + 12 + 10)
+    harness = Harness(horizon=7, memory_size=2, limit=10)
     queue: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
     packed: list[PackedSteps] = []
 
@@ -149,7 +149,7 @@ def test_producer_and_consumer_threads_with_a_limit() -> None:
     consumer.join(30)
     assert not consumer.is_alive()
     assert_same(concatenate(packed), pack(harness.expected))
-    assert harness.pool.capacity <= 6 * 7 + 12 + 10
+    assert harness.pool.capacity <= 6 * 7 + 12 + 10, "unfinished rows, a message, the limit"
     harness.processor.drop()
     assert harness.pool.num_free == harness.pool.capacity
 

@@ -134,19 +134,13 @@ def test_misuse_is_an_error() -> None:
         small(capacity=0)
 
 
-def test_grows_up_to_the_limit_and_not_beyond() -> None:
-    pool = small(capacity=4, limit=10)
+def test_grows_for_unfinished_trajectories_and_the_limit_and_no_further() -> None:
+    pool = small(capacity=4, limit=3)
     pool.allocate(5)
     assert pool.capacity == 8
-    pool.allocate(5)
-    assert pool.capacity == 10
-
-
-def test_grows_beyond_the_limit_when_nobody_would_give_rows_back() -> None:
-    pool = small(capacity=4, limit=4)
     pool.allocate(4)
-    assert len(pool.allocate(3)) == 3
-    assert pool.capacity > 4
+    assert pool.capacity == 3 + 5 + 4
+    assert len(pool.allocate(20)) == 20
 
 
 class Waiting:
@@ -172,46 +166,45 @@ class Waiting:
         return [int(row) for row in self.rows]
 
 
-def test_allocate_waits_while_the_learner_has_rows() -> None:
-    pool = small(capacity=4, limit=4)
-    rows = pool.allocate(4)
-    pool.hand_over(3)
-    assert pool.num_lent == 3
-    waiting = Waiting(pool, 2)
-    assert waiting.waits
+def test_allocate_waits_while_the_learner_has_more_rows_than_the_limit() -> None:
+    pool = small(capacity=8, limit=2)
+    rows = pool.allocate(6)
+    pool.hand_over(2)
+    assert len(pool.allocate(1)) == 1
+    pool.hand_over(2)
+    assert pool.num_lent == 4
+    waiting = Waiting(pool, 1)
+    assert waiting.waits, "although there is a free row"
     pool.release(rows[:1])
     assert waiting.waits
     pool.release(rows[1:2])
-    assert sorted(waiting.result()) == rows[:2].tolist()
-    assert pool.capacity == 4
+    assert waiting.result() == [7]
+    assert pool.capacity == 8
 
 
 def test_the_learner_is_told_when_it_is_waited_for() -> None:
     told: list[int] = []
-    pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=4, on_wait=lambda: told.append(pool.num_free))
+    pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=2, on_wait=lambda: told.append(pool.num_lent))
     rows = pool.allocate(4)
     pool.hand_over(3)
     assert told == []
     waiting = Waiting(pool, 2)
     assert waiting.waits
-    assert told == [0]
+    assert told == [3]
     pool.release(rows[:2])
     waiting.result()
 
 
-def test_allocate_stops_waiting_when_the_learner_has_nothing_left() -> None:
-    pool = small(capacity=4, limit=4)
-    rows = pool.allocate(4)
+def test_unfinished_trajectories_are_never_waited_for() -> None:
+    pool = small(capacity=4, limit=1)
+    pool.allocate(4)
     pool.hand_over(1)
-    waiting = Waiting(pool, 2)
-    assert waiting.waits
-    pool.release(rows[:1])
-    assert len(waiting.result()) == 2
+    assert len(pool.allocate(2)) == 2
     assert pool.capacity > 4
 
 
 def test_close_ends_waiting_for_good() -> None:
-    pool = small(capacity=4, limit=4)
+    pool = small(capacity=4, limit=2)
     pool.allocate(4)
     pool.hand_over(4)
     waiting = Waiting(pool, 2)

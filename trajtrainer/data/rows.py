@@ -43,10 +43,9 @@ class RowPool:
     references a row is free. The observation after a horizon cut is bootstrap of one trajectory and first row of the
     next, so it has two.
 
-    **Back-pressure.** Without ``limit`` the pool doubles whenever rows run out. With one, ``allocate`` first grows up
-    to the limit and then waits, but only while there are rows that nobody but the learner refers to, told by
-    ``hand_over``; when there are none (all rows are unfinished trajectories), waiting would be for ever, and it grows
-    beyond the limit. It is the learner's duty to release what it drained before it waits for more, and to call
+    **Back-pressure.** The pool grows whenever rows run out. With a ``limit``, ``allocate`` waits while the learner alone
+    refers to more rows than that, told by ``hand_over``; unfinished trajectories do not count, as nobody but the
+    collector can finish them. It is the learner's duty to release what it drained before it waits for more, and to call
     ``close`` when it ends, whether well or badly: after that nothing waits. Use a limit only when the learner has its
     own thread.
     """
@@ -71,7 +70,7 @@ class RowPool:
             obs_dtypes: per sensor, f32 or u8, as the environment's step batches have them.
             memory_size: H, 0 without a recurrent memory.
             capacity: rows to begin with; None for as many as are of moderate size.
-            limit: rows beyond which ``allocate`` waits for the learner; None for never.
+            limit: rows of the learner alone beyond which ``allocate`` waits for it; None for never.
             on_wait: called when it begins to wait.
             poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
                 shows. For tests and debugging; also checks row numbers for duplicates and free rows.
@@ -94,7 +93,7 @@ class RowPool:
         self._references = np.zeros(0, np.int32)
         self._num_free = 0
         self._next = 0
-        self._grow(capacity if limit is None else min(capacity, limit))
+        self._grow(capacity)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column as it is now, [R, ...]."""
@@ -138,7 +137,7 @@ class RowPool:
     def allocate(self, n: int) -> LongArray:
         """Take ``n`` free rows, each with one reference.
 
-        Waits or grows when there are fewer, as the class says.
+        Waits for the learner, as the class says; grows when there are fewer.
 
         Raises:
             OutOfMemoryError: it cannot grow.
@@ -147,6 +146,7 @@ class RowPool:
             i64 [n], ascending, and mostly one run.
         """
         with self._changed:
+            self._wait_for_learner()
             if n > self._num_free:
                 self._make_room(n)
             rows = self._find(n)
@@ -227,21 +227,20 @@ class RowPool:
         self._next = int(rows[-1]) + 1
         return rows
 
+    def _wait_for_learner(self) -> None:
+        """Wait while more is lent than the limit. The lock is held."""
+        while self.limit is not None and self.num_lent > self.limit and not self._closed:
+            if self._on_wait is not None:
+                self._on_wait()
+            self._changed.wait(_WAIT_S)
+
     def _make_room(self, n: int) -> None:
-        """Grow or wait until ``n`` rows are free. The lock is held."""
-        while n > self._num_free:
-            needed = self.capacity + n - self._num_free
-            doubled = max(needed, self.capacity + min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes))
-            if self.limit is None or self._closed:
-                self._grow(doubled)
-            elif needed <= self.limit:
-                self._grow(min(doubled, self.limit))
-            elif self.num_lent > 0:
-                if self._on_wait is not None:
-                    self._on_wait()
-                self._changed.wait(_WAIT_S)
-            else:
-                self._grow(doubled)
+        """Grow until ``n`` rows are free, to twice the size unless the limit makes that needless. The lock is held."""
+        needed = self.capacity + n - self._num_free
+        capacity = self.capacity + min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes)
+        if self.limit is not None:
+            capacity = min(capacity, self.limit + self._held + n)
+        self._grow(max(needed, capacity))
 
     def _grow(self, capacity: int) -> None:
         """Replace every column by a longer one. Readers of the old ones are not disturbed."""

@@ -27,6 +27,9 @@ from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.steps import FloatArray
 
 _EXTRA = "sac"
+# Gradient steps that acting may be ahead in a thread of its own. Where learning is the slower side, which is the rule,
+# acting is always as far ahead as it may, and a short run would be over before anything was learnt.
+_LEAD = 128
 
 
 class SACLearner(Algorithm):
@@ -85,8 +88,11 @@ class SACLearner(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """See ``Algorithm``: a few horizons, so that neither side waits for the other's bursts."""
-        return min(settings.hyperparameters.buffer_size, max(4096, 4 * settings.time_horizon))
+        """See ``Algorithm``: few gradient steps, so that what is learnt is acted on, and a few trajectories at least."""
+        hyper = settings.hyperparameters
+        assert isinstance(hyper, SACHyperparameters)
+        lead = max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon)
+        return int(min(lead, hyper.buffer_size))
 
     def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         """See ``Algorithm``. Rewards are evaluated again when steps are drawn."""
