@@ -162,14 +162,19 @@ class Columns(Generic[A]):
     What ``slice`` and ``map`` of a view give are views: stores write through them.
     """
 
-    __slots__ = ("_arrays", "obs")
+    __slots__ = ("_arrays", "_obs")
 
-    obs: tuple[A, ...]
+    def __init__(self, arrays: dict[str, A]) -> None:
+        """Take arrays of the same length by name. Neither they nor the dictionary are copied."""
+        self._arrays = arrays
+        self._obs: tuple[A, ...] | None = None
 
-    def __init__(self, arrays: Mapping[str, A]) -> None:
-        """Take arrays of the same length by name; they are not copied."""
-        self._arrays = dict(arrays)
-        self.obs = self.sensors(OBSERVATIONS)
+    @property
+    def obs(self) -> tuple[A, ...]:
+        """Return the arrays of the sensors, in their order."""
+        if self._obs is None:
+            self._obs = self.sensors(OBSERVATIONS)
+        return self._obs
 
     def __getitem__(self, name: str) -> A:
         return self._arrays[name]
@@ -181,8 +186,8 @@ class Columns(Generic[A]):
         return iter(self._arrays)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(next(iter(self._arrays.values())))  # type: ignore[arg-type]
+        """Return the number of rows; 0 without columns."""
+        return len(next(iter(self._arrays.values()), ()))  # type: ignore[arg-type]
 
     def get(self, name: str) -> A | None:
         """Return a column, or None where there is none."""

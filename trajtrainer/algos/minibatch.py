@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -70,16 +71,17 @@ class Minibatch:
 def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:
     """Yield part rows and their sequences into ``count`` minibatches of the same size, which are views."""
 
-    def parts_of(column: Tensor) -> tuple[Tensor, ...]:
-        return column.split_with_sizes([len(column) // count] * count)
+    row_parts, sequence_parts = _parts(rows, count), _parts(sequences, count)
+    for row_columns, sequence_columns in zip(row_parts, sequence_parts, strict=True):
+        yield Minibatch(row_columns, sequence_columns, sequence_length)
 
-    row_parts, sequence_parts = rows.map(parts_of), sequences.map(parts_of)
-    for number in range(count):
-        yield Minibatch(
-            Columns({name: parts[number] for name, parts in row_parts.items()}),
-            Columns({name: parts[number] for name, parts in sequence_parts.items()}),
-            sequence_length,
-        )
+
+def _parts(columns: Columns[Tensor], count: int) -> Iterator[Columns[Tensor]]:
+    names, arrays = list(columns), columns.values()
+    if not names:
+        return itertools.repeat(columns, count)
+    parts = zip(*(array.split_with_sizes([len(array) // count] * count) for array in arrays), strict=True)
+    return (Columns(dict(zip(names, part, strict=True))) for part in parts)
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:

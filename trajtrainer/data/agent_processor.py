@@ -162,8 +162,9 @@ class AgentProcessor:
             rows: i64 [N], decision rows, each exactly once.
             actions: of these agents, in the same order.
         """
+        columns = self._pool.columns
         for name in self._decided:
-            self._pool[name][rows] = getattr(actions, name)
+            columns[name][rows] = getattr(actions, name)
         if self._memory_size:
             self._histories.memory[self._slot_of_row[rows]] = actions.memory
 
@@ -207,15 +208,14 @@ class AgentProcessor:
 
     def _write(self, batch: StepBatch) -> LongArray:
         """Return a row for each record, with what it tells about the agent's situation."""
-        pool = self._pool
-        rows = pool.allocate(len(batch))
-        index = _run_or_rows(rows)
-        for column, values in zip(pool.obs, batch.obs, strict=True):
+        rows = self._pool.allocate(len(batch))
+        columns, index = self._pool.columns, _run_or_rows(rows)
+        for column, values in zip(columns.obs, batch.obs, strict=True):
             column[index] = values
         for name in self._observed:
-            pool[name][index] = getattr(batch, name)
-        pool["done"][index] = False
-        pool["interrupted"][index] = False
+            columns[name][index] = getattr(batch, name)
+        columns["done"][index] = False
+        columns["interrupted"][index] = False
         return rows
 
     def _complete(self, slots: LongArray, batch: StepBatch, *, all_known: bool) -> None:
@@ -224,9 +224,9 @@ class AgentProcessor:
         if not all_known:
             known = self._histories.count[slots] > 0
             slots, records = slots[known], batch.num_terminal + np.flatnonzero(known)
-        last = self._histories.last[slots]
+        columns, last = self._pool.columns, self._histories.last[slots]
         for name in self._followed:
-            self._pool[name][last] = getattr(batch, name)[records]
+            columns[name][last] = getattr(batch, name)[records]
 
     def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray) -> _Finished:
         """Take the terminal records; release their rows that end no trajectory.

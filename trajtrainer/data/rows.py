@@ -43,8 +43,8 @@ class RowPool:
     references a row is free. The observation after a horizon cut is bootstrap of one trajectory and first row of the
     next, so it has two.
 
-    **Back-pressure.** The pool grows whenever rows run out. With a ``limit``, ``allocate`` waits while the learner alone
-    refers to more rows than that, told by ``hand_over``; unfinished trajectories do not count, as nobody but the
+    **Back-pressure.** The pool grows whenever rows run out. With a ``limit``, ``allocate`` waits while the learner
+    alone refers to more rows than that, told by ``hand_over``; unfinished trajectories do not count, as nobody but the
     collector can finish them. It is the learner's duty to release what it drained before it waits for more, and to call
     ``close`` when it ends, whether well or badly: after that nothing waits. Use a limit only when the learner has its
     own thread.

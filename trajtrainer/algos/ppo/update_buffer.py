@@ -81,17 +81,17 @@ class UpdateBuffer:
             entries["loss_mask"] = Entry(np.dtype(np.float32), ())
         capacity = -(-capacity // sequence_length) * sequence_length
         self._device = device
-        self._rows = Columns(
-            {
-                name: torch.zeros(capacity, *entry.shape, dtype=torch_dtype(entry.dtype), device=device)
-                for name, entry in entries.items()
-            }
-        )
         self._sequences = Columns(
             {
                 name: torch.zeros(capacity // sequence_length, size, device=device)
                 for name, size in (("memory", memory_size), ("critic_memory", critic_memory_size))
                 if size
+            }
+        )
+        self._set_rows(
+            {
+                name: torch.zeros(capacity, *entry.shape, dtype=torch_dtype(entry.dtype), device=device)
+                for name, entry in entries.items()
             }
         )
         self.sequence_length = sequence_length
@@ -132,10 +132,10 @@ class UpdateBuffer:
             Views of the next ``num_steps`` rows; None where steps do not simply follow one another (padding), or stand
             on another device.
         """
-        if self.sequence_length > 1 or self._device.type != "cpu":
+        if self.sequence_length > 1 or self._host is None:
             return None
         self._reserve(self.num_rows + num_steps)
-        return self._rows.slice(self.num_rows, self.num_rows + num_steps).map(Tensor.numpy)
+        return self._host.slice(self.num_rows, self.num_rows + num_steps)
 
     def append(self, packed: PackedSteps, targets: Targets) -> None:
         """Add the rows of trajectories.
@@ -147,18 +147,7 @@ class UpdateBuffer:
         first = sequence_offsets(packed.lengths, self.sequence_length)
         start, stop = self.num_rows, self.num_rows + int(first[-1]) * self.sequence_length
         self._reserve(stop)
-        where = self._places(packed, first, start, stop)
-        learned = {"returns": targets.returns.T, "value": targets.value.T, "advantage": targets.advantage}
-        for name, column in self._rows.items():
-            if name == "loss_mask":
-                values = torch.ones(len(packed))
-            else:
-                values = torch.from_numpy(learned[name] if name in learned else packed[name])
-            if isinstance(where, Tensor):
-                column[start:stop] = 0
-                column[where] = values.to(self._device, column.dtype)
-            elif values.data_ptr() != column[where].data_ptr():
-                column[where] = values
+        self._write(packed, targets, start, stop, self._places(packed, first))
         if "memory" in self._sequences:
             begins = _sequence_begins(packed, self.sequence_length)
             self._sequences["memory"][self.num_sequences : stop // self.sequence_length] = torch.from_numpy(
@@ -192,19 +181,48 @@ class UpdateBuffer:
             chosen = rows.take(index).map(lambda column: column.flatten(0, 1))
             yield from split(chosen, self._sequences.take(index), len(index) // per_minibatch, length)
 
-    def _places(self, packed: PackedSteps, first: LongArray, start: int, stop: int) -> slice | Tensor:
-        """Return where the steps go: one range, or with padding between trajectories an index [B]."""
+    def _write(self, packed: PackedSteps, targets: Targets, start: int, stop: int, places: LongArray | None) -> None:
+        """Write steps into the rows ``start`` to ``stop``, one after the other or with padding in between."""
+        block = self._rows_of(start, stop)
+        learned = {"returns": targets.returns.T, "value": targets.value.T, "advantage": targets.advantage}
+        is_there = places is None and _address(packed.obs[0]) == _address(block.obs[0])
+        for name, column in block.items():
+            values = learned.get(name)
+            if values is None:
+                values = np.ones(len(packed), np.float32) if name == "loss_mask" else packed[name]
+            if places is not None:
+                column[:] = 0
+                column[places] = values
+            elif not (is_there and values.base is column.base):
+                column[:] = values
+            if self._host is None:
+                self._rows[name][start:stop] = torch.from_numpy(column)
+
+    def _rows_of(self, start: int, stop: int) -> Columns[NDArray[Any]]:
+        """Return the rows ``start`` to ``stop`` to write into; of another device, others to be copied there."""
+        if self._host is not None:
+            return self._host.slice(start, stop)
+        return self._rows.map(lambda column: np.empty((stop - start, *column.shape[1:]), _numpy_dtype(column)))
+
+    def _places(self, packed: PackedSteps, first: LongArray) -> LongArray | None:
+        """Return where the steps go behind what there is, [B]; None for one after the other, without padding."""
         if self.sequence_length == 1:
-            return slice(start, stop)
-        lead = start + first[:-1] * self.sequence_length - packed.offset[:-1]
-        places = np.repeat(lead, packed.lengths) + np.arange(len(packed))
-        return torch.from_numpy(places).to(self._device)
+            return None
+        places: LongArray = np.arange(len(packed)) + np.repeat(
+            first[:-1] * self.sequence_length - packed.offset[:-1], packed.lengths
+        )
+        return places
+
+    def _set_rows(self, rows: dict[str, Tensor]) -> None:
+        self._rows = Columns(rows)
+        # Numpy slices in a fraction of torch's time, which counts where few steps come at a time.
+        self._host = self._rows.map(Tensor.numpy) if self._device.type == "cpu" else None
 
     def _reserve(self, rows: int) -> None:
         if rows <= self.capacity:
             return
         capacity = -(-max(rows, 2 * self.capacity) // self.sequence_length) * self.sequence_length
-        self._rows = self._rows.map(lambda column: _longer(column, capacity))
+        self._set_rows({name: _longer(column, capacity) for name, column in self._rows.items()})
         sequences = capacity // self.sequence_length
         self._sequences = self._sequences.map(lambda column: _longer(column, sequences))
 
@@ -213,6 +231,15 @@ def _sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
     """Return the step that begins each sequence, i64 [Q]."""
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
     return np.flatnonzero(within % sequence_length == 0)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _numpy_dtype(column: Tensor) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = torch.empty(0, dtype=column.dtype).numpy().dtype
+    return dtype
 
 
 def _longer(column: Tensor, length: int) -> Tensor:

@@ -88,7 +88,7 @@ class SACLearner(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """See ``Algorithm``: few gradient steps, so that what is learnt is acted on, and a few trajectories at least."""
+        """See ``Algorithm``: few gradient steps, so that what is learnt is acted on; a few trajectories at least."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         lead = max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon)
