@@ -25,7 +25,7 @@ from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 
 AGENTS, FLOATS = 12, 8
 PORT = 16200
-WARM_UP_S, MEASURED_S, SETTLE_S = 0.5, 1.5, 1.0
+WARM_UP_S, MEASURED_S, SETTLE_S = 0.5, 1.0, 0.5
 ROUNDS = 3
 END_LIMIT_S = 5.0
 ENDED_BY_SIGNAL = ("nothing", "WINDOW_UPDATE of 0", "refused calls", "16 MB of zeros in HEADERS")

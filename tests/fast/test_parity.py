@@ -34,7 +34,6 @@ from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.fast.distribution import GaussianScale, softmax
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.fast.side_by_side import SideBySide
-from trajtrainer.fast.squashed import draw
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.fast.stacked_parameters import Linear
 from trajtrainer.fast.stacked_values import StackedEvaluation
@@ -133,40 +132,6 @@ def probabilities(shape: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     logits = 30.0 * _seeded(*shape)
     found = softmax(logits.numpy().copy(), lambda reduction, values: reduction.reduce(values, -1, keepdims=True))
     return {"probabilities": found}, {"probabilities": logits.softmax(-1)}
-
-
-def _squash(spread: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    mu, log_sigma, noise = (_seeded(64, 3, seed=seed).to(dtype) for seed in range(3))
-    return (spread * mu).requires_grad_(), (3.0 * log_sigma - 2.0).clamp(-20.0, 2.0).requires_grad_(), noise
-
-
-def _by_distribution(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    nothing = torch.zeros(0, dtype=torch.int64)
-    scale = reference.GaussianScale(log_sigma)
-    policy = ActionDistribution(mu, scale, mu[:, :0], (), nothing, tanh_squash=True)
-    action = policy.continuous_from_noise(noise)
-    return action, policy.continuous_log_prob(action).sum(1)
-
-
-@twin(draw, [0.1, 1.0, 5.0])
-def squashed(spread: float) -> tuple[Numbers, Numbers]:
-    """The draw and its gradient; and in single precision the draw against that of double precision."""
-    found: list[Numbers] = []
-    for way in (draw, _by_distribution):
-        mu, log_sigma, noise = _squash(spread, torch.float64)
-        action, log_prob = way(mu, log_sigma, noise)
-        torch.autograd.backward((action, log_prob), (_seeded(64, 3, seed=4).double(), _seeded(64, seed=5).double()))
-        found.append({"action": action, "log_prob": log_prob, "by mu": mu.grad, "by log_sigma": log_sigma.grad})
-    return found[0], found[1]
-
-
-@twin(draw, [1.0, 5.0], atol=1e-5)
-def single_precision(spread: float) -> tuple[Numbers, Numbers]:
-    mu, log_sigma, noise = _squash(spread, torch.float32)
-    exact = _by_distribution(mu.double(), log_sigma.double(), noise.double())
-    found = (one.double() for one in draw(mu, log_sigma, noise))
-    names = ("action", "log_prob")
-    return dict(zip(names, found, strict=True)), dict(zip(names, exact, strict=True))
 
 
 # Memories and bodies

@@ -67,6 +67,39 @@ def test_the_edge_of_squashed_actions_is_finite(value: float) -> None:
     assert bool(torch.isfinite(found.continuous_log_prob(torch.full((1, 1), value))).all())
 
 
+def squashed_draw(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The action that the noise leads to, and its log-probability."""
+    found = distribution(mu, log_sigma, mu[:, :0], tanh=True)
+    action = found.continuous_from_noise(noise)
+    return action, found.continuous_log_prob(action)
+
+
+def test_the_gradients_of_a_squashed_draw() -> None:
+    mu, log_sigma, noise = torch.randn(3, 64, 3, generator=generator(), dtype=torch.float64)
+    mu, log_sigma = mu.requires_grad_(), (3.0 * log_sigma - 2.0).clamp(-4.0, 2.0).requires_grad_()
+    assert torch.autograd.gradcheck(lambda m, s: squashed_draw(m, s, noise), (mu, log_sigma))
+
+
+def test_the_density_of_a_draw_is_exact_where_sigma_is_small() -> None:
+    mu, log_sigma, noise = torch.randn(3, 64, 3, generator=generator())
+    mu, log_sigma = 5.0 * mu, (3.0 * log_sigma - 8.0).clamp(-20.0, 2.0)
+    found = squashed_draw(mu, log_sigma, noise)
+    exact = squashed_draw(mu.double(), log_sigma.double(), noise.double())
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
+
+
+def test_far_out_no_draw_becomes_infinite() -> None:
+    mu = torch.tensor([[80.0, -80.0]]).requires_grad_()
+    log_sigma = torch.tensor([[2.0, -20.0]]).requires_grad_()
+    action, log_prob = squashed_draw(mu, log_sigma, torch.tensor([[3.0, -3.0]]))
+    (action.sum() + log_prob.sum()).backward()  # type: ignore[no-untyped-call]
+    assert action.abs().max() <= 1.0
+    for tensor in (log_prob, mu.grad, log_sigma.grad):
+        assert tensor is not None
+        assert torch.isfinite(tensor).all()
+
+
 def test_branches_are_sampled_by_their_probabilities() -> None:
     branches = (3, 2, 4)
     probs = torch.tensor([0.2, 0.5, 0.3, 0.9, 0.1, 0.25, 0.0, 0.25, 0.5])

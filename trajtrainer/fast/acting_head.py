@@ -118,14 +118,14 @@ class _Gaussians:
         """Decide by outputs [N, width and more]."""
         mu = raw = outputs[:, : self._size]
         scale, entropy = self._scale_of(outputs) if self._constant is None else self._constant
+        off_mean: FloatArray = np.zeros(mu.shape, np.float32)
         if generator is not None:
-            noise: FloatArray = np.empty(mu.shape, np.float32)
-            torch.from_numpy(noise).normal_(generator=generator)
-            noise *= scale.sigma
-            raw = np.add(noise, mu, out=noise)
-        log_prob = scale.log_prob(raw - mu)
+            torch.from_numpy(off_mean).normal_(generator=generator)
+            off_mean *= scale.sigma
+            raw = mu + off_mean
         if not self._squash:
-            return _ContinuousActions(raw, _clipped(raw), log_prob, entropy)
+            return _ContinuousActions(raw, _clipped(raw), scale.log_prob(raw - mu), entropy)
+        log_prob = scale.log_prob(off_mean)
         log_prob -= _log_det_tanh(raw)
         squashed: FloatArray = np.tanh(raw)
         return _ContinuousActions(squashed, squashed, log_prob, entropy)

@@ -116,7 +116,8 @@ class ActionDistribution:
         self.tanh_squash = tanh_squash
         self._probs: Tensor | None = None
         self._log_probs: Tensor | None = None
-        self._squashed: tuple[Tensor, Tensor] | None = None  # the last squashed draw, and before the squashing
+        # The last squashed draw, before the squashing, and how far that lay off the mean.
+        self._squashed: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def log_sigma(self) -> Tensor:
@@ -185,7 +186,8 @@ class ActionDistribution:
         if not self.tanh_squash:
             return raw
         squashed = raw.tanh()
-        self._squashed = (squashed, raw)
+        # Not raw - mu, which loses its digits where sigma is small.
+        self._squashed = (squashed, raw, self.sigma * normal)
         return squashed
 
     def deterministic(self) -> Actions:
@@ -214,10 +216,11 @@ class ActionDistribution:
         if not self.tanh_squash:
             return self.scale.log_prob(continuous - self.mu)
         if self._squashed is not None and self._squashed[0] is continuous:
-            raw = self._squashed[1]
+            _, raw, difference = self._squashed
         else:
             raw = continuous.clamp(-_BELOW_ONE, _BELOW_ONE).atanh()
-        return self.scale.log_prob(raw - self.mu) - _log_det_tanh(raw)
+            difference = raw - self.mu
+        return self.scale.log_prob(difference) - _log_det_tanh(raw)
 
     def discrete_log_prob(self, discrete: Tensor) -> Tensor:
         """Return numbers [B, K]."""

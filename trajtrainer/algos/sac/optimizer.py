@@ -17,7 +17,6 @@ from trajtrainer.algos.sac import losses as sac_losses
 from trajtrainer.algos.sac.values import Estimates, ValueNetworks
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.fast.squashed import draw
 from trajtrainer.fast.stacked_values import value_evaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
@@ -161,8 +160,8 @@ class SAC:
         """Return the continuous actions that the noise leads to [b, C], if any; and the policy's entropies."""
         sampled = continuous = discrete = None
         if self._continuous_size:
-            sampled, log_prob = draw(policy.mu, policy.log_sigma, noise)
-            continuous = -log_prob
+            sampled = policy.continuous_from_noise(noise)
+            continuous = -policy.continuous_log_prob(sampled).sum(1)
         if self._num_branches:
             discrete = -(policy.probs * policy.all_log_probs) @ self._sum_by_branch
         return sampled, _Entropy(continuous, discrete)
