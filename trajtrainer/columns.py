@@ -30,12 +30,14 @@ class Store(enum.Flag):
     """A kind of store that keeps a column.
 
     EVENT is a step batch on its way between processes, POOL the rows of living agents and waiting trajectories (and the
-    packed steps gathered from them), UPDATE the buffer and the minibatches of an on-policy learner, REPLAY the ring of
-    an off-policy one and what is drawn from it.
+    packed steps gathered from them), GROUP what the pool holds beside that for an algorithm that needs groups, UPDATE
+    the buffer and the minibatches of an on-policy learner, REPLAY the ring of an off-policy one and what is drawn from
+    it.
     """
 
     EVENT = enum.auto()
     POOL = enum.auto()
+    GROUP = enum.auto()
     UPDATE = enum.auto()
     REPLAY = enum.auto()
 
@@ -83,6 +85,7 @@ TABLE: list[Column] = [
     Column("version", "<i4", (), Moment.DECIDED, Store.POOL),
     Column("reward", "<f4", (), Moment.FOLLOWED, Store.EVENT | Store.POOL | Store.REPLAY),
     Column("group_reward", "<f4", (), Moment.FOLLOWED, Store.EVENT | Store.POOL | Store.REPLAY),
+    Column("groupmate_reward", "<f4", (), Moment.FOLLOWED, Store.GROUP),
     Column("done", "?", (), Moment.ENDED, Store.POOL),
     Column("interrupted", "?", (), Moment.ENDED, Store.POOL | Store.REPLAY),
     Column("terminated", "?", (), Moment.LEARNED, Store.REPLAY),
@@ -110,7 +113,7 @@ def entries_of(
     """Resolve the columns of a store for one behaviour.
 
     Args:
-        store: whose columns.
+        store: whose columns; of several stores those of any.
         spec: gives O, C, K and D.
         obs_dtypes: per sensor, f32 or u8.
         memory_size: H; 0 without a recurrent memory.
@@ -136,7 +139,7 @@ def entries_of(
     }
     entries: dict[str, Entry] = {}
     for column in TABLE:
-        if store not in column.stores:
+        if not store & column.stores:
             continue
         if column.name == OBSERVATIONS:
             for i, (sensor, dtype) in enumerate(zip(sensors, obs_dtypes, strict=True)):

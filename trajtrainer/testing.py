@@ -26,7 +26,7 @@ from torch import Tensor
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.minibatch import Minibatch, torch_dtype
 from trajtrainer.columns import Columns, Entry, Store, entries_of
-from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
@@ -36,7 +36,7 @@ from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.steps import WORKER_SHIFT, ActionBatch, BoolArray, EnvironmentEvent, IntArray, StepBatch
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_algorithm
 from trajtrainer.trainers.state import learned_state, load_generators, load_learned
@@ -51,15 +51,23 @@ def vector_spec(size: int = 3, continuous: int = 2, branches: tuple[int, ...] = 
     return BehaviorSpec([sensor], ActionSpec(continuous, branches))
 
 
-def random_steps(spec: BehaviorSpec, *, lengths: tuple[int, ...] = _LENGTHS, seed: int = 0) -> PackedSteps:
-    """Return trajectories of agents of this spec, which have no memory: values are random, but within their ranges."""
+def random_steps(
+    spec: BehaviorSpec, *, lengths: tuple[int, ...] = _LENGTHS, seed: int = 0, groups: bool = False
+) -> PackedSteps:
+    """Return trajectories of agents of this spec, which have no memory: values are random, but within their ranges.
+
+    Args:
+        spec: of the agents.
+        lengths: of the trajectories.
+        seed: of the values.
+        groups: whether the agents have groupmates, as for an algorithm that ``needs_groups``.
+    """
     generator = np.random.default_rng(seed)
-    entries = entries_of(Store.POOL, spec, [np.float32] * len(spec.observation_specs))
-    columns = {name: _random(generator, entry, sum(lengths)) for name, entry in entries.items()}
+    stores = Store.POOL | Store.GROUP if groups else Store.POOL
+    entries = entries_of(stores, spec, [np.float32] * len(spec.observation_specs))
+    columns = _random_rows(generator, spec, entries, sum(lengths))
     columns["log_prob"] = -np.abs(columns["log_prob"])
     columns["mask"][:] = False
-    for branch, size in enumerate(spec.action_spec.discrete_branches):
-        columns["discrete"][:, branch] = generator.integers(size, size=sum(lengths))
     last = np.cumsum(lengths) - 1
     columns["done"][:] = columns["interrupted"][:] = False
     columns["done"][last[:1]] = True
@@ -72,7 +80,37 @@ def random_steps(spec: BehaviorSpec, *, lengths: tuple[int, ...] = _LENGTHS, see
         terminated=ended,
         ended=ended,
         agent=np.arange(len(lengths), dtype=np.int64),
+        groups=_random_groups(generator, spec, entries, sum(lengths), ended) if groups else None,
     )
+
+
+def _random_groups(
+    generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, Entry], num_steps: int, ended: BoolArray
+) -> PackedGroups:
+    """Return up to three groupmates of each step, among the steps and four rows of others."""
+    names = [name for name in entries if name.startswith("obs") or name in ("continuous", "discrete")]
+    others = _random_rows(generator, spec, {name: entries[name] for name in names}, 4)
+    return PackedGroups(
+        mates=_random_mates(generator, num_steps, num_steps + 4),
+        next_mates=_random_mates(generator, len(ended), num_steps + 4),
+        others=Columns(others),
+        all_done=ended,
+    )
+
+
+def _random_mates(generator: np.random.Generator, count: int, num_rows: int) -> IntArray:
+    mates = np.array([generator.permutation(num_rows)[:3] for _ in range(count)], np.int32)
+    mates[np.arange(3) >= generator.integers(4, size=(count, 1))] = -1
+    return mates
+
+
+def _random_rows(
+    generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, Entry], count: int
+) -> dict[str, NDArray[Any]]:
+    columns = {name: _random(generator, entry, count) for name, entry in entries.items()}
+    for branch, size in enumerate(spec.action_spec.discrete_branches):
+        columns["discrete"][:, branch] = generator.integers(size, size=count)
+    return columns
 
 
 def _random(generator: np.random.Generator, entry: Entry, count: int) -> NDArray[Any]:
@@ -221,7 +259,7 @@ class AlgorithmContract:
         """Give it experience until it has updated twice, and return the step."""
         step = updates = 0
         for number in range(1000):
-            packed = random_steps(self.spec(), seed=number)
+            packed = random_steps(self.spec(), seed=number, groups=algorithm.needs_groups)
             rewards = np.stack([packed["reward"] for _ in algorithm.signals])
             self._check(algorithm, algorithm.take(packed, rewards))
             step += len(packed)

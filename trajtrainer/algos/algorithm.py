@@ -89,6 +89,9 @@ class Algorithm(ABC):
             tells that the weights have diverged, and ends the run.
         holds_rows: with ``threaded: true``, whether acting waits for the update on what it sent (see ``max_lead``), and
             goes on as ``update`` tells of its progress. Otherwise it goes on as soon as its experience is taken.
+        needs_groups: whether ``take`` is given the groupmates of each step (``PackedSteps.groups``), and their rewards
+            as the column ``groupmate_reward``.
+        counts_group_rewards: whether it tells a group's reward from an agent's own. Otherwise the trainer warns of it.
         context: of the behaviour.
         networks: name -> network, by the names of the checkpoint; ``actor`` is the one that acts and is exported.
         signals: reward signals in the order of the value heads.
@@ -96,6 +99,8 @@ class Algorithm(ABC):
 
     may_be_nan: ClassVar[frozenset[str]] = frozenset()
     holds_rows: ClassVar[bool] = False
+    needs_groups: ClassVar[bool] = False
+    counts_group_rewards: ClassVar[bool] = False
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]

@@ -1,13 +1,14 @@
 """Trajectories as row numbers, and the packed steps gathered from them.
 
-Shape legend: S trajectories, B packed steps (of all of them), O an observation's own shape.
+Shape legend: S trajectories, B packed steps (of all of them), M most groupmates of one step, E rows of groupmates that
+are none of the steps, R rows of the pool, O an observation's own shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,28 @@ class TrajectoryBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedGroups:
+    """The groupmates in packed steps, as numbers of rows: no observation stands twice.
+
+    Number n is step n where n < B, and row n - B of ``others`` from there on; -1 is none, behind those that are there.
+    Mates of a step are the other agents of the group when it was observed; one that was not asked for a decision then
+    is there by what it saw when it last was.
+
+    Attributes:
+        mates: i32 [B, M], groupmates of each step.
+        next_mates: i32 [S, M], those left after the last step of each trajectory. Only their observations count, as not
+            all of them have decided.
+        others: ``obs``, ``continuous`` and ``discrete`` of E rows.
+        all_done: bool [S], the whole group ended with the last step; without mates: the agent did.
+    """
+
+    mates: IntArray
+    next_mates: IntArray
+    others: Columns[NDArray[Any]]
+    all_done: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
 class PackedSteps:
     """The experience of S trajectories, one after another without padding. Independent of the pool.
 
@@ -66,6 +89,7 @@ class PackedSteps:
         terminated: bool [S], as in ``TrajectoryBatch``.
         ended: bool [S].
         agent: i64 [S].
+        groups: the groupmates; None where the algorithm does not need them.
     """
 
     steps: Columns[NDArray[Any]]
@@ -74,6 +98,7 @@ class PackedSteps:
     terminated: BoolArray
     ended: BoolArray
     agent: LongArray
+    groups: PackedGroups | None = None
 
     def __len__(self) -> int:
         """Return B."""
@@ -99,17 +124,78 @@ class PackedSteps:
         return self.offset[1:] - self.offset[:-1]
 
     def trajectories(self, start: int, stop: int) -> PackedSteps:
-        """Return trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Columns are views."""
-        first = int(self.offset[start])
+        """Return trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Columns of theirs are views."""
+        first, last = int(self.offset[start]), int(self.offset[stop])
         ends = slice(start, stop)
         return PackedSteps(
-            steps=self.steps.slice(first, int(self.offset[stop])),
+            steps=self.steps.slice(first, last),
             bootstrap=self.bootstrap.slice(start, stop),
             offset=self.offset[start : stop + 1] - np.int32(first),
             terminated=self.terminated[ends],
             ended=self.ended[ends],
             agent=self.agent[ends],
+            groups=None if self.groups is None else self._groups_of(self.groups, slice(first, last), ends),
         )
+
+    def _groups_of(self, groups: PackedGroups, steps: slice, ends: slice) -> PackedGroups:
+        """Return the groupmates in a range of trajectories. Steps outside of it become others."""
+        outside = len(self) + len(groups.others)
+        rows = np.arange(steps.start, steps.stop)
+        numbered = number_mates(rows, groups.mates[steps], groups.next_mates[ends], outside)
+        before = numbered.others < len(self)
+        found = {
+            name: np.empty((len(before), *column.shape[1:]), column.dtype) for name, column in groups.others.items()
+        }
+        for name, column in found.items():
+            column[before] = self.steps[name][numbered.others[before]]
+            column[~before] = groups.others[name][numbered.others[~before] - len(self)]
+        return PackedGroups(numbered.mates, numbered.next_mates, Columns(found), groups.all_done[ends])
+
+
+class NumberedMates(NamedTuple):
+    """Groupmates by their places among some rows.
+
+    Attributes:
+        mates: i32 [B, M], as in ``PackedGroups``.
+        next_mates: i32 [S, M], as in ``PackedGroups``.
+        others: i64 [E], the rows that stand behind those B: first those of ``mates``.
+        num_decided: how many of these those are.
+    """
+
+    mates: IntArray
+    next_mates: IntArray
+    others: LongArray
+    num_decided: int
+
+
+def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_rows: int) -> NumberedMates:
+    """Return groupmates by their places among the steps; who is not there comes behind.
+
+    Args:
+        rows: [B], distinct, of the steps.
+        mates: i32 [B, *], rows of the groupmates; -1 for none, behind the others.
+        next_mates: i32 [S, *], likewise.
+        num_rows: all numbers are smaller.
+    """
+    place = np.full(num_rows + 1, -1, np.int32)  # the last entry is that of -1
+    place[rows] = np.arange(len(rows), dtype=np.int32)
+    behind: list[NDArray[Any]] = []
+    for some in (mates, next_mates):
+        missing = np.unique(some[(place[some] < 0) & (some >= 0)])
+        place[missing] = np.arange(len(missing), dtype=np.int32) + np.int32(len(rows) + sum(map(len, behind)))
+        behind.append(missing.astype(np.int64))
+    width = max(int((some >= 0).sum(1).max(initial=0)) for some in (mates, next_mates))
+    return NumberedMates(
+        _of_width(place[mates], width), _of_width(place[next_mates], width), np.concatenate(behind), len(behind[0])
+    )
+
+
+def _of_width(mates: IntArray, width: int) -> IntArray:
+    """Return as many columns; those that are left out or added hold no mates."""
+    fitting = np.full((len(mates), width), -1, np.int32)
+    narrow = min(width, mates.shape[1])
+    fitting[:, :narrow] = mates[:, :narrow]
+    return fitting
 
 
 def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:

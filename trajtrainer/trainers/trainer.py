@@ -187,7 +187,9 @@ class Trainer:
         self.reporter.write(step)
 
     def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
-        if not self._group_rewards_seen and packed["group_reward"].any():
+        if self.algorithm.counts_group_rewards or self._group_rewards_seen:
+            return
+        if packed["group_reward"].any():
             self._group_rewards_seen = True
             logger.warning(
                 "Behavior %r receives group rewards, which %s counts as each agent's own. The trainer 'poca' is made "
