@@ -85,7 +85,7 @@ TABLE: list[Column] = [
     Column("version", "<i4", (), Moment.DECIDED, Store.POOL),
     Column("reward", "<f4", (), Moment.FOLLOWED, Store.EVENT | Store.POOL | Store.REPLAY),
     Column("group_reward", "<f4", (), Moment.FOLLOWED, Store.EVENT | Store.POOL | Store.REPLAY),
-    Column("groupmate_reward", "<f4", (), Moment.FOLLOWED, Store.GROUP),
+    Column("groupmate_reward", "<f4", (), Moment.ENDED, Store.GROUP),
     Column("done", "?", (), Moment.ENDED, Store.POOL),
     Column("interrupted", "?", (), Moment.ENDED, Store.POOL | Store.REPLAY),
     Column("terminated", "?", (), Moment.LEARNED, Store.REPLAY),

@@ -9,7 +9,7 @@ code under test but the types of its input and output.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,15 @@ class Record:
     group_reward: float
     terminal: bool
     interrupted: bool
+    team: int
+    # Who else of the group is there at the same time, and whether nobody of it goes on.
+    mates: list[Record] = field(default_factory=list)
+    all_done: bool = False
+    answer: Answer | None = None
+
+    def is_mate_of(self, other: Record) -> bool:
+        same_place = (self.agent >> 32, self.team) == (other.agent >> 32, other.team)
+        return self is not other and same_place and self.group == other.group > 0
 
 
 @dataclass
@@ -63,6 +72,8 @@ class Experience:
     done: bool
     interrupted: bool
     version: int
+    mates: list[Record]
+    groupmate_reward: float
 
 
 @dataclass
@@ -73,6 +84,8 @@ class Trajectory:
     bootstrap_memory: Array
     ended: bool
     terminated: bool
+    next_mates: list[Record]
+    all_done: bool
 
 
 class PerAgentProcessor:
@@ -85,13 +98,15 @@ class PerAgentProcessor:
         self.memory: dict[int, Array] = {}
         self.experiences: defaultdict[int, list[Experience]] = defaultdict(list)
         self.episode_steps: defaultdict[int, int] = defaultdict(int)
+        self.received_by_mates: defaultdict[int, list[float]] = defaultdict(list)
 
-    def record(self, batch: StepBatch) -> list[Trajectory]:
-        records = records_of(batch)
+    def record(self, batch: StepBatch, team: int = 0) -> list[Trajectory]:
+        records = records_of(batch, team)
         # Of several terminal records of one agent the last counts, at the place of the first.
         ended = {record.agent: record for record in records if record.terminal}
         decisions = [record for record in records if not record.terminal]
         finished: list[Trajectory] = []
+        self._tell_groups(ended, {record.agent: record for record in decisions})
         for record in ended.values():
             self._process(record, finished)
         for record in decisions:
@@ -109,12 +124,30 @@ class PerAgentProcessor:
                 self.memory.get(agent, self.no_memory),
                 actions.version,
             )
+            self.last_decision[agent].answer = self.last_answer[agent]
             self.memory[agent] = actions.memory[i].copy()
 
     def drop(self, worker: int | None = None) -> None:
         for agent in list(self.last_decision):
             if worker is None or agent >> 32 == worker:
                 self._forget(agent)
+
+    def _tell_groups(self, ended: dict[int, Record], deciding: dict[int, Record]) -> None:
+        """Who is there with whom at this message, and what mates received since one's last record."""
+        before = self.last_decision
+        told = {agent: record for agent, record in (deciding | ended).items() if agent in before}
+        for agent, record in before.items():
+            for mate, news in told.items():
+                if before[mate].is_mate_of(record):
+                    self.received_by_mates[agent].append(news.reward)
+        going_on = {agent: deciding.get(agent, record) for agent, record in before.items() if agent not in ended}
+        stopped = [record for agent, record in ended.items() if agent in before and record.interrupted]
+        for record in deciding.values():
+            record.mates = [other for other in (going_on | deciding).values() if other.is_mate_of(record)]
+        for record in ended.values():
+            survivors = [other for other in going_on.values() if other.is_mate_of(record)]
+            record.mates = survivors + [other for other in stopped if other.is_mate_of(record)]
+            record.all_done = not survivors
 
     def _process(self, record: Record, finished: list[Trajectory]) -> None:
         agent = record.agent
@@ -137,6 +170,8 @@ class PerAgentProcessor:
             done=record.terminal,
             interrupted=record.interrupted,
             version=answer.version,
+            mates=before.mates,
+            groupmate_reward=sum(self.received_by_mates.pop(agent, [])),
         )
         self.experiences[agent].append(experience)
         if not record.terminal:
@@ -144,17 +179,35 @@ class PerAgentProcessor:
         if record.terminal or len(self.experiences[agent]) >= self.time_horizon:
             terminated = record.terminal and not record.interrupted
             steps = self.experiences.pop(agent)
-            finished.append(Trajectory(agent, steps, record.obs, self.memory[agent], record.terminal, terminated))
+            finished.append(
+                Trajectory(
+                    agent,
+                    steps,
+                    record.obs,
+                    self.memory[agent],
+                    record.terminal,
+                    terminated,
+                    record.mates,
+                    record.all_done,
+                )
+            )
         if record.terminal:
             self.episode_lengths.append(self.episode_steps[agent])
             self._forget(agent)
 
     def _forget(self, agent: int) -> None:
-        for store in (self.last_decision, self.last_answer, self.memory, self.experiences, self.episode_steps):
+        for store in (
+            self.last_decision,
+            self.last_answer,
+            self.memory,
+            self.experiences,
+            self.episode_steps,
+            self.received_by_mates,
+        ):
             store.pop(agent, None)
 
 
-def records_of(batch: StepBatch) -> list[Record]:
+def records_of(batch: StepBatch, team: int) -> list[Record]:
     """The batch taken apart; everything copied."""
     return [
         Record(
@@ -166,6 +219,7 @@ def records_of(batch: StepBatch) -> list[Record]:
             group_reward=float(batch.group_reward[i]),
             terminal=i < batch.num_terminal,
             interrupted=i < batch.num_terminal and bool(batch.interrupted[i]),
+            team=team,
         )
         for i, agent in enumerate(batch.agent)
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ class Message:
     worker: int
     ended: tuple[tuple[int, bool], ...] = ()
     deciding: tuple[int, ...] = ()
+    team: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,26 @@ class Reset:
 
 
 class Numbers:
-    """Fills messages and answers with numbers that never repeat by accident."""
+    """Fills messages and answers with numbers that never repeat by accident.
 
-    def __init__(self, spec: BehaviorSpec, memory_size: int, seed: int = 0) -> None:
+    Agents are in a random group in each record, or always in that of their id: ``groups[id % len(groups)]``.
+    """
+
+    def __init__(self, spec: BehaviorSpec, memory_size: int, seed: int = 0, groups: Sequence[int] = ()) -> None:
         self._spec = spec
         self._memory_size = memory_size
         self._rng = np.random.default_rng(seed)
         self._version = 0
+        self._groups = groups
 
     def steps(self, message: Message) -> StepBatch:
         ids = [agent for agent, _ in message.ended] + list(message.deciding)
         n, num_terminal = len(ids), len(message.ended)
         mask = self._rng.random((n, sum(self._spec.action_spec.discrete_branches))) < 0.3
         mask[:num_terminal] = False
+        group = self._rng.integers(0, 3, n, dtype=np.int32)
+        if self._groups:
+            group = np.array([self._groups[agent % len(self._groups)] for agent in ids], np.int32)
         return StepBatch(
             agent=agent_ids(message.worker, np.array(ids, np.int64)),
             obs=tuple(
@@ -69,7 +78,7 @@ class Numbers:
                 for sensor in self._spec.observation_specs
             ),
             reward=self._rng.standard_normal(n, dtype=np.float32),
-            group=self._rng.integers(0, 3, n, dtype=np.int32),
+            group=group,
             group_reward=self._rng.standard_normal(n, dtype=np.float32),
             mask=mask,
             interrupted=np.array([interrupted for _, interrupted in message.ended], np.bool_),
@@ -129,6 +138,28 @@ def busy_rounds(draw: st.DrawFn) -> list[Message]:
 
 STREAMS = st.lists(
     st.one_of(ROUNDS, busy_rounds(), busy_rounds().map(lambda round_: round_[:1]), RESETS), min_size=1, max_size=40
+)
+
+
+def _of_team(round_: list[Message], team: int) -> list[Message]:
+    """The same with agents of a team, whose ids are its own."""
+    return [
+        replace(
+            message,
+            ended=tuple((agent + 10 * team, interrupted) for agent, interrupted in message.ended),
+            deciding=tuple(agent + 10 * team for agent in message.deciding),
+            team=team,
+        )
+        for message in round_
+    ]
+
+
+TEAM_STREAMS = st.lists(
+    st.one_of(
+        st.builds(_of_team, ROUNDS, st.integers(0, 1)), st.builds(_of_team, busy_rounds(), st.integers(0, 1)), RESETS
+    ),
+    min_size=1,
+    max_size=40,
 )
 
 

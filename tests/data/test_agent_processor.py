@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from threading import Thread
 
 import numpy as np
@@ -10,17 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.oracle import PerAgentProcessor, Trajectory, pack
+from tests.data.harness import Harness, Round
+from tests.data.oracle import pack
 from tests.data.packing import concatenate
 from tests.data.streams import (
-    OBS_DTYPES,
     STREAMS,
     Message,
     Numbers,
-    Reset,
     assert_same,
-    mixed_spec,
-    part_of,
     random_stream,
     vector_spec,
 )
@@ -31,52 +27,6 @@ from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, re
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.queues import TrajectoryQueue
 from trajtrainer.steps import StepBatch
-
-Round = Sequence[Message] | Reset
-
-
-class Harness:
-    """An agent processor and the oracle, fed with the same messages and answers."""
-
-    def __init__(self, horizon: int, memory_size: int, *, limit: int | None = None) -> None:
-        spec = mixed_spec()
-        self.pool = RowPool(spec, OBS_DTYPES, memory_size=memory_size, capacity=4, limit=limit, poison=True)
-        self.processor = AgentProcessor(self.pool, horizon)
-        self.oracle = PerAgentProcessor(horizon, memory_size)
-        self.numbers = Numbers(spec, memory_size)
-        self.expected: list[Trajectory] = []
-        self.episode_lengths: list[int] = []
-
-    def play(self, round_: Round) -> list[TrajectoryBatch]:
-        """Records each message, then answers all at once as a collector of several workers does."""
-        if isinstance(round_, Reset):
-            self.processor.drop(round_.worker)
-            self.oracle.drop(round_.worker)
-            return []
-        finished, rows, batches = [], [], []
-        for message in round_:
-            batch = self.numbers.steps(message)
-            recorded = self.processor.record(batch)
-            assert len(recorded.rows) == len(batch)
-            self.episode_lengths += recorded.episode_lengths
-            self.expected += self.oracle.record(batch)
-            if recorded.trajectories is not None:
-                finished.append(recorded.trajectories)
-            rows.append(recorded.rows[batch.num_terminal :])
-            batches.append(batch)
-        actions = self.numbers.actions(sum(map(len, rows)))
-        self.processor.acted(np.concatenate(rows), actions)
-        start = 0
-        for batch in batches:
-            self.oracle.acted(batch, part_of(actions, start, start + batch.num_decisions))
-            start += batch.num_decisions
-        # The environment may use its memory for the next message.
-        for batch in batches:
-            for column in (batch.agent, *batch.obs, batch.reward, batch.group, batch.mask, batch.interrupted):
-                column[:] = 1
-        for column in (actions.continuous, actions.discrete, actions.log_prob, actions.memory):
-            column[:] = 1
-        return finished
 
 
 @settings(max_examples=200, deadline=None)

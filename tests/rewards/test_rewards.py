@@ -113,6 +113,9 @@ def test_golden_extrinsic(shared_data: Path) -> None:
     packed = _packed([np.zeros((len(own), 1), np.float32)], reward=own, group_reward=arrays["batch_group_reward"])
     signal = ExtrinsicReward(peer_spec(), RewardSignalSettings(strength=0.7), CPU)
     np.testing.assert_array_equal(signal.evaluate(packed), arrays["rewards_ppo_sac"])
+    of_mates = np.nansum(arrays["batch_groupmate_reward"], 1, dtype=np.float64).astype(np.float32)
+    with_mates = with_columns(packed, groupmate_reward=of_mates)
+    np.testing.assert_allclose(signal.evaluate(with_mates), arrays["rewards_poca"], rtol=1e-6)
     alone = with_columns(packed, group_reward=np.zeros_like(own))
     np.testing.assert_array_equal(signal.evaluate(alone), own)
 

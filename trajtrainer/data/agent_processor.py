@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.columns import Moment, Store, names_of
+from trajtrainer.data.groups import Groups
 from trajtrainer.data.histories import Histories
 from trajtrainer.data.roster import NO_SLOT, Roster
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import InvalidDataError
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, IntArray, LongArray, StepBatch
+from trajtrainer.steps import WORKER_SHIFT, ActionBatch, BoolArray, IntArray, LongArray, StepBatch
 
 # Of how many agents per worker and team rows are kept, whether they are named in messages or silent: as many as have
 # trajectories of so many bytes, within bounds, or so many times those of one message, whichever is more.
@@ -56,19 +57,21 @@ class _Finished:
     agent: list[int] = field(default_factory=list)
     ended_slots: list[int] = field(default_factory=list)
     episode_lengths: list[int] = field(default_factory=list)
+    all_done: BoolArray | None = None
 
     def batch(self) -> TrajectoryBatch | None:
         """Return all of them; those of ended episodes come first."""
         if not self.agent:
             return None
-        num_ended = len(self.ended_slots)
+        num_ended, num_cut = len(self.ended_slots), len(self.agent) - len(self.ended_slots)
         return TrajectoryBatch(
             rows=np.concatenate(self.rows),
             offset=np.array([*accumulate(map(len, self.rows), initial=0)], np.int32),
             bootstrap=np.array(self.bootstrap, np.int32),
             terminated=np.array(self.terminated, np.bool_),
-            ended=np.array([True] * num_ended + [False] * (len(self.agent) - num_ended)),
+            ended=np.array([True] * num_ended + [False] * num_cut),
             agent=np.array(self.agent, np.int64),
+            all_done=None if self.all_done is None else np.concatenate([self.all_done, np.zeros(num_cut, np.bool_)]),
         )
 
 
@@ -109,6 +112,7 @@ class AgentProcessor:
             for moment in (Moment.OBSERVED, Moment.DECIDED, Moment.FOLLOWED)
         )
         self._histories = Histories(time_horizon, self._memory_size)
+        self._groups = None if pool.moments is None else Groups(pool, self._histories)
         self._rosters: defaultdict[tuple[int, int], Roster] = defaultdict(Roster)
         agent_bytes = time_horizon * pool.row_bytes
         self._most_silent = min(max(_KEPT_BYTES // agent_bytes, _FEWEST_KEPT), _MOST_KEPT)
@@ -136,10 +140,13 @@ class AgentProcessor:
         # Decisions first: what they write into the last step of an agent whose episode ends too is written over.
         self._complete(slots, batch, all_known=same is not None)
         finished = self._end_episodes(roster, batch, rows[:num]) if num else None
+        all_done = self._note_mates(roster, slots, rows[num:], finished or _Finished())
         full = self._histories.full(slots)
         if full is not None:
             finished = finished or _Finished()
             self._cut(slots[full], rows[num:][full], deciding[full], finished)
+        if finished:
+            finished.all_done = all_done
         trajectories = self._hand_over(finished) if finished else None
         self._begin(slots, rows[num:])
         num_given_up = 0
@@ -256,6 +263,13 @@ class AgentProcessor:
         if len(finished.bootstrap) < len(rows):
             self._discard(np.setdiff1d(rows, finished.bootstrap))
         return finished
+
+    def _note_mates(self, roster: Roster, slots: LongArray, rows: LongArray, finished: _Finished) -> BoolArray | None:
+        """Note who decides with whom, and return whose whole groups ended; None where groups are not needed."""
+        if self._groups is None:
+            return None
+        stays = [not terminated for terminated in finished.terminated]
+        return self._groups.record(roster, slots, rows, finished.ended_slots, finished.bootstrap, stays)
 
     def _cut(self, slots: LongArray, rows: LongArray, agent: LongArray, finished: _Finished) -> None:
         """End the trajectories of these agents at the horizon; their new rows are the bootstraps."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trajtrainer.data.moments import Arrangement
 from trajtrainer.steps import LongArray
 
 NO_SLOT = -1
@@ -19,11 +20,13 @@ class Roster:
     Attributes:
         last_slots: those of the last ``remember``.
         most_named: how many ids one message has had at most.
+        arrangement: of the groups of a message and these as bytes, if that was ever needed.
     """
 
     def __init__(self) -> None:
         self.last_slots = np.zeros(0, np.int64)
         self.most_named = 0
+        self.arrangement: tuple[bytes, Arrangement] | None = None
         self._slots: dict[int, int] = {}
         self._last_ids = b""  # as bytes, which compare several times faster than arrays
 

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from trajtrainer.columns import Columns, Store, empty, entries_of, sensor_name, spoil
+from trajtrainer.data.moments import Arrangement, Moments
 from trajtrainer.errors import OutOfMemoryError
 from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import LongArray, ObservationArray
+from trajtrainer.steps import BoolArray, LongArray, ObservationArray
 
 RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
@@ -24,6 +25,8 @@ _FIRST_ROWS, _FIRST_BYTES = 1024, 64 << 20
 _MOST_SPARE_BYTES = 1 << 30
 # One of the waits for the learner: systems that do not interrupt a wait let signals through in between.
 _WAIT_S = 0.25
+# Stands for the references to a row that nobody but moments refers to.
+_KEPT = -1
 
 
 class RowPool:
@@ -35,6 +38,7 @@ class RowPool:
 
     Attributes:
         columns: the pool's subset of the table, R rows. Replaced when the pool grows: read it from the pool each time.
+        moments: who was there with whom; None where groups are not needed.
 
     One thread (the collector) allocates and writes, another (the learner) may read handed-over rows and release them
     meanwhile.
@@ -48,6 +52,10 @@ class RowPool:
     collector can finish them. It is the learner's duty to release what it drained before it waits for more, and to call
     ``close`` when it ends, whether well or badly: after that nothing waits. Use a limit only when the learner has its
     own thread.
+
+    **Groups.** Where the algorithm needs them, rows stay for as long as a trajectory with a groupmate's row of the same
+    moment (``Moments``) is unfinished or lent. Those that nobody else refers to do not count as lent: the learner could
+    not release them.
     """
 
     columns: Columns[NDArray[Any]]
@@ -58,6 +66,7 @@ class RowPool:
         obs_dtypes: Sequence[DTypeLike],
         *,
         memory_size: int = 0,
+        groups: bool = False,
         capacity: int | None = None,
         limit: int | None = None,
         on_wait: Callable[[], None] | None = None,
@@ -69,6 +78,7 @@ class RowPool:
             spec: shapes of observations and actions.
             obs_dtypes: per sensor, f32 or u8, as the environment's step batches have them.
             memory_size: H, 0 without a recurrent memory.
+            groups: whether the learner needs the groupmates of each row.
             capacity: rows to begin with; None for as many as are of moderate size.
             limit: rows of the learner alone beyond which ``allocate`` waits for it; None for never.
             on_wait: called when it begins to wait.
@@ -87,7 +97,10 @@ class RowPool:
         self._changed = threading.Condition()
         self._closed = False
         self._held = 0
-        self.columns = empty(entries_of(Store.POOL, spec, obs_dtypes, memory_size=memory_size), 0)
+        stores = Store.POOL | Store.GROUP if groups else Store.POOL
+        self.columns = empty(entries_of(stores, spec, obs_dtypes, memory_size=memory_size), 0)
+        self.moments = Moments() if groups else None
+        self._num_kept = 0
         if capacity is None:
             capacity = max(1, min(_FIRST_ROWS, _FIRST_BYTES // self.row_bytes))
         self._references = np.zeros(0, np.int32)
@@ -103,6 +116,11 @@ class RowPool:
     def bootstrap_names(self) -> list[str]:
         """Return the columns that tell what comes after a trajectory: those of its last observation."""
         return [*(sensor_name(number) for number in range(len(self.obs))), "memory"]
+
+    @property
+    def groupmate_names(self) -> list[str]:
+        """Return the columns that tell of a groupmate."""
+        return [*(sensor_name(number) for number in range(len(self.obs))), "continuous", "discrete"]
 
     @property
     def obs(self) -> tuple[ObservationArray, ...]:
@@ -122,7 +140,7 @@ class RowPool:
     @property
     def num_lent(self) -> int:
         """Rows that only the learner refers to (queued, or drained and not yet released)."""
-        return self.capacity - self._num_free - self._held
+        return self.capacity - self._num_free - self._held - self._num_kept
 
     @property
     def num_bytes(self) -> int:
@@ -151,6 +169,8 @@ class RowPool:
                 self._make_room(n)
             rows = self._find(n)
             self._references[rows] = 1
+            if self.moments is not None:
+                self.moments.forget(rows)
             self._num_free -= n
             self._held += n
             return rows
@@ -161,6 +181,16 @@ class RowPool:
             if self._poison:
                 self._check(rows)
             self._references[rows] += 1
+            if self.moments is not None:
+                self.moments.retain(rows)
+
+    def open_moments(
+        self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None, stays: BoolArray | None = None
+    ) -> None:
+        """Note which rows are of the same groups at the same time; see ``Moments.open``."""
+        assert self.moments is not None
+        with self._changed:
+            self.moments.open(rows, arrangement, num_users, stays)
 
     def hand_over(self, count: int) -> None:
         """Tell that the collector has given away its references to ``count`` rows (with a trajectory).
@@ -189,12 +219,25 @@ class RowPool:
                 raise ValueError(f"rows {rows[references < 0][:8].tolist()} were released once too often")
             self._references[rows] = references
             freed = rows[references == 0]
-            if not len(freed):
-                return
+            if self.moments is not None:
+                freed = self._without_kept(self.moments.release(rows), freed)
             if self._poison:
                 spoil(self.columns, freed)
             self._num_free += len(freed)
             self._changed.notify_all()
+
+    def _without_kept(self, forgotten: RowNumbers, unowned: RowNumbers) -> RowNumbers:
+        """Return which rows are free, of those that moments do not keep any more and those that lost their last owner.
+
+        The lock is held.
+        """
+        assert self.moments is not None
+        kept = self.moments.kept(unowned)
+        back = forgotten[self._references[forgotten] == _KEPT]
+        self._references[unowned[kept]] = _KEPT
+        self._references[back] = 0
+        self._num_kept += int(kept.sum()) - len(back)
+        return np.concatenate([unowned[~kept], back])
 
     def close(self) -> None:
         """End all waiting in ``allocate``, now and later: it grows instead. To be called when the learner ends."""
@@ -255,6 +298,8 @@ class RowPool:
             ) from error
         self._references = _longer(self._references, capacity)
         self._references[old:] = 0
+        if self.moments is not None:
+            self.moments.add_rows(capacity)
         self._num_free += capacity - old
         self._next = old
         if self._poison:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.columns import Columns
+from trajtrainer.data.moments import Moments
 from trajtrainer.data.rows import RowPool
 from trajtrainer.steps import BoolArray, IntArray, LongArray, ObservationArray
 
@@ -33,6 +34,7 @@ class TrajectoryBatch:
         terminated: bool [S], the episode ended for good: nothing is to be expected after the last step.
         ended: bool [S], the episode ended, for good or by its step limit; otherwise the horizon cut it.
         agent: i64 [S], ``worker << 32 | id``.
+        all_done: bool [S], as in ``PackedGroups``; None where groups are not needed.
     """
 
     rows: IntArray
@@ -41,6 +43,7 @@ class TrajectoryBatch:
     terminated: BoolArray
     ended: BoolArray
     agent: LongArray
+    all_done: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.agent)
@@ -203,6 +206,7 @@ def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
     if len(batches) == 1:
         return batches[0]
     lengths = np.concatenate([batch.lengths for batch in batches])
+    all_done = [batch.all_done for batch in batches if batch.all_done is not None]
     return TrajectoryBatch(
         rows=np.concatenate([batch.rows for batch in batches]),
         offset=offsets(lengths),
@@ -210,6 +214,7 @@ def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
         terminated=np.concatenate([batch.terminated for batch in batches]),
         ended=np.concatenate([batch.ended for batch in batches]),
         agent=np.concatenate([batch.agent for batch in batches]),
+        all_done=np.concatenate(all_done) if all_done else None,
     )
 
 
@@ -242,7 +247,19 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
         terminated=batch.terminated,
         ended=batch.ended,
         agent=batch.agent,
+        groups=None if pool.moments is None else _groups(pool, pool.moments, batch),
     )
+
+
+def _groups(pool: RowPool, moments: Moments, batch: TrajectoryBatch) -> PackedGroups:
+    """Return the groupmates of these trajectories."""
+    assert batch.all_done is not None
+    mates, next_mates = moments.mates(batch.rows), moments.mates(batch.bootstrap)
+    numbered = number_mates(batch.rows, mates, next_mates, pool.capacity)
+    others = {name: pool[name].take(numbered.others, axis=0) for name in pool.groupmate_names}
+    for name in ("continuous", "discrete"):
+        others[name][numbered.num_decided :] = 0
+    return PackedGroups(numbered.mates, numbered.next_mates, Columns(others), batch.all_done)
 
 
 def _gathered(

@@ -36,7 +36,7 @@ from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.stats import StatsReporter
-from trajtrainer.trainers.factory import create_trainer, max_lead
+from trajtrainer.trainers.factory import create_trainer, max_lead, needs_groups
 from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -183,6 +183,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         found.spec,
         found.obs_dtypes,
         memory_size=0 if memory is None else memory.memory_size,
+        groups=needs_groups(settings),
         limit=max_lead(settings) if settings.threaded else None,
         on_wait=trajectories.request_drain,
     )

@@ -56,6 +56,11 @@ class EpisodeSums:
         self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}
 
 
+def _group_rewards(packed: PackedSteps) -> list[FloatArray]:
+    """Return what the groups of the steps received, f32 [1, B], if that is told apart."""
+    return [] if packed.groups is None else [packed["group_reward"][None]]
+
+
 class EpisodeRecord:
     """Rewards of finished episodes: statistics, and what curricula and checkpoints want to know.
 
@@ -84,7 +89,7 @@ class EpisodeRecord:
             titles: of the reward signals, as in tags.
             rewards: f32 [len(titles), B], times strength.
         """
-        everything = np.concatenate([packed["reward"][None], rewards])
+        everything = np.concatenate([packed["reward"][None], rewards, *_group_rewards(packed)])
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return
@@ -94,8 +99,23 @@ class EpisodeRecord:
         self.num_episodes += len(returns)
         self.returns_since_update += returns
         self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
-        for title, sums in zip(titles, finished[1:], strict=True):
+        for title, sums in zip(titles, finished[1 : 1 + len(titles)], strict=True):
             self._reporter.add_many(f"Policy/{title} Reward", sums)
+        if packed.groups is not None:
+            self._add_groups(packed, packed.groups.all_done, finished[-1])
+
+    def _add_groups(self, packed: PackedSteps, all_done: BoolArray, returns: NDArray[np.float64]) -> None:
+        """Report what groups received of which these are the last members; those that ended earlier do not count.
+
+        Args:
+            packed: trajectories.
+            all_done: bool [S], the whole group ended with the last step.
+            returns: f64 [E], sums of the group's rewards in the episodes that ended.
+        """
+        has_group = packed["group"][packed.offset[1:] - 1] > 0
+        last = (all_done & has_group)[packed.ended]
+        if last.any():
+            self._reporter.add_many("Environment/Group Cumulative Reward", returns[last], Aggregation.HISTOGRAM)
 
     def forget(self, worker: int | None) -> None:
         """Drop the unfinished episodes of one worker, or of all."""

@@ -46,6 +46,11 @@ def max_lead(settings: TrainerSettings) -> int:
     return algorithm_class(settings.trainer_type).max_lead(settings)
 
 
+def needs_groups(settings: TrainerSettings) -> bool:
+    """Return whether the trainer learns from the groupmates of each step."""
+    return algorithm_class(settings.trainer_type).needs_groups
+
+
 def algorithm_class(name: str) -> type[Algorithm]:
     """Return the algorithm of this ``trainer_type``, which is built.
 
