@@ -22,6 +22,7 @@ from trajtrainer.sim.faults import Faults
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.registry import SimulationKind
 from trajtrainer.sim.simulation import Actions, SimulationOptions, SimulationStep
+from trajtrainer.steps import LongArray
 
 NAME = "Clockwork"
 AT_START = "exit-at-start"
@@ -89,6 +90,7 @@ class Clockwork:
     spec = SPEC
     num_agents = NUM_AGENTS
     masked = False
+    groups: LongArray | None = None
 
     def __init__(self, incarnation: int, parameters: EnvironmentParameters) -> None:
         self._incarnation = incarnation

@@ -9,7 +9,7 @@ from typing import Any
 
 from trajtrainer.sim import player
 from trajtrainer.sim.__main__ import main
-from trajtrainer.sim.world import World, output_message
+from trajtrainer.sim.world import World, output_message, written
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,17 +34,17 @@ def play(names: str, step: int, arguments: list[str]) -> int:
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             self._messages = 0
-            self._late = self._behaviors[1:]
-            self._behaviors = self._behaviors[:1]
+            self._late = self._games[1:]
+            self._games = self._games[:1]
 
         def step(self, actions: Any) -> list[bytes]:
             self._messages += 1
             entries = super().step(actions)
             if self._messages == step:
-                for behavior in self._late:
-                    entries += behavior.reset()
-                    announced.append(behavior.parameters())
-                self._behaviors += self._late
+                for game, behaviors in self._late:
+                    entries += written(behaviors, game.reset())
+                    announced.extend(behavior.parameters() for behavior in behaviors)
+                self._games += self._late
             return entries
 
     announced: list[pb.BrainParametersProto] = []

@@ -11,26 +11,36 @@ import numpy as np
 from trajtrainer.sim.simulation import Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.spec import BehaviorSpec, ObservationType
-from trajtrainer.steps import BoolArray, LongArray
+from trajtrainer.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 InfoList = pb.UnityRLOutputProto.ListAgentInfoProto
 
 
-def built(spec: BehaviorSpec, style: WireStyle, ids: LongArray, step: SimulationStep) -> InfoList:
+def built(
+    spec: BehaviorSpec, style: WireStyle, ids: LongArray, step: SimulationStep, groups: LongArray | None = None
+) -> InfoList:
     """What the records of a step should be, field by field."""
     n = len(ids)
     branches = 0 if step.mask is None else sum(spec.action_spec.discrete_branches)
     nothing = np.zeros((n, branches), dtype=np.bool_)
     mask = nothing if step.mask is None else step.mask
     out = InfoList()
+
+    def add_group(info: pb.AgentInfoProto, agent: int, row: int, reward: FloatArray | None) -> None:
+        if groups is not None:
+            info.group_id = groups[agent]
+            info.group_reward = 0.0 if reward is None else reward[row]
+
     for row, agent in enumerate(step.ended.tolist()):
         info = _info(spec, style, int(ids[agent]), row, step.ended_observations, nothing[agent])
         info.reward, info.done, info.max_step_reached = step.ended_reward[row], True, bool(step.interrupted[row])
+        add_group(info, agent, row, step.ended_group_reward)
         out.value.append(info)
-    for agent in range(n):
-        info = _info(spec, style, int(ids[agent]), agent, step.observations, mask[agent])
-        info.reward = step.reward[agent]
+    for row, agent in enumerate(range(n) if step.deciding is None else step.deciding.tolist()):
+        info = _info(spec, style, int(ids[agent]), row, step.observations, mask[row])
+        info.reward = step.reward[row]
+        add_group(info, agent, row, step.group_reward)
         out.value.append(info)
     return out
 

@@ -51,19 +51,29 @@ def observations(spec: BehaviorSpec, count: int, random: np.random.Generator) ->
     )
 
 
-def arbitrary_step(spec: BehaviorSpec, agents: int, random: np.random.Generator, *, masked: bool) -> SimulationStep:
-    """Some agents ended, some rewards are zero, negative or NaN, some actions are forbidden."""
+def arbitrary_step(
+    spec: BehaviorSpec, agents: int, random: np.random.Generator, *, masked: bool, grouped: bool = False
+) -> SimulationStep:
+    """Some agents ended, some rewards are zero, negative or NaN, some actions are forbidden.
+
+    Where agents are grouped, some do not decide, and some groups are rewarded.
+    """
     ended = np.flatnonzero(random.random(agents) < 0.3)
+    deciding = np.flatnonzero(random.random(agents) < 0.7) if grouped and random.random() < 0.7 else None
+    n = agents if deciding is None else len(deciding)
     rewards = np.array([0.0, 0.0, 1.0, -0.01, np.nan], dtype=np.float32)
     branches = sum(spec.action_spec.discrete_branches)
     return SimulationStep(
-        observations(spec, agents, random),
-        random.choice(rewards, agents),
-        random.random((agents, branches)) < 0.4 if masked else None,
+        observations(spec, n, random),
+        random.choice(rewards, n),
+        random.random((n, branches)) < 0.4 if masked else None,
         ended,
         observations(spec, len(ended), random),
         random.choice(rewards, len(ended)),
         random.random(len(ended)) < 0.5,
+        deciding,
+        random.choice(rewards, n) if grouped and random.random() < 0.8 else None,
+        random.choice(rewards, len(ended)) if grouped and random.random() < 0.8 else None,
     )
 
 
@@ -74,16 +84,18 @@ def arbitrary_step(spec: BehaviorSpec, agents: int, random: np.random.Generator,
     agents=st.integers(1, 9),
     first=st.sampled_from([0, 1, 126, 16380]),
     masked=st.booleans(),
+    grouped=st.booleans(),
 )
 def test_records_are_byte_for_byte_what_protobuf_writes(
-    name: str, style: WireStyle, seed: int, agents: int, first: int, masked: bool
+    name: str, style: WireStyle, seed: int, agents: int, first: int, masked: bool, grouped: bool
 ) -> None:
     random = np.random.default_rng(seed)
     ids = np.arange(first, first + agents)
-    writer = RowInfoWriter(SPECS[name], style, ids, masked=masked)
+    groups = 1 + (first + np.arange(agents)) // 2 if grouped else None
+    writer = RowInfoWriter(SPECS[name], style, ids, masked=masked, groups=groups)
     for _ in range(4):
-        step = arbitrary_step(SPECS[name], agents, random, masked=masked)
-        expected = built(SPECS[name], style, ids, step)
+        step = arbitrary_step(SPECS[name], agents, random, masked=masked, grouped=grouped)
+        expected = built(SPECS[name], style, ids, step, groups)
         assert b"".join(writer.write(step)) == expected.SerializeToString()
 
 
@@ -177,10 +189,11 @@ def test_a_compressed_picture_decodes_to_itself_through_its_mapping(channels: in
 @pytest.mark.parametrize("style", [WireStyle(png=True), WireStyle(package_version="2.3.0", png=True)])
 def test_records_with_png_are_those_without_but_for_the_picture(style: WireStyle) -> None:
     spec, random = SPECS["visual"], np.random.default_rng(4)
-    ids = np.arange(5, 9)
-    step = arbitrary_step(spec, 4, random, masked=True)
-    expected = built(spec, style, ids, step)
-    found = InfoList.FromString(b"".join(PngInfoWriter(spec, style, ids, masked=True).write(step)))
+    ids, groups = np.arange(5, 9), np.array([1, 1, 2, 2])
+    step = arbitrary_step(spec, 4, random, masked=True, grouped=True)
+    assert step.deciding is not None
+    expected = built(spec, style, ids, step, groups)
+    found = InfoList.FromString(b"".join(PngInfoWriter(spec, style, ids, masked=True, groups=groups).write(step)))
     pictures = np.concatenate((step.ended_observations[0], step.observations[0]))
     for info, wanted, picture in zip(found.value, expected.value, pictures, strict=True):
         observation = info.observations[0]

@@ -88,6 +88,21 @@ def test_the_player_sends_what_its_simulations_say_for_the_seed_of_the_handshake
         assert process.wait(WAIT_SECONDS) == 0
 
 
+def test_agents_and_groups_of_all_behaviors_are_numbered_through() -> None:
+    with session("Bench+Duel", "--agents", "2", "--group-size", "2", "--areas", "2", "--teams", "1") as (trainer, _):
+        trainer.shake_hands()
+        infos = trainer.reset().infos
+        numbers = {behavior: [(info.id, info.group_id) for info in found] for behavior, found in infos.items()}
+        assert numbers == {
+            "Bench?team=0": [(0, 1), (1, 1)],
+            "Duel?team=0": [(2, 2), (3, 2), (4, 3), (5, 3)],
+            "Duel?team=1": [(6, 4), (7, 4), (8, 5), (9, 5)],
+        }
+    with session("Bench", "--agents", "2", "--group-size", "2", "--api-version", "1.4.0") as (trainer, _):
+        trainer.shake_hands()
+        assert [info.group_id for info in trainer.reset().infos["Bench?team=0"]] == [0, 0], "it knows no groups"
+
+
 def test_an_own_seed_goes_before_that_of_the_handshake() -> None:
     def first_message(seed: int, *arguments: str) -> bytes:
         with session("3DBall", *arguments) as (trainer, _):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, play, random_policy, steps_equal
-from trajtrainer.sim.registry import SIMULATIONS, simulation_kind
+from trajtrainer.sim.registry import SIMULATIONS, SimulationKind, simulation_kind
 from trajtrainer.sim.simulation import Simulation, SimulationStep, picture_sensor, vector_sensor
 from trajtrainer.spec import ObservationKind, observation_kind
 
-NAMES = list(SIMULATIONS)
+NAMES = [name for name, kind in SIMULATIONS.items() if isinstance(kind, SimulationKind)]
 
 
 def check_step(simulation: Simulation, step: SimulationStep) -> None:
@@ -114,6 +114,23 @@ def test_bench_ends_episodes_at_different_times_and_all_of_them_at_their_length(
         ended.append(step.ended.tolist())
     assert ended == [[], [3], [], [2], [], [1], [], [0]] * 2
     assert play(simulation, act, 40)[4:] == pytest.approx([0.8] * 16)
+
+
+def test_bench_rewards_groups_and_ends_their_agents_together() -> None:
+    simulation = make("Bench", agents=4, episode_length=4, group_size=2)
+    act = random_policy(simulation)
+    step = simulation.reset()
+    assert simulation.groups is not None
+    assert simulation.groups.tolist() == [0, 0, 1, 1]
+    ended = []
+    for _ in range(4):
+        step = simulation.step(act(step))
+        assert step.group_reward is not None
+        assert step.ended_group_reward is not None
+        assert step.group_reward.tolist() == pytest.approx([0.0 if i in step.ended else 0.1 for i in range(4)])
+        assert step.ended_group_reward.tolist() == pytest.approx([0.1] * len(step.ended))
+        ended.append(step.ended.tolist())
+    assert ended == [[], [2, 3], [], [0, 1]]
 
 
 def test_bench_sends_pictures_beside_vectors() -> None:

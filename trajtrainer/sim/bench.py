@@ -37,6 +37,7 @@ class BenchOptions(SimulationOptions):
     continuous: int = option(2, "continuous actions")
     branches: tuple[int, ...] = option((), "sizes of the discrete branches, such as 3,2")
     episode_length: int = option(1000, "decisions in an episode")
+    group_size: int = option(0, "agents of a group, which is rewarded, too; 0 for none")
 
     def __post_init__(self) -> None:
         SimulationOptions.__post_init__(self)
@@ -44,6 +45,8 @@ class BenchOptions(SimulationOptions):
             raise ValueError(f"--picture takes channels,height,width, found {self.picture}")
         if len(self.entities) not in (0, 2):
             raise ValueError(f"--entities takes number,size, found {self.entities}")
+        if self.group_size < 0 or (self.group_size and self.agents % self.group_size):
+            raise ValueError(f"--group-size must divide --agents {self.agents}, found {self.group_size}")
         if self.episode_length < 1:
             raise ValueError(f"--episode-length must be at least 1, found {self.episode_length}")
 
@@ -51,7 +54,8 @@ class BenchOptions(SimulationOptions):
 class Bench:
     """A Simulation that observes numbers drawn beforehand and gets 0.1 for every decision, whatever it does.
 
-    Episodes have equal lengths and end at different times, spread evenly over the agents. No environment parameters.
+    Episodes have equal lengths and end at different times, spread evenly over the agents, or over the groups, whose
+    agents end together; each agent of a group gets 0.1 for the group, too. No environment parameters.
     """
 
     masked = False
@@ -73,6 +77,8 @@ class Bench:
             sensors.append(entities_sensor(most, size, "BufferSensor"))
         self.spec = BehaviorSpec(sensors, action_spec(options.continuous, options.branches))
         self.num_agents = options.agents
+        size = options.group_size
+        self.groups: LongArray | None = np.arange(options.agents) // size if size else None
         self._length = options.episode_length
         self._age: LongArray = np.zeros(options.agents, dtype=np.int64)
         self._tick = 0
@@ -84,7 +90,8 @@ class Bench:
 
     def reset(self) -> SimulationStep:
         """Begin new episodes, of which all but the first agent's are shorter, so that they end at different times."""
-        self._age = np.arange(self.num_agents) * self._length // self.num_agents
+        units = np.arange(self.num_agents) if self.groups is None else self.groups
+        self._age = units * self._length // (units[-1] + 1)
         return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._nobody)
 
     def step(self, actions: Actions) -> SimulationStep:  # noqa: ARG002
@@ -92,14 +99,18 @@ class Bench:
         self._age += 1
         ended = np.flatnonzero(self._age >= self._length)
         if not len(ended):
-            return SimulationStep(self._next(), self._reward, None, *self._nobody)
+            return self._rewarded(SimulationStep(self._next(), self._reward, None, *self._nobody))
         self._age[ended] = 0
         last = tuple(column[ended] for column in self._next())
         reward = self._reward.copy()
         reward[ended] = 0.0
-        return SimulationStep(
-            self._next(), reward, None, ended, last, self._reward[ended], np.zeros(len(ended), dtype=np.bool_)
-        )
+        interrupted = np.zeros(len(ended), dtype=np.bool_)
+        return self._rewarded(SimulationStep(self._next(), reward, None, ended, last, self._reward[ended], interrupted))
+
+    def _rewarded(self, step: SimulationStep) -> SimulationStep:
+        if self.groups is not None:
+            step.group_reward, step.ended_group_reward = step.reward, step.ended_reward
+        return step
 
     def _next(self) -> Observations:
         self._tick += 1

@@ -1,8 +1,8 @@
 """Writes what the agents of one behaviour observe, byte for byte as Unity does, without building a message per agent.
 
 Protobuf leaves out fields that are zero, so the records of two agents differ in length only where a reward or an id is
-zero, and agents whose records have the same fields lie side by side. They are kept as rows of a byte matrix, aligned at
-their end: the observations stand in fixed columns, the fields before them are written for a run of like agents at once.
+zero, and agents whose records have the same fields lie side by side. They are kept as rows of a byte matrix: the
+observations stand in fixed columns, the fields before and behind them are written for a run of like agents at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.sim.simulation import Observations, SimulationStep
+from trajtrainer.sim.simulation import ALL, Agents, Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.sim.wire import DELIMITED, VARINT, delimited, key, varint
 from trajtrainer.spec import BehaviorSpec, ObservationSpec
@@ -26,6 +26,8 @@ MAX_STEP_REACHED = b"\x48\x01"
 ID = 10
 ACTION_MASK = 11
 OBSERVATIONS = 13
+GROUP_ID = 14
+GROUP_REWARD_KEY = b"\x7d"
 INFO_KEY = b"\x0a"  # of ListAgentInfoProto.value
 LONGEST_HEAD = 1 + 5 + 5 + len(DONE) + len(MAX_STEP_REACHED)
 
@@ -43,12 +45,14 @@ class InfoWriter(Protocol):
 
 
 class _Run(NamedTuple):
-    """Neighbouring rows with the same fields: which, the column of their first byte, and that of the reward (or -1)."""
+    """Neighbouring rows with the same fields: which, their columns, and those of the rewards (or -1)."""
 
     start: int
     stop: int
     first: int
+    last: int
     reward: int
+    group_reward: int
 
 
 class _Slot(NamedTuple):
@@ -64,39 +68,63 @@ class RowInfoWriter:
         style: the package's way of writing.
         ids: i64 [N], the agents' ids in the process.
         masked: whether steps have masks. Like Unity, a behaviour that never forbids an action sends none.
+        groups: i64 [N], the agents' groups in the process, above 0; None for agents without.
     """
 
-    def __init__(self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool) -> None:
+    def __init__(
+        self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool, groups: LongArray | None = None
+    ) -> None:
         self._style = style
         id_fields = [key(ID, VARINT) + varint(int(i)) if i else b"" for i in ids]
+        group_fields = [b""] * len(ids) if groups is None else [key(GROUP_ID, VARINT) + varint(int(g)) for g in groups]
         self._head = LONGEST_HEAD + max(len(field) for field in id_fields)
         mask_size = sum(spec.action_spec.discrete_branches) if masked else 0
         tail, self._mask_slot, self._slots = _tail(spec, style, self._head, mask_size)
-        self._rows: _Bytes = np.zeros((len(ids), self._head + len(tail)), dtype=np.uint8)
-        self._rows[:, self._head :] = np.frombuffer(tail, dtype=np.uint8)
-        for row, field in zip(self._rows, id_fields, strict=True):
+        self._grouped = groups is not None
+        self._end = self._head + len(tail)
+        width = self._end + max(len(field) for field in group_fields) + 5 * self._grouped
+        self._rows: _Bytes = np.zeros((len(ids), width), dtype=np.uint8)
+        self._rows[:, self._head : self._end] = np.frombuffer(tail, dtype=np.uint8)
+        for row, field, group in zip(self._rows, id_fields, group_fields, strict=True):
             row[self._head - len(field) : self._head] = np.frombuffer(field, dtype=np.uint8)
+            row[self._end : self._end + len(group)] = np.frombuffer(group, dtype=np.uint8)
         self._id_width: LongArray = np.array([len(field) for field in id_fields], dtype=np.int64)
+        self._group_width: LongArray = np.array([len(field) for field in group_fields], dtype=np.int64)
         self._runs: list[_Run] = []
         self._rewarded = b"not yet"
 
     def write(self, step: SimulationStep) -> list[bytes]:
         """Return the pieces of the message about a step."""
         pieces = self._write_ended(step) if len(step.ended) else []
+        if step.deciding is not None:
+            return pieces + self._write_deciding(step, step.deciding)
         self._fill(self._rows, step.observations, step.mask)
-        rewarded = step.reward != 0.0
+        rewarded = self._kinds(step.reward, step.group_reward)
         if rewarded.tobytes() != self._rewarded:
             self._rewarded = rewarded.tobytes()
-            self._runs = self._heads(self._rows, self._id_width, rewarded, b"", None)
-        pieces += _cut(self._rows, self._runs, step.reward)
+            self._runs = self._heads(self._rows, ALL, rewarded, b"", None)
+        pieces += _cut(self._rows, self._runs, step.reward, step.group_reward)
         return pieces
 
     def _write_ended(self, step: SimulationStep) -> list[bytes]:
         rows = self._rows[step.ended]
         self._fill(rows, step.ended_observations, None)
-        width = self._id_width[step.ended]
-        runs = self._heads(rows, width, step.ended_reward != 0.0, DONE, step.interrupted)
-        return _cut(rows, runs, step.ended_reward)
+        rewarded = self._kinds(step.ended_reward, step.ended_group_reward)
+        runs = self._heads(rows, step.ended, rewarded, DONE, step.interrupted)
+        return _cut(rows, runs, step.ended_reward, step.ended_group_reward)
+
+    def _write_deciding(self, step: SimulationStep, deciding: LongArray) -> list[bytes]:
+        rows = self._rows[deciding]
+        self._fill(rows, step.observations, step.mask)
+        runs = self._heads(rows, deciding, self._kinds(step.reward, step.group_reward), b"", None)
+        return _cut(rows, runs, step.reward, step.group_reward)
+
+    def _kinds(self, reward: FloatArray, group_reward: FloatArray | None) -> NDArray[np.int8]:
+        """Return which rewards are sent, per row: 1 the agent's, 2 the group's, 3 both."""
+        kinds: NDArray[np.int8] = (reward != 0.0).view(np.int8)
+        if self._grouped and group_reward is not None:
+            kinds = kinds + 2 * (group_reward != 0.0).view(np.int8)
+        return kinds
 
     def _fill(self, rows: _Bytes, observations: Observations, mask: BoolArray | None) -> None:
         if self._mask_slot is not None:
@@ -105,38 +133,49 @@ class RowInfoWriter:
             rows[:, slot.start : slot.stop] = self._style.floats(column).view(np.uint8)
 
     def _heads(
-        self, rows: _Bytes, id_width: LongArray, rewarded: BoolArray, flags: bytes, interrupted: BoolArray | None
+        self, rows: _Bytes, agents: Agents, rewarded: NDArray[np.int8], flags: bytes, interrupted: BoolArray | None
     ) -> list[_Run]:
-        """Write everything before the id into ``rows`` (a reward as zero) and return the runs of like rows."""
-        kinds = 4 * id_width + 2 * rewarded
+        """Write everything before the id and behind the group (rewards as zero) and return the runs of like rows."""
+        id_width, group_width = self._id_width[agents], self._group_width[agents]
+        kinds = 64 * id_width + 8 * group_width + 2 * rewarded
         if interrupted is not None:
             kinds += interrupted
         edges = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist(), len(rows)]
-        tail = rows.shape[1] - self._head
         runs = []
-        for start, stop in pairwise(edges):
-            fields = REWARD_KEY + bytes(4) if rewarded[start] else b""
-            fields += flags
+        for start, stop in pairwise(edges) if len(rows) else ():
+            fields = (REWARD_KEY + bytes(4) if rewarded[start] & 1 else b"") + flags
             if interrupted is not None and interrupted[start]:
                 fields += MAX_STEP_REACHED
-            width = int(id_width[start])
-            prefix = INFO_KEY + varint(len(fields) + width + tail)
-            last = self._head - width
-            first = last - len(prefix) - len(fields)
-            rows[start:stop, first:last] = np.frombuffer(prefix + fields, dtype=np.uint8)
-            runs.append(_Run(start, stop, first, first + len(prefix) + 1 if rewarded[start] else -1))
+            head = self._head - int(id_width[start])
+            last = group_end = self._end + int(group_width[start])
+            if rewarded[start] & 2:
+                rows[start:stop, group_end] = GROUP_REWARD_KEY[0]
+                last += 5
+            prefix = INFO_KEY + varint(len(fields) + last - head)
+            first = head - len(prefix) - len(fields)
+            rows[start:stop, first:head] = np.frombuffer(prefix + fields, dtype=np.uint8)
+            reward = first + len(prefix) + 1 if rewarded[start] & 1 else -1
+            runs.append(_Run(start, stop, first, last, reward, group_end + 1 if last > group_end else -1))
         return runs
 
 
-def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray) -> list[bytes]:
+def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray, group_reward: FloatArray | None) -> list[bytes]:
     """Write the rewards and cut each run's bytes out of the matrix."""
-    reward_bytes = np.ascontiguousarray(reward, dtype=np.float32).view(np.uint8).reshape(-1, 4)
+    reward_bytes = _bytes(reward)
+    group_bytes = reward_bytes if group_reward is None else _bytes(group_reward)
     pieces = []
-    for start, stop, first, reward_column in runs:
+    for start, stop, first, last, reward_column, group_column in runs:
         if reward_column >= 0:
             rows[start:stop, reward_column : reward_column + 4] = reward_bytes[start:stop]
-        pieces.append(rows[start:stop, first:].tobytes())
+        if group_column >= 0:
+            rows[start:stop, group_column : group_column + 4] = group_bytes[start:stop]
+        pieces.append(rows[start:stop, first:last].tobytes())
     return pieces
+
+
+def _bytes(column: FloatArray) -> _Bytes:
+    """Return a column's floats as bytes u8 [n, 4]."""
+    return np.ascontiguousarray(column, dtype=np.float32).view(np.uint8).reshape(-1, 4)
 
 
 def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, _Slot | None, list[_Slot]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trajtrainer.sim.faults import Fault
-from trajtrainer.sim.registry import SIMULATIONS, SimulationKind, simulation_kind
+from trajtrainer.sim.registry import SIMULATIONS, GameKind, Kind, simulation_kind
 from trajtrainer.sim.simulation import SimulationOptions
 from trajtrainer.sim.style import API_VERSION, PACKAGE_VERSION, WireStyle
 from trajtrainer.steps import Aggregation, Statistic
@@ -36,7 +36,7 @@ class PlayerOptions:
         fault_once: see ``Faults``.
     """
 
-    simulations: tuple[tuple[str, SimulationKind, SimulationOptions], ...]
+    simulations: tuple[tuple[str, Kind, SimulationOptions], ...]
     teams: int
     port: int
     seed: int | None
@@ -66,7 +66,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
     names = arguments[0].split("+") if arguments and not arguments[0].startswith("-") else []
     parser = _parser()
     parser.log_file = _log_file(arguments)
-    kinds: dict[str, SimulationKind] = {}
+    kinds: dict[str, Kind] = {}
     try:
         kinds = {name: simulation_kind(name) for name in names}
     except ValueError as error:
@@ -77,6 +77,9 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
         parser.error(f"{arguments[0]!r} names a simulation twice; several teams are given by --teams")
     if parsed.teams < 1:
         parser.error(f"--teams must be at least 1, found {parsed.teams}")
+    games = [name for name, kind in kinds.items() if isinstance(kind, GameKind)]
+    if parsed.teams > 1 and games:
+        parser.error(f"{games[0]} has teams of its own; leave --teams out")
     values = vars(parsed)
     try:
         simulations = tuple((name, kind, _simulation_options(kind, values)) for name, kind in kinds.items())
@@ -105,7 +108,7 @@ def _log_file(arguments: list[str]) -> Path | None:
 
 
 def _parser() -> _Parser:
-    listing = "\n".join(f"  {name:<12} {kind.summary}" for name, kind in SIMULATIONS.items())
+    listing = "\n".join(f"  {name:<16} {kind.summary}" for name, kind in SIMULATIONS.items())
     parser = _Parser(
         prog="python -m trajtrainer.sim",
         description="A built-in simulation as a player that speaks to a trainer as a Unity build does.",
@@ -137,7 +140,7 @@ def _parser() -> _Parser:
     return parser
 
 
-def _add_simulation_options(parser: argparse.ArgumentParser, kinds: dict[str, SimulationKind]) -> None:
+def _add_simulation_options(parser: argparse.ArgumentParser, kinds: dict[str, Kind]) -> None:
     group = parser.add_argument_group("options of the simulation")
     known = set()
     for name, kind in kinds.items():
@@ -154,7 +157,7 @@ def _add_simulation_options(parser: argparse.ArgumentParser, kinds: dict[str, Si
                 group.add_argument(flag, type=convert, default=argparse.SUPPRESS, metavar="X", help=text)
 
 
-def _simulation_options(kind: SimulationKind, values: dict[str, Any]) -> SimulationOptions:
+def _simulation_options(kind: Kind, values: dict[str, Any]) -> SimulationOptions:
     names = [entry.name for entry in dataclasses.fields(kind.options)]
     return kind.options(**{name: values[name] for name in names if name in values})
 

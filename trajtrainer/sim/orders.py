@@ -96,7 +96,7 @@ class ActionReader:
     Args:
         behavior: for messages.
         spec: sizes of the actions.
-        num_agents: N, all of whom wait for an action.
+        num_agents: N.
         api_minor: a player before 1.3 reads the deprecated field, which holds either kind as floats.
     """
 
@@ -108,43 +108,46 @@ class ActionReader:
         self._deprecated = api_minor < HYBRID_API
         self._layout: _Layout | None = None
 
-    def read(self, data: bytes) -> Actions:
+    def read(self, data: bytes, waiting: int | None = None) -> Actions:
         """Return actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
+
+        Args:
+            data: of the message.
+            waiting: N of this message, where not all agents wait for an action.
 
         Raises:
             OrderError: an agent that waits gets no action or one of the wrong size. Unity would end there too.
         """
+        n = self._num_agents if waiting is None else waiting
         layout = self._layout
-        if layout is not None and len(data) == layout.size * self._num_agents:
-            rows = np.frombuffer(data, dtype=np.uint8).reshape(self._num_agents, layout.size)
+        if layout is not None and len(data) == layout.size * n:
+            rows = np.frombuffer(data, dtype=np.uint8).reshape(n, layout.size)
             if (rows[:, layout.same] == layout.pattern).all():
                 return self._read_rows(rows, layout)
-        return self._read_messages(data)
+        return self._read_messages(data, n)
 
     def _read_rows(self, rows: NDArray[np.uint8], layout: _Layout) -> Actions:
-        n = self._num_agents
+        n = len(rows)
         columns = rows[:, layout.continuous : layout.continuous + 4 * self._continuous]
         continuous = np.ascontiguousarray(columns).view("<f4").reshape(n, self._continuous)
         discrete = rows[:, layout.discrete : layout.discrete + self._discrete].astype(np.int32)
         return Actions(continuous, discrete)
 
-    def _read_messages(self, data: bytes) -> Actions:
+    def _read_messages(self, data: bytes, n: int) -> Actions:
         try:
             received = pb.UnityRLInputProto.ListAgentActionProto.FromString(data).value
         except Exception as error:  # protobuf's DecodeError is no public class of every version
             raise OrderError(f"the actions of {self._behavior!r} are not a message: {error}") from error
-        if len(received) < self._num_agents:
-            raise OrderError(
-                f"{self._num_agents} agents of {self._behavior!r} wait, the trainer sent {len(received)} actions"
-            )
-        continuous = np.zeros((self._num_agents, self._continuous), dtype=np.float32)
-        discrete = np.zeros((self._num_agents, self._discrete), dtype=np.int32)
-        for row, action in enumerate(received[: self._num_agents]):
+        if len(received) < n:
+            raise OrderError(f"{n} agents of {self._behavior!r} wait, the trainer sent {len(received)} actions")
+        continuous = np.zeros((n, self._continuous), dtype=np.float32)
+        discrete = np.zeros((n, self._discrete), dtype=np.int32)
+        for row, action in enumerate(received[:n]):
             if self._continuous:
                 continuous[row] = self._values(row, action, "continuous_actions", self._continuous)
             if self._discrete:
                 discrete[row] = self._values(row, action, "discrete_actions", self._discrete)
-        self._layout = None if self._deprecated else self._learn(data)
+        self._layout = None if self._deprecated or not n else self._learn(data)
         return Actions(continuous, discrete)
 
     def _values(self, row: int, action: pb.AgentActionProto, name: str, size: int) -> Sequence[float]:

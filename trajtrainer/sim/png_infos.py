@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trajtrainer.sim.simulation import Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.steps import LongArray, ObservationArray
+from trajtrainer.steps import FloatArray, LongArray, ObservationArray
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 COMPRESSION_LEVEL = 1
@@ -20,10 +20,13 @@ COMPRESSION_LEVEL = 1
 class PngInfoWriter:
     """An InfoWriter for behaviours with pictures that are compressed. Same arguments as RowInfoWriter."""
 
-    def __init__(self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool) -> None:
+    def __init__(
+        self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool, groups: LongArray | None = None
+    ) -> None:
         self._spec = spec
         self._style = style
         self._ids = [int(i) for i in ids]
+        self._groups = None if groups is None else groups.tolist()
         self._no_mask = [False] * sum(spec.action_spec.discrete_branches) if masked else []
 
     def write(self, step: SimulationStep) -> list[bytes]:
@@ -34,14 +37,20 @@ class PngInfoWriter:
             info.reward = step.ended_reward[row]
             info.done = True
             info.max_step_reached = bool(step.interrupted[row])
+            self._add_group(info, agent, row, step.ended_group_reward)
             infos.value.append(info)
-        for agent in range(len(self._ids)):
-            info = self._info(
-                agent, agent, step.observations, self._no_mask if step.mask is None else step.mask[agent].tolist()
-            )
-            info.reward = step.reward[agent]
+        for row, agent in enumerate(range(len(self._ids)) if step.deciding is None else step.deciding.tolist()):
+            mask = self._no_mask if step.mask is None else step.mask[row].tolist()
+            info = self._info(agent, row, step.observations, mask)
+            info.reward = step.reward[row]
+            self._add_group(info, agent, row, step.group_reward)
             infos.value.append(info)
         return [infos.SerializeToString()]
+
+    def _add_group(self, info: pb.AgentInfoProto, agent: int, row: int, reward: FloatArray | None) -> None:
+        if self._groups is not None:
+            info.group_id = self._groups[agent]
+            info.group_reward = 0.0 if reward is None else reward[row]
 
     def _info(self, agent: int, row: int, observations: Observations, mask: list[bool]) -> pb.AgentInfoProto:
         info = pb.AgentInfoProto(id=self._ids[agent], action_mask=mask)

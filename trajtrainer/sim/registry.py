@@ -12,12 +12,13 @@ import numpy as np
 from trajtrainer.sim.balance_ball import BalanceBall, BalanceBallHard, BallOptions, HardOptions
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.bench import Bench, BenchOptions
+from trajtrainer.sim.duel import Duel, DuelOptions
 from trajtrainer.sim.grid_world import GridOptions, GridWorld
 from trajtrainer.sim.hybrid import Hybrid, HybridOptions
 from trajtrainer.sim.match3 import Match3, Match3Options
 from trajtrainer.sim.memory_corridor import MemoryCorridor, MemoryOptions
 from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.sim.simulation import Simulation, SimulationOptions
+from trajtrainer.sim.simulation import Game, Simulation, SimulationOptions
 from trajtrainer.sim.sorter import Sorter, SorterOptions
 from trajtrainer.sim.toy import Toy, ToyOptions
 from trajtrainer.sim.visual_ball import VisualBall, VisualBallOptions
@@ -38,7 +39,24 @@ class SimulationKind:
     summary: str
 
 
-SIMULATIONS: dict[str, SimulationKind] = {
+@dataclass(frozen=True, slots=True)
+class GameKind:
+    """The recipe of a game, which has behaviours and teams of its own.
+
+    Attributes:
+        create: called with an instance of ``options``, a random generator and the player's environment parameters.
+        options: the class of its options.
+        summary: one line for the help text.
+    """
+
+    create: Callable[[Any, np.random.Generator, EnvironmentParameters], Game]
+    options: type[SimulationOptions]
+    summary: str
+
+
+Kind = SimulationKind | GameKind
+
+SIMULATIONS: dict[str, Kind] = {
     "3DBall": SimulationKind(BalanceBall, BallOptions, "keep a ball on a platform; 8 numbers, 2 continuous actions"),
     "3DBallHard": SimulationKind(
         BalanceBallHard, HardOptions, "the same without velocities; 9 stacked observations of 5"
@@ -54,12 +72,13 @@ SIMULATIONS: dict[str, SimulationKind] = {
     "Sorter": SimulationKind(Sorter, SorterOptions, "press tiles in order; up to 20 entities, branches 3,3,2"),
     "Match3": SimulationKind(Match3, Match3Options, "three of a kind in a row; pictures of a board, masked moves"),
     "VisualBall": SimulationKind(VisualBall, VisualBallOptions, "3DBall seen by one or two cameras"),
+    "Duel": GameKind(Duel, DuelOptions, "push the other team off a shrinking ring; 7 numbers, a branch of 5"),
     "Toy": SimulationKind(Toy, ToyOptions, "the smallest task, with any kind of observation and action"),
     "Bench": SimulationKind(Bench, BenchOptions, "costs almost nothing, any size; for measuring"),
 }
 
 
-def simulation_kind(name: str) -> SimulationKind:
+def simulation_kind(name: str) -> Kind:
     """Return the simulation called ``name``.
 
     Raises:

@@ -1,13 +1,14 @@
 """The protocol of built-in simulations: a task for several agents at once, in numpy, the same for the same seed.
 
-Shape legend: N agents, T agents whose episode ended, D sum of branch sizes, C continuous actions, K discrete branches,
-O an observation's own shape.
+Shape legend: N agents that decide, T agents whose episode ended, D sum of branch sizes, C continuous actions,
+K discrete branches, O an observation's own shape.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -64,6 +65,9 @@ class SimulationStep:
         ended_observations: per sensor [T, *O], the last of the episode.
         ended_reward: f32 [T].
         interrupted: bool [T], ended by the limit of decisions.
+        deciding: i64 [N], the agents that decide, ascending; None for all.
+        group_reward: f32 [N], what their groups earned; None for nothing.
+        ended_group_reward: f32 [T], likewise.
     """
 
     observations: Observations
@@ -73,18 +77,26 @@ class SimulationStep:
     ended_observations: Observations
     ended_reward: FloatArray
     interrupted: BoolArray
+    deciding: LongArray | None = None
+    group_reward: FloatArray | None = None
+    ended_group_reward: FloatArray | None = None
 
 
-class Simulation(Protocol):
-    """A task for N agents at once.
-
-    Every agent decides at every step, and an agent whose episode ended begins the next one in the same step, under the
-    same number.
-    """
+class Role(Protocol):
+    """What the agents of one behaviour see and do, and how many there are."""
 
     spec: BehaviorSpec
     num_agents: int
     masked: bool  # whether it forbids actions; its steps have a mask then, and None otherwise
+    groups: LongArray | None  # i64 [num_agents], each agent's group, counted from 0; None for agents without
+
+
+class Simulation(Role, Protocol):
+    """A task for the agents of one behaviour.
+
+    Every agent decides at every step, and an agent whose episode ended begins the next one in the same step, under the
+    same number.
+    """
 
     def reset(self) -> SimulationStep:
         """Start new episodes for all agents.
@@ -94,6 +106,21 @@ class Simulation(Protocol):
 
     def step(self, actions: Actions) -> SimulationStep:
         """Make one decision of every agent."""
+
+
+class Game(Protocol):
+    """A task for the agents of several behaviours that meet.
+
+    Agents may leave before the others; who is asked stands in ``deciding`` of each step.
+    """
+
+    roles: Mapping[str, Role]  # behaviour id -> its agents
+
+    def reset(self) -> list[SimulationStep]:
+        """Start all episodes anew; return a step for each role."""
+
+    def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
+        """Make one decision, with the actions of each role's agents that decide; return a step for each role."""
 
 
 class EpisodicSimulation(ABC):
@@ -108,6 +135,7 @@ class EpisodicSimulation(ABC):
     """
 
     masked = False
+    groups: LongArray | None = None
 
     def __init__(
         self,

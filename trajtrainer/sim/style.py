@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,4 +87,4 @@ class WireStyle:
             column = column.transpose(0, 2, 3, 1)
         if column.dtype == np.uint8:
             column = _BYTE_TO_FLOAT[column]
-        return np.ascontiguousarray(column, dtype=np.float32).reshape(len(column), -1)
+        return np.ascontiguousarray(column, dtype=np.float32).reshape(len(column), math.prod(column.shape[1:]))

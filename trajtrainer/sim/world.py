@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,53 +10,54 @@ from trajtrainer.sim.infos import InfoWriter, RowInfoWriter
 from trajtrainer.sim.orders import ActionReader
 from trajtrainer.sim.parameters import EnvironmentParameters, seeded_generator
 from trajtrainer.sim.png_infos import PngInfoWriter
-from trajtrainer.sim.registry import SimulationKind
-from trajtrainer.sim.simulation import Actions, Simulation, SimulationOptions, SimulationStep
+from trajtrainer.sim.registry import GameKind, Kind
+from trajtrainer.sim.simulation import Actions, Game, Role, Simulation, SimulationOptions, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.sim.wire import DELIMITED, delimited, key, varint
 from trajtrainer.steps import LongArray
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200
+GROUPS_API = 5  # minor version from which agents have groups
 
 
 class Behavior:
-    """One behaviour of the player: its simulation, and how its messages are written and read.
+    """One behaviour of the player: how its messages are written and read.
 
     Args:
         name: with the team, ``3DBall?team=0``.
-        simulation: the task.
+        role: its agents.
         style: what the messages look like.
         first_id: id of its first agent; the others follow.
+        first_group: id of its first group, above 0; the others follow.
     """
 
-    def __init__(self, name: str, simulation: Simulation, style: WireStyle, first_id: int) -> None:
+    def __init__(self, name: str, role: Role, style: WireStyle, first_id: int, first_group: int) -> None:
         self.name = name
-        self._simulation = simulation
+        self._action_spec = role.spec.action_spec
         self._style = style
-        ids = np.arange(first_id, first_id + simulation.num_agents)
-        self._writer = info_writer(simulation, style, ids)
-        self._reader = ActionReader(name, simulation.spec.action_spec, simulation.num_agents, style.api_minor)
+        self._waiting = role.num_agents
+        ids = np.arange(first_id, first_id + role.num_agents)
+        self._writer = info_writer(role, style, ids, first_group)
+        self._reader = ActionReader(name, self._action_spec, role.num_agents, style.api_minor)
         self._name_field = delimited(1, name.encode())
-        action_spec = simulation.spec.action_spec
-        self._no_actions = Actions(
-            np.zeros((simulation.num_agents, action_spec.continuous_size), dtype=np.float32),
-            np.zeros((simulation.num_agents, action_spec.discrete_size), dtype=np.int32),
-        )
 
-    def reset(self) -> list[bytes]:
-        """Start new episodes; return the pieces of the behaviour's entry in ``agentInfos``."""
-        return self._entry(self._simulation.reset())
-
-    def step(self, actions: bytes | None) -> list[bytes]:
-        """Make one decision; a behaviour that the trainer leaves out does nothing (zeros), as in Unity.
+    def read(self, actions: bytes | None) -> Actions:
+        """Return what the waiting agents do; those of a behaviour that the trainer leaves out nothing, as in Unity.
 
         Raises:
             OrderError: the actions do not fit.
         """
-        return self._entry(self._simulation.step(self._reader.read(actions) if actions else self._no_actions))
+        if actions:
+            return self._reader.read(actions, self._waiting)
+        return Actions(
+            np.zeros((self._waiting, self._action_spec.continuous_size), dtype=np.float32),
+            np.zeros((self._waiting, self._action_spec.discrete_size), dtype=np.int32),
+        )
 
-    def _entry(self, step: SimulationStep) -> list[bytes]:
+    def write(self, step: SimulationStep) -> list[bytes]:
+        """Return the pieces of the behaviour's entry in ``agentInfos``."""
+        self._waiting = len(step.reward)
         pieces = self._writer.write(step)
         infos = key(2, DELIMITED) + varint(sum(map(len, pieces)))
         size = len(self._name_field) + len(infos) + sum(map(len, pieces))
@@ -64,7 +65,7 @@ class Behavior:
 
     def parameters(self) -> pb.BrainParametersProto:
         """Return the announcement of the behaviour."""
-        spec = self._simulation.spec.action_spec
+        spec = self._action_spec
         branches = list(spec.discrete_branches)
         announced = pb.BrainParametersProto(brain_name=self.name, is_training=True)
         if self._style.api_minor >= 3:
@@ -77,29 +78,52 @@ class Behavior:
         return announced
 
 
+class Solo:
+    """A Game of one simulation, whose agents meet nobody."""
+
+    def __init__(self, name: str, simulation: Simulation) -> None:
+        self.roles: Mapping[str, Role] = {name: simulation}
+        self._simulation = simulation
+
+    def reset(self) -> list[SimulationStep]:
+        """Start all episodes anew."""
+        return [self._simulation.reset()]
+
+    def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
+        """Make one decision."""
+        return [self._simulation.step(*actions)]
+
+
 class World:
     """The behaviours of a player, stepped together."""
 
     def __init__(
         self,
-        simulations: Iterable[tuple[str, SimulationKind, SimulationOptions]],
+        simulations: Iterable[tuple[str, Kind, SimulationOptions]],
         teams: int,
         seed: int,
         style: WireStyle,
         parameters: EnvironmentParameters,
     ) -> None:
-        self._behaviors: list[Behavior] = []
-        agents = 0
+        self._games: list[tuple[Game, list[Behavior]]] = []
+        agents, groups = 0, 1
         for name, kind, options in simulations:
-            for team in range(teams):
-                random = seeded_generator(seed, len(self._behaviors))
-                simulation = kind.create(options, random, parameters)
-                self._behaviors.append(Behavior(f"{name}?team={team}", simulation, style, agents))
-                agents += simulation.num_agents
+            for team in range(1 if isinstance(kind, GameKind) else teams):
+                random = seeded_generator(seed, sum(len(behaviors) for _, behaviors in self._games))
+                if isinstance(kind, GameKind):
+                    game = kind.create(options, random, parameters)
+                else:
+                    game = Solo(f"{name}?team={team}", kind.create(options, random, parameters))
+                behaviors = []
+                for behavior_id, role in game.roles.items():
+                    behaviors.append(Behavior(behavior_id, role, style, agents, groups))
+                    agents += role.num_agents
+                    groups += 0 if role.groups is None else int(role.groups.max()) + 1
+                self._games.append((game, behaviors))
 
     def reset(self) -> list[bytes]:
         """Start new episodes everywhere; return the pieces of ``agentInfos``."""
-        return [piece for behavior in self._behaviors for piece in behavior.reset()]
+        return [piece for game, behaviors in self._games for piece in written(behaviors, game.reset())]
 
     def step(self, actions: Mapping[str, bytes]) -> list[bytes]:
         """Decide once for every agent; returns the pieces of ``agentInfos``.
@@ -107,21 +131,31 @@ class World:
         Raises:
             OrderError: the actions do not fit.
         """
-        return [piece for behavior in self._behaviors for piece in behavior.step(actions.get(behavior.name))]
+        pieces: list[bytes] = []
+        for game, behaviors in self._games:
+            chosen = [behavior.read(actions.get(behavior.name)) for behavior in behaviors]
+            pieces += written(behaviors, game.step(chosen))
+        return pieces
 
     def announcement(self) -> bytes:
         """Return all behaviours, for the first message that holds agents."""
-        announced = [behavior.parameters() for behavior in self._behaviors]
+        announced = [behavior.parameters() for _, behaviors in self._games for behavior in behaviors]
         return pb.UnityRLInitializationOutputProto(brain_parameters=announced).SerializeToString()
 
 
-def info_writer(simulation: Simulation, style: WireStyle, ids: LongArray) -> InfoWriter:
-    """Return the writer for what a simulation's agents observe."""
-    spec = simulation.spec
+def written(behaviors: Iterable[Behavior], steps: Iterable[SimulationStep]) -> list[bytes]:
+    """Return the pieces of what several behaviours' agents observe."""
+    return [piece for behavior, step in zip(behaviors, steps, strict=True) for piece in behavior.write(step)]
+
+
+def info_writer(role: Role, style: WireStyle, ids: LongArray, first_group: int) -> InfoWriter:
+    """Return the writer for what a role's agents observe. Packages before API 1.5 know no groups."""
+    spec = role.spec
+    groups = None if role.groups is None or style.api_minor < GROUPS_API else role.groups + first_group
     pictures = any(len(sensor.shape) == 3 for sensor in spec.observation_specs)
     if style.png and pictures:
-        return PngInfoWriter(spec, style, ids, masked=simulation.masked)
-    return RowInfoWriter(spec, style, ids, masked=simulation.masked)
+        return PngInfoWriter(spec, style, ids, masked=role.masked, groups=groups)
+    return RowInfoWriter(spec, style, ids, masked=role.masked, groups=groups)
 
 
 def output_message(infos: list[bytes], side_channel: bytes, announcement: bytes = b"") -> bytes:
