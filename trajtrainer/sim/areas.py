@@ -132,7 +132,7 @@ class AreaGame(ABC):
         if restarting.any():
             self._restart(np.flatnonzero(restarting))
             seen = self._observe(ALL)
-        return self._steps(seen, last, outcome, ended, restarting & ~outcome.over)
+        return self._steps(seen, last, outcome, ended, restarting)
 
     def _restart(self, areas: LongArray) -> None:
         self._decisions[areas] = 0
@@ -152,7 +152,7 @@ class AreaGame(ABC):
         last: Sequence[FloatArray],
         outcome: Outcome,
         ended: BoolArray,
-        late: BoolArray,
+        restarted: BoolArray,
     ) -> list[SimulationStep]:
         steps = []
         for role, columns, now, then in zip(self._sides, self._columns, seen, last, strict=True):
@@ -162,9 +162,10 @@ class AreaGame(ABC):
                 reward, group_reward = reward + group_reward, np.zeros_like(reward)
             deciding = np.flatnonzero(self._present[:, columns])
             gone = np.flatnonzero(ended[:, columns])
-            interrupted = (np.repeat(late, role.per_area) & ~left)[gone]
+            late = np.repeat(restarted & ~outcome.over, role.per_area)
             ended_reward, ended_group_reward = reward[gone], group_reward[gone]
-            reward[gone] = group_reward[gone] = 0.0
+            begun = np.repeat(restarted, role.per_area)
+            reward[begun] = group_reward[begun] = 0.0
             steps.append(
                 SimulationStep(
                     observations=(_rows(now)[deciding],),
@@ -173,7 +174,7 @@ class AreaGame(ABC):
                     ended=gone,
                     ended_observations=(_rows(then)[gone],),
                     ended_reward=ended_reward,
-                    interrupted=interrupted,
+                    interrupted=(late & ~left)[gone],
                     deciding=None if len(deciding) == role.num_agents else deciding,
                     group_reward=group_reward[deciding],
                     ended_group_reward=ended_group_reward,

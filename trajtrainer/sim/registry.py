@@ -13,6 +13,7 @@ from trajtrainer.sim.balance_ball import BalanceBall, BalanceBallHard, BallOptio
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.bench import Bench, BenchOptions
 from trajtrainer.sim.duel import Duel, DuelOptions
+from trajtrainer.sim.dungeon_escape import DungeonEscape, DungeonOptions
 from trajtrainer.sim.grid_world import GridOptions, GridWorld
 from trajtrainer.sim.hybrid import Hybrid, HybridOptions
 from trajtrainer.sim.match3 import Match3, Match3Options
@@ -20,6 +21,7 @@ from trajtrainer.sim.memory_corridor import MemoryCorridor, MemoryOptions
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import Game, Simulation, SimulationOptions
 from trajtrainer.sim.sorter import Sorter, SorterOptions
+from trajtrainer.sim.striker_vs_goalie import StrikerOptions, StrikerVsGoalie
 from trajtrainer.sim.toy import Toy, ToyOptions
 from trajtrainer.sim.visual_ball import VisualBall, VisualBallOptions
 
@@ -73,6 +75,14 @@ SIMULATIONS: dict[str, Kind] = {
     "Match3": SimulationKind(Match3, Match3Options, "three of a kind in a row; pictures of a board, masked moves"),
     "VisualBall": SimulationKind(VisualBall, VisualBallOptions, "3DBall seen by one or two cameras"),
     "Duel": GameKind(Duel, DuelOptions, "push the other team off a shrinking ring; 7 numbers, a branch of 5"),
+    "DungeonEscape": GameKind(
+        DungeonEscape, DungeonOptions, "one dies for the group that escapes; groups, 17 numbers, a branch of 5"
+    ),
+    "StrikerVsGoalie": GameKind(
+        StrikerVsGoalie,
+        StrikerOptions,
+        "score, or keep the goal; behaviors Striker and Goalie, 3 and 4 numbers, branches of 3",
+    ),
     "Toy": SimulationKind(Toy, ToyOptions, "the smallest task, with any kind of observation and action"),
     "Bench": SimulationKind(Bench, BenchOptions, "costs almost nothing, any size; for measuring"),
 }
