@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.columns import Moment, Store, names_of
-from trajtrainer.data.groups import Groups
+from trajtrainer.data.groups import Ended, Groups
 from trajtrainer.data.histories import Histories
 from trajtrainer.data.roster import NO_SLOT, Roster
 from trajtrainer.data.rows import RowPool
@@ -58,6 +58,11 @@ class _Finished:
     ended_slots: list[int] = field(default_factory=list)
     episode_lengths: list[int] = field(default_factory=list)
     all_done: BoolArray | None = None
+
+    def ended(self) -> Ended:
+        """Return the agents whose episodes ended, while there are no others."""
+        interrupted = ~np.array(self.terminated, np.bool_)
+        return Ended(np.array(self.ended_slots, np.int64), np.array(self.bootstrap, np.int64), interrupted)
 
     def batch(self) -> TrajectoryBatch | None:
         """Return all of them; those of ended episodes come first."""
@@ -140,7 +145,10 @@ class AgentProcessor:
         # Decisions first: what they write into the last step of an agent whose episode ends too is written over.
         self._complete(slots, batch, all_known=same is not None)
         finished = self._end_episodes(roster, batch, rows[:num]) if num else None
-        all_done = self._note_mates(roster, slots, rows[num:], finished or _Finished())
+        all_done = None
+        if self._groups is not None:
+            ended = (finished or _Finished()).ended()
+            all_done = self._groups.record(roster, batch, slots, rows[num:], ended, as_before=same is not None)
         full = self._histories.full(slots)
         if full is not None:
             finished = finished or _Finished()
@@ -263,13 +271,6 @@ class AgentProcessor:
         if len(finished.bootstrap) < len(rows):
             self._discard(np.setdiff1d(rows, finished.bootstrap))
         return finished
-
-    def _note_mates(self, roster: Roster, slots: LongArray, rows: LongArray, finished: _Finished) -> BoolArray | None:
-        """Note who decides with whom, and return whose whole groups ended; None where groups are not needed."""
-        if self._groups is None:
-            return None
-        stays = [not terminated for terminated in finished.terminated]
-        return self._groups.record(roster, slots, rows, finished.ended_slots, finished.bootstrap, stays)
 
     def _cut(self, slots: LongArray, rows: LongArray, agent: LongArray, finished: _Finished) -> None:
         """End the trajectories of these agents at the horizon; their new rows are the bootstraps."""

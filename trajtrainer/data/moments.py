@@ -1,6 +1,6 @@
 """Who was in a group at the same moment, for the rows of a pool.
 
-Shape legend: R rows of a pool, n entries, G groups of a message, K moments, W places of a moment.
+Shape legend: R rows of a pool, n entries, G groups of a message, K moments, W places of a moment, U some moments.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from trajtrainer.steps import BoolArray, IntArray, LongArray
 
 _FIRST_MOMENTS = 64
 _NONE = np.zeros(0, np.int64)
+# ``ufunc.at`` is a hundred times slower with another type.
+_ONE = np.int32(1)
 
 
 class Arrangement(NamedTuple):
@@ -22,27 +24,62 @@ class Arrangement(NamedTuple):
     Attributes:
         present: i64 [n], the entries that have a group.
         which: i64 [n], number of the group of each of these.
-        rank: i64 [n], place of each in its group: those that stay come first.
+        rank: i64 [n], place of each in its group.
         sizes: i64 [G], entries of each group.
+        width: the largest of them.
+        is_whole: whether all entries have a group.
     """
 
     present: LongArray
     which: LongArray
     rank: LongArray
     sizes: LongArray
+    width: int
+    is_whole: bool
 
 
-def arrange(group: IntArray, stays: BoolArray | None = None) -> Arrangement:
-    """Return the places of entries with these groups, of which some may not stay."""
+def arrange(group: IntArray) -> Arrangement:
+    """Return the places of entries with these groups."""
     present = np.flatnonzero(group > 0)
-    keys = group[present].astype(np.int64)
-    order = np.argsort(keys if stays is None else 2 * keys + ~stays[present], kind="stable")
-    begins = np.flatnonzero(np.diff(keys[order], prepend=0))
-    sizes = np.diff(begins, append=len(order))
+    keys = group[present]
+    order = keys.argsort(kind="stable")
+    ordered = keys[order]
+    is_first = np.ones(len(order), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    number = is_first.cumsum() - 1
     which, rank = np.empty_like(order), np.empty_like(order)
-    which[order] = np.repeat(np.arange(len(sizes)), sizes)
-    rank[order] = np.arange(len(order)) - np.repeat(begins, sizes)
-    return Arrangement(present, which, rank, sizes)
+    which[order] = number
+    rank[order] = np.arange(len(order)) - is_first.nonzero()[0][number]
+    sizes = np.bincount(number)
+    return Arrangement(present, which, rank, sizes, int(sizes.max(initial=0)), len(present) == len(group))
+
+
+class Members(NamedTuple):
+    """The groups of some rows at their moments.
+
+    Attributes:
+        table: i32 [U, W], rows of the members of each moment; -1 behind them.
+        which: i64 [n], the moment of each row; -1 for none.
+        rank: i32 [n], its place among the members; behind them if it is none of them.
+    """
+
+    table: IntArray
+    which: LongArray
+    rank: IntArray
+
+    def mates(self, table: IntArray) -> IntArray:
+        """Return the groupmates of each row, i32 [n, W - 1]; -1 behind them.
+
+        Args:
+            table: i32 [U, W], the members by some numbers.
+        """
+        width = table.shape[1]
+        # Place by place, which is several times faster than row by row.
+        members = np.full((width, len(table) + 1), -1, np.int32)
+        members[:, :-1] = table.T
+        found = members.take(self.which, axis=1)
+        places = np.arange(width - 1, dtype=np.int32)
+        return np.where(places[:, None] < self.rank, found[:-1], found[1:]).T
 
 
 class Moments:
@@ -53,15 +90,17 @@ class Moments:
     are drained at different times. A row has one moment at most, but may be a member of several: of an agent that is
     not asked for decisions as often as others.
 
-    Not safe to use from several threads: the pool's lock is held for everything but ``mates``.
+    Not safe to use from several threads: the pool's lock is held for everything but ``members``.
     """
 
     def __init__(self) -> None:
         self._of_row = np.zeros(0, np.int32)
         self._rank = np.zeros(0, np.int32)
-        # How many moments keep each row.
+        # How many moments keep each row, and a note about each for a short time.
         self._keeps = np.zeros(0, np.int32)
+        self._note = np.zeros(0, np.int64)
         self._members = np.zeros((0, 1), np.int32)
+        # How many references there are to the rows that were observed at each moment; -1 for one that is not open.
         self._uses = np.zeros(0, np.int32)
         self._free = np.zeros(0, np.int64)
         self._num_free = 0
@@ -76,87 +115,114 @@ class Moments:
         self._of_row = _longer(self._of_row, capacity, -1)
         self._rank = _longer(self._rank, capacity, 0)
         self._keeps = _longer(self._keeps, capacity, 0)
+        self._note = _longer(self._note, capacity, 0)
 
     def forget(self, rows: LongArray) -> None:
-        """Forget the moment of rows that are used anew."""
+        """Forget the moment of rows that are free."""
         self._of_row[rows] = -1
 
-    def open(
-        self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None, stays: BoolArray | None = None
-    ) -> None:
+    def open(self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None) -> None:
         """Note who is there with whom.
 
         Args:
             rows: of all entries, distinct.
             arrangement: of these.
-            num_users: the first so many entries have been observed now and belong to the moment, with one reference
-                each; None for all. Each group has one of them at least.
-            stays: which are members; None for all.
+            num_users: the first so many entries were observed now and belong to the moment, with one reference each;
+                None for all. Nothing is noted of groups without any.
         """
-        present, which, rank, sizes = arrangement
-        moments = self._take(len(sizes), int(sizes.max()))
-        rows, of_row = rows[present], moments[which]
-        if stays is None:
-            self._members[of_row, rank] = rows
-            self._keeps[rows] += 1
+        _, which, rank, sizes, width, is_whole = arrangement
+        if not width:
+            return
+        moments = self._take(len(sizes), width)
+        moment = moments[which]
+        if not is_whole:
+            rows = rows[arrangement.present]
+        if num_users is None:
+            self._uses[moments] = sizes
+            self._members[moment, rank] = rows
+            self._keeps[rows] = 1
         else:
-            there = stays[present]
-            self._members[of_row[there], rank[there]] = rows[there]
-            self._keeps[rows[there]] += 1
-        if num_users is not None:
-            users = present < num_users
-            rows, of_row, rank = rows[users], of_row[users], rank[users]
-            sizes = np.bincount(which[users], minlength=len(sizes))
-        self._uses[moments] = sizes
-        self._of_row[rows] = of_row
+            is_user = arrangement.present < num_users
+            uses = np.bincount(which[is_user], minlength=len(sizes))
+            self._uses[moments] = uses
+            is_used = uses[which] > 0
+            self._members[moment[is_used], rank[is_used]] = rows[is_used]
+            self._keeps[rows[is_used]] += 1
+            rows, moment, rank = rows[is_user], moment[is_user], rank[is_user]
+            self._give(moments[uses == 0])
+        self._of_row[rows] = moment
         self._rank[rows] = rank
+
+    def open_last(self, rows: LongArray, stays: BoolArray, others: LongArray) -> None:
+        """Note who is there at the last observations of some members of one group.
+
+        Args:
+            rows: of these observations, with one reference each.
+            stays: which of them are there themselves.
+            others: rows of who is there, too.
+        """
+        (moment,) = self._take(1, len(rows) + len(others))
+        members = np.concatenate([rows[stays], others])
+        self._members[moment, : len(members)] = members
+        self._keeps[members] += 1
+        self._uses[moment] = len(rows)
+        self._of_row[rows] = moment
+        self._rank[rows] = np.where(stays, stays.cumsum() - 1, len(members))
 
     def retain(self, rows: NDArray[Any]) -> None:
         """Note one more reference to each of these rows."""
-        moments = self._of_row[rows]
-        np.add.at(self._uses, moments[moments >= 0], 1)
+        np.add.at(self._uses, self._moments_of(rows), _ONE)
 
     def release(self, rows: NDArray[Any]) -> LongArray:
-        """Note one reference less to each of these rows; moments without any end.
+        """Note one reference less to each of these rows. Moments without any end.
 
         Returns:
             The rows that no moment keeps any more, distinct.
         """
-        moments = self._of_row[rows]
-        moments = moments[moments >= 0]
-        np.subtract.at(self._uses, moments, 1)
-        ended = np.unique(moments[self._uses[moments] == 0])
+        moments = self._moments_of(rows)
+        if not len(moments):
+            return _NONE
+        np.subtract.at(self._uses, moments, _ONE)
+        ended = np.flatnonzero(self._uses == 0)
         if not len(ended):
             return _NONE
         members = self._members[ended]
-        members = members[members >= 0]
-        np.subtract.at(self._keeps, members, 1)
-        self._free[self._num_free : self._num_free + len(ended)] = ended
-        self._num_free += len(ended)
-        return np.unique(members[self._keeps[members] == 0]).astype(np.int64)
+        members = members[members >= 0].astype(np.intp)
+        np.subtract.at(self._keeps, members, _ONE)
+        self._give(ended)
+        # Each but once: the last of those that are the same row.
+        members = members[self._keeps[members] == 0]
+        places = np.arange(len(members))
+        self._note[members] = places
+        distinct: LongArray = members[self._note[members] == places]
+        return distinct
 
     def kept(self, rows: NDArray[Any]) -> BoolArray:
         """Return which of these rows a moment keeps."""
         kept: BoolArray = self._keeps[rows] > 0
         return kept
 
-    def mates(self, rows: NDArray[Any]) -> IntArray:
-        """Return the rows of the groupmates of each of these rows, i32 [len(rows), W - 1]; -1 behind them.
+    def members(self, rows: NDArray[Any]) -> Members:
+        """Return who was there with these rows.
 
         May be called while another thread opens moments, for rows that have a reference.
         """
-        # Once each: they are replaced when they grow.
-        members, of_row, ranks = self._members, self._of_row, self._rank
-        moments, rank = of_row.take(rows), ranks.take(rows)
-        if not len(members):
-            return np.zeros((len(rows), 0), np.int32)
-        found = members.take(moments, axis=0)
-        mates: IntArray = np.where(np.arange(found.shape[1] - 1) < rank[:, None], found[:, :-1], found[:, 1:])
-        mates[moments < 0] = -1
-        return mates
+        # Read once each, the moments of rows before the moments: all are replaced when they grow.
+        of_row, rank = self._of_row.take(rows), self._rank.take(rows)
+        members = self._members
+        is_needed = np.zeros(len(members) + 1, np.bool_)
+        is_needed[of_row] = True
+        needed = np.flatnonzero(is_needed[:-1])
+        place = np.full(len(members) + 1, -1)
+        place[needed] = np.arange(len(needed))
+        return Members(members[needed], place.take(of_row), rank)
+
+    def _moments_of(self, rows: NDArray[Any]) -> LongArray:
+        moments = self._of_row.take(rows)
+        return moments[moments >= 0].astype(np.intp)
 
     def _take(self, count: int, width: int) -> LongArray:
-        """Return the numbers of so many moments without members, which have so many places at least."""
+        """Return the numbers of so many moments without members, which have so many places at least: a view."""
         if width > self._members.shape[1]:
             wider = np.full((len(self._members), width), -1, np.int32)
             wider[:, : self._members.shape[1]] = self._members
@@ -164,17 +230,20 @@ class Moments:
         if count > self._num_free:
             self._add_moments(max(count, len(self._uses), _FIRST_MOMENTS))
         self._num_free -= count
-        moments = self._free[self._num_free : self._num_free + count].copy()
-        self._members[moments] = -1
-        return moments
+        return self._free[self._num_free : self._num_free + count]
+
+    def _give(self, moments: LongArray) -> None:
+        """Take back moments."""
+        self._uses[moments] = self._members[moments] = -1
+        self._free[self._num_free : self._num_free + len(moments)] = moments
+        self._num_free += len(moments)
 
     def _add_moments(self, count: int) -> None:
         old = len(self._uses)
         self._members = _longer(self._members, old + count, -1)
-        self._uses = _longer(self._uses, old + count, 0)
+        self._uses = _longer(self._uses, old + count, -1)
         self._free = _longer(self._free, old + count, 0)
-        self._free[self._num_free : self._num_free + count] = np.arange(old, old + count)
-        self._num_free += count
+        self._give(np.arange(old, old + count))
 
 
 def _longer(array: NDArray[Any], length: int, filling: int) -> NDArray[Any]:

@@ -20,13 +20,15 @@ class Roster:
     Attributes:
         last_slots: those of the last ``remember``.
         most_named: how many ids one message has had at most.
-        arrangement: of the groups of a message and these as bytes, if that was ever needed.
+        arrangement: of the agents that the last message named, by their groups, where groups are needed.
+        arrangements: of agents with certain groups, by these as bytes.
     """
 
     def __init__(self) -> None:
         self.last_slots = np.zeros(0, np.int64)
         self.most_named = 0
-        self.arrangement: tuple[bytes, Arrangement] | None = None
+        self.arrangement: Arrangement | None = None
+        self.arrangements: dict[bytes, Arrangement] = {}
         self._slots: dict[int, int] = {}
         self._last_ids = b""  # as bytes, which compare several times faster than arrays
 

@@ -169,8 +169,6 @@ class RowPool:
                 self._make_room(n)
             rows = self._find(n)
             self._references[rows] = 1
-            if self.moments is not None:
-                self.moments.forget(rows)
             self._num_free -= n
             self._held += n
             return rows
@@ -184,13 +182,17 @@ class RowPool:
             if self.moments is not None:
                 self.moments.retain(rows)
 
-    def open_moments(
-        self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None, stays: BoolArray | None = None
-    ) -> None:
+    def open_moments(self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None) -> None:
         """Note which rows are of the same groups at the same time; see ``Moments.open``."""
         assert self.moments is not None
         with self._changed:
-            self.moments.open(rows, arrangement, num_users, stays)
+            self.moments.open(rows, arrangement, num_users)
+
+    def open_last_moment(self, rows: LongArray, stays: BoolArray, others: LongArray) -> None:
+        """Note who is there at last observations in a group; see ``Moments.open_last``."""
+        assert self.moments is not None
+        with self._changed:
+            self.moments.open_last(rows, stays, others)
 
     def hand_over(self, count: int) -> None:
         """Tell that the collector has given away its references to ``count`` rows (with a trajectory).
@@ -237,7 +239,9 @@ class RowPool:
         self._references[unowned[kept]] = _KEPT
         self._references[back] = 0
         self._num_kept += int(kept.sum()) - len(back)
-        return np.concatenate([unowned[~kept], back])
+        free = np.concatenate([unowned[~kept], back])
+        self.moments.forget(free)
+        return free
 
     def close(self) -> None:
         """End all waiting in ``allocate``, now and later: it grows instead. To be called when the learner ends."""

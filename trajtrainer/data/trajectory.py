@@ -152,15 +152,19 @@ class PackedSteps:
         for name, column in found.items():
             column[before] = self.steps[name][numbered.others[before]]
             column[~before] = groups.others[name][numbered.others[~before] - len(self)]
-        return PackedGroups(numbered.mates, numbered.next_mates, Columns(found), groups.all_done[ends])
+        mates, next_mates = numbered.mates, numbered.next_mates
+        width = max(_width(mates), _width(next_mates))
+        return PackedGroups(
+            _of_width(mates, width), _of_width(next_mates, width), Columns(found), groups.all_done[ends]
+        )
 
 
 class NumberedMates(NamedTuple):
     """Groupmates by their places among some rows.
 
     Attributes:
-        mates: i32 [B, M], as in ``PackedGroups``.
-        next_mates: i32 [S, M], as in ``PackedGroups``.
+        mates: like those that are numbered.
+        next_mates: likewise.
         others: i64 [E], the rows that stand behind those B: first those of ``mates``.
         num_decided: how many of these those are.
     """
@@ -176,29 +180,36 @@ def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_
 
     Args:
         rows: [B], distinct, of the steps.
-        mates: i32 [B, *], rows of the groupmates; -1 for none, behind the others.
-        next_mates: i32 [S, *], likewise.
+        mates: i32 [any], rows of the groupmates; -1 for none.
+        next_mates: i32 [any], likewise.
         num_rows: all numbers are smaller.
     """
     place = np.full(num_rows + 1, -1, np.int32)  # the last entry is that of -1
     place[rows] = np.arange(len(rows), dtype=np.int32)
-    behind: list[NDArray[Any]] = []
-    for some in (mates, next_mates):
-        missing = np.unique(some[(place[some] < 0) & (some >= 0)])
-        place[missing] = np.arange(len(missing), dtype=np.int32) + np.int32(len(rows) + sum(map(len, behind)))
-        behind.append(missing.astype(np.int64))
-    width = max(int((some >= 0).sum(1).max(initial=0)) for some in (mates, next_mates))
-    return NumberedMates(
-        _of_width(place[mates], width), _of_width(place[next_mates], width), np.concatenate(behind), len(behind[0])
-    )
+    found, behind = [], []
+    end = len(rows)
+    for some in (mates.astype(np.intp), next_mates.astype(np.intp)):
+        numbers = place.take(some)
+        is_missing = (numbers < 0) & (some >= 0)
+        missing = np.unique(some[is_missing])
+        place[missing] = np.arange(end, end + len(missing), dtype=np.int32)
+        numbers[is_missing] = place[some[is_missing]]
+        found.append(numbers)
+        behind.append(missing)
+        end += len(missing)
+    return NumberedMates(found[0], found[1], np.concatenate(behind), len(behind[0]))
+
+
+def _width(rows: IntArray) -> int:
+    """Return how many columns hold a row at all; they come first."""
+    return int((rows >= 0).any(0).sum())
 
 
 def _of_width(mates: IntArray, width: int) -> IntArray:
-    """Return as many columns; those that are left out or added hold no mates."""
-    fitting = np.full((len(mates), width), -1, np.int32)
-    narrow = min(width, mates.shape[1])
-    fitting[:, :narrow] = mates[:, :narrow]
-    return fitting
+    """Return so many columns; those that are left out or added hold none."""
+    if mates.shape[1] >= width:
+        return mates[:, :width]
+    return np.concatenate([mates, np.full((len(mates), width - mates.shape[1]), -1, np.int32)], axis=1)
 
 
 def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
@@ -254,12 +265,16 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
 def _groups(pool: RowPool, moments: Moments, batch: TrajectoryBatch) -> PackedGroups:
     """Return the groupmates of these trajectories."""
     assert batch.all_done is not None
-    mates, next_mates = moments.mates(batch.rows), moments.mates(batch.bootstrap)
-    numbered = number_mates(batch.rows, mates, next_mates, pool.capacity)
+    of_steps, after = moments.members(batch.rows), moments.members(batch.bootstrap)
+    # By the few moments instead of the many mates; but after a trajectory, not with what it ends before.
+    table = of_steps.table[:, : _width(of_steps.table)]
+    numbered = number_mates(batch.rows, table, after.mates(after.table), pool.capacity)
+    mates = of_steps.mates(numbered.mates)
     others = {name: pool[name].take(numbered.others, axis=0) for name in pool.groupmate_names}
     for name in ("continuous", "discrete"):
         others[name][numbered.num_decided :] = 0
-    return PackedGroups(numbered.mates, numbered.next_mates, Columns(others), batch.all_done)
+    width = max(mates.shape[1], _width(numbered.next_mates))
+    return PackedGroups(_of_width(mates, width), _of_width(numbered.next_mates, width), Columns(others), batch.all_done)
 
 
 def _gathered(
