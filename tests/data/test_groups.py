@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.drain import Drain
 from tests.data.harness import Harness, Round
-from tests.data.mates import expected_mates, mates_of
-from tests.data.oracle import Trajectory, pack
-from tests.data.streams import TEAM_STREAMS, Message, Numbers, assert_same, random_stream, vector_spec
-from trajtrainer.columns import Columns
+from tests.data.streams import TEAM_STREAMS, Message, Numbers, random_stream, vector_spec
 from trajtrainer.data import agent_processor
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
@@ -23,57 +21,6 @@ from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
 
 # Three together, one alone, one without a group.
 STEADY = (1, 1, 1, 2, 0)
-
-
-def _without_groups(packed: PackedSteps) -> PackedSteps:
-    steps = Columns({name: column for name, column in packed.steps.items() if name != "groupmate_reward"})
-    return PackedSteps(steps, packed.bootstrap, packed.offset, packed.terminated, packed.ended, packed.agent)
-
-
-def _check(packed: PackedSteps, expected: Sequence[Trajectory]) -> None:
-    """Everything that ``packed`` tells is what the oracle says of these trajectories."""
-    assert_same(_without_groups(packed), pack(list(expected)))
-    assert mates_of(packed) == expected_mates(expected)
-    rewards = [step.groupmate_reward for trajectory in expected for step in trajectory.steps]
-    np.testing.assert_allclose(packed["groupmate_reward"], rewards, rtol=1e-6, atol=1e-6)
-    assert packed.groups is not None
-    assert packed.groups.all_done.tolist() == [trajectory.all_done for trajectory in expected]
-
-
-class Drain:
-    """Takes what a harness finished and compares it, whole and cut in two."""
-
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-        self._waiting: list[TrajectoryBatch] = []
-        self._checked = 0
-
-    def play(self, round_: Round) -> None:
-        self._waiting += self._harness.play(round_)
-
-    def drain(self, cut: int = 0) -> None:
-        if not self._waiting:
-            return
-        packed = gather(self._harness.pool, self._waiting)
-        release(self._harness.pool, self._waiting)
-        count, expected = packed.num_trajectories, self._harness.expected
-        expected = expected[self._checked : self._checked + count]
-        cut %= count + 1
-        for start, stop in ((0, count), (0, cut), (cut, count)):
-            if start < stop:
-                _check(packed.trajectories(start, stop), expected[start:stop])
-        self._waiting, self._checked = [], self._checked + count
-
-    def end(self) -> None:
-        """Everything was compared and everything is given back."""
-        self.drain()
-        pool, moments = self._harness.pool, self._harness.pool.moments
-        assert moments is not None
-        assert self._checked == len(self._harness.expected)
-        assert pool.num_lent == 0, "whatever unfinished trajectories keep"
-        self._harness.processor.drop()
-        assert pool.num_free == pool.capacity
-        assert pool.num_lent == moments.num_open == 0
 
 
 @settings(max_examples=150, deadline=None)
@@ -89,7 +36,7 @@ def test_groups_equal_those_of_the_oracle(
     harness = Harness(horizon, 0, groups=groups)
     drain = Drain(harness)
     for round_, (is_drained, cut) in zip(stream, drains, strict=False):
-        drain.play(round_)
+        drain.take(harness.play(round_))
         if is_drained:
             drain.drain(cut)
     drain.end()
@@ -100,7 +47,7 @@ def test_long_streams_equal_the_oracle(groups: Sequence[int]) -> None:
     harness = Harness(horizon=16, memory_size=2, groups=groups)
     drain = Drain(harness)
     for number, round_ in enumerate(random_stream(300, seed=7)):
-        drain.play(round_)
+        drain.take(harness.play(round_))
         if number % 37 == 0:
             drain.drain(number)
     drain.end()

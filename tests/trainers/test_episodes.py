@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.steps import agent_ids
-from trajtrainer.trainers.episodes import EpisodeSums
+from tests.data.harness import Harness
+from tests.data.oracle import Trajectory
+from tests.data.streams import random_stream
+from tests.trainers.rig import Recorder
+from trajtrainer.data.trajectory import gather
+from trajtrainer.stats import StatsReporter
+from trajtrainer.steps import Aggregation, agent_ids
+from trajtrainer.trainers.episodes import EpisodeRecord, EpisodeSums
 
 
 def _add(sums: EpisodeSums, parts: list[tuple[int, list[float], bool]]) -> list[float]:
@@ -58,3 +64,45 @@ def test_equals_the_plain_rule(stream: list[tuple[int, int, bool]], size: int) -
     sums = EpisodeSums()
     found = [total for start in range(0, len(parts), size) for total in _add(sums, parts[start : start + size])]
     assert found == expected
+
+
+GROUP_REWARD = "Environment/Group Cumulative Reward"
+
+
+def _played(groups: tuple[int, ...] | None) -> tuple[Recorder, list[Trajectory]]:
+    """The statistics of a stream of agents in these groups, drained now and then, and its trajectories."""
+    harness, recorder = Harness(horizon=4, memory_size=0, groups=groups), Recorder()
+    reporter = StatsReporter("B", [recorder])
+    record, waiting = EpisodeRecord(reporter), []
+    for number, round_ in enumerate(random_stream(200, seed=5)):
+        waiting += harness.play(round_)
+        if waiting and (number % 9 == 0 or number == 199):
+            packed = gather(harness.pool, waiting)
+            record.add(packed, ["Extrinsic"], packed["reward"][None])
+            waiting = []
+    reporter.write(0)
+    return recorder, harness.expected
+
+
+def test_a_group_reward_is_that_of_members_that_end_with_their_group() -> None:
+    recorder, trajectories = _played((1, 1, 2, 0, 3, 3))
+    expected, sums = [], dict.fromkeys(range(6), 0.0)
+    for one in trajectories:
+        sums[one.agent] += sum(step.group_reward for step in one.steps)
+        if one.ended:
+            if one.all_done and one.steps[-1].group:
+                expected.append(sums[one.agent])
+            sums[one.agent] = 0.0
+    ((_, values),) = recorder.summaries
+    found = values[GROUP_REWARD]
+    assert found.aggregation is Aggregation.HISTOGRAM
+    assert len(found.values) > 5
+    np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-5)
+    assert len(values["Policy/Extrinsic Reward"].values) == sum(one.ended for one in trajectories)
+
+
+@pytest.mark.parametrize("groups", [None, (0,)], ids=["not needed", "none"])
+def test_without_groups_there_is_no_group_reward(groups: tuple[int, ...] | None) -> None:
+    ((_, values),) = _played(groups)[0].summaries
+    assert GROUP_REWARD not in values
+    assert len(values["Environment/Cumulative Reward"].values) > 5
