@@ -38,6 +38,10 @@ class TestPPO(AlgorithmContract):
     trainer_type = "ppo"
 
 
+class TestPOCA(AlgorithmContract):
+    trainer_type = "poca"
+
+
 class TestSAC(AlgorithmContract):
     trainer_type = "sac"
     hyperparameters = dict(batch_size=8, buffer_size=64, buffer_init_steps=16, steps_per_update=8)  # noqa: C408, RUF012

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -39,4 +40,4 @@ def minibatch_of(
 def with_rows(minibatch: Minibatch, **columns: Tensor) -> Minibatch:
     """The same with some columns of the rows replaced, those with a row per signal as [V, b]."""
     rows = {_SIGNAL_FIRST.get(k, k): one.t() if k in _SIGNAL_FIRST else one for k, one in columns.items()}
-    return Minibatch(minibatch.rows.with_columns(rows), minibatch.sequences, minibatch.sequence_length)
+    return replace(minibatch, rows=minibatch.rows.with_columns(rows))

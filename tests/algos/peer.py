@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ from attrs import evolve
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from torch import Tensor, nn
 
-from tests.algos.minibatches import minibatch_of
+from tests.algos.minibatches import minibatch_of, with_rows
+from tests.data.groups import padded_groups
 from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.poca.groups import gathered, moments_of
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.data.trajectory import PackedGroups
 from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.nn.multi_agent import GroupRows, flat_actions
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import ALGORITHMS, ScheduleType, TrainerSettings
@@ -151,7 +155,7 @@ def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Mi
     signals = list(settings.reward_signals)
     returns = torch.tensor(np.stack([arrays[f"returns__{s}"] for s in signals]), dtype=torch.float32)
     log_probs = [arrays["continuous_log_probs"], arrays["discrete_log_probs"]]
-    return minibatch_of(
+    found = minibatch_of(
         obs=tuple(torch.tensor(arrays[f"obs__{i}"]) for i in range(len(spec.observation_specs))),
         mask=torch.tensor(arrays["action_mask"] == 0),
         continuous=torch.tensor(arrays["continuous_action"]),
@@ -164,4 +168,34 @@ def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Mi
         critic_memory=torch.tensor(arrays["critic_memory"][::length]) if memory else None,
         loss_mask=torch.tensor(arrays["masks"]) if memory else None,
         sequence_length=length,
+    )
+    if settings.trainer_type != "poca":
+        return found
+    baselines = np.stack([arrays[f"baselines__{s}"] for s in signals], 1)
+    found = with_rows(found, baseline=torch.tensor(baselines))
+    return replace(found, groups=_group_rows(found, arrays, spec))
+
+
+def _group_rows(rows: Minibatch, arrays: Mapping[str, Any], spec: BehaviorSpec) -> GroupRows:
+    groups = groupmates(arrays, spec)
+    moments = moments_of(np.arange(len(rows)), groups.mates)
+    others = groups.others.map(torch.from_numpy)
+    obs = [torch.cat(pair) for pair in zip(rows.obs, others.obs, strict=True)]
+    continuous, discrete = (torch.cat((rows[name], others[name])) for name in ("continuous", "discrete"))
+    actions = flat_actions(continuous, discrete, spec.action_spec)
+    return gathered(
+        torch.from_numpy(moments.members),
+        torch.from_numpy(moments.of_step),
+        torch.arange(len(rows)),
+        lambda numbers: ([sensor[numbers] for sensor in obs], actions[numbers]),
+    )
+
+
+def groupmates(arrays: Mapping[str, Any], spec: BehaviorSpec) -> PackedGroups:
+    """The groupmates of the rows of ML-Agents' buffer."""
+    return padded_groups(
+        [arrays[f"group_obs__{i}"] for i in range(len(spec.observation_specs))],
+        arrays["group_continuous_action"],
+        arrays["group_discrete_aaction"],
+        arrays["group_obs__0__count"],
     )

@@ -1,4 +1,4 @@
-"""PPO against ML-Agents' golden updates, and what must hold of any update."""
+"""PPO and POCA against ML-Agents' golden updates, and what must hold of any update."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from attrs import evolve
 from tests.algos import peer
 from tests.algos.minibatches import with_rows
 from tests.algos.peer import Case
+from trajtrainer.algos.poca.optimizer import POCA
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic
-from trajtrainer.settings.trainer import PPOHyperparameters
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters
 
 CASES = [
+    "poca_discrete",
+    "poca_hybrid",
     "ppo_continuous",
     "ppo_continuous_fresh",
     "ppo_discrete",
@@ -38,13 +42,15 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 def _ppo(case: Case, **changes: Any) -> PPO:
     settings = peer.with_hyperparameters(case.settings, **changes)
     hyper = settings.hyperparameters
-    assert isinstance(hyper, PPOHyperparameters)
     signals = list(settings.reward_signals)
     actor = Actor(case.spec, settings.network_settings)
-    critic: Critic | SharedCritic = (
-        SharedCritic(actor, signals) if hyper.shared_critic else Critic(case.spec, settings.network_settings, signals)
-    )
-    ppo = PPO(actor, critic, settings)
+    if isinstance(hyper, POCAHyperparameters):
+        ppo: PPO = POCA(actor, GroupCritic(case.spec, settings.network_settings, signals), settings)
+    else:
+        assert isinstance(hyper, PPOHyperparameters)
+        shared = hyper.shared_critic
+        critic = SharedCritic(actor, signals) if shared else Critic(case.spec, settings.network_settings, signals)
+        ppo = PPO(actor, critic, settings)
     peer.restore(ppo, case.checkpoint("start"))
     return ppo
 
@@ -63,7 +69,8 @@ def test_golden_updates(case: Case) -> None:
         for tag, value in expected.items():
             assert found[tag] == pytest.approx(value, rel=2e-5, abs=1e-5), tag
         if (case.folder / f"after_{number}.pt").exists():
-            peer.assert_weights(ppo, case.checkpoint(f"after_{number}"))
+            atol = 5e-5 if isinstance(ppo, POCA) else 1e-5
+            peer.assert_weights(ppo, case.checkpoint(f"after_{number}"), atol)
 
 
 def test_golden_gradients(case: Case) -> None:
@@ -92,8 +99,9 @@ def test_entropy_weight_counts_against_the_loss(shared_data: Path) -> None:
     torch.testing.assert_close(less - more, 0.5 * distribution.entropy().mean())
 
 
-def test_value_clipping_is_inert_until_switched_on(shared_data: Path) -> None:
-    case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous")
+@pytest.mark.parametrize("name", ["ppo_continuous", "poca_hybrid"])
+def test_value_clipping_is_inert_until_switched_on(shared_data: Path, name: str) -> None:
+    case = Case.read(shared_data / "golden" / "updates" / name)
     minibatch = peer.minibatch(case)
     far = with_rows(minibatch, old_values=minibatch["value"].t() + 5.0)
     losses = {}
@@ -107,6 +115,16 @@ def test_value_clipping_is_inert_until_switched_on(shared_data: Path) -> None:
     # The old values of the golden minibatch are its returns, with which clipping changes nothing.
     assert losses[True][0] == pytest.approx(losses[False][0], rel=1e-6)
     assert losses[True][1] > losses[False][0]
+
+
+def test_clipping_of_baselines_is_always_on(shared_data: Path) -> None:
+    case = Case.read(shared_data / "golden" / "updates" / "poca_hybrid")
+    poca, minibatch = _ppo(case), peer.minibatch(case)
+    far = with_rows(minibatch, baseline=minibatch["baseline"] + 5.0)
+    with torch.no_grad():
+        near_loss, far_loss = (poca.loss(one, poca.coefficients(0))[1] for one in (minibatch, far))
+    assert far_loss["Losses/Baseline Loss"] > near_loss["Losses/Baseline Loss"]
+    assert far_loss["Losses/Value Loss"] == near_loss["Losses/Value Loss"]
 
 
 def test_state_continues_identically(shared_data: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.nn.golden import PPO_CASES, SAC_CASES, Case, policy_case
+from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
@@ -23,6 +23,7 @@ from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.rnd import RndNetwork
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
 from trajtrainer.spec import BehaviorSpec, ObservationKind
@@ -32,10 +33,16 @@ def parameters(*modules: nn.Module) -> list[nn.Parameter]:
     return [parameter for module in modules for parameter in module.parameters()]
 
 
+def is_adam(key: str) -> bool:
+    return "optimizer" in key or key == "Optimizer:adam"
+
+
 def modules_of(case: Case) -> dict[str, nn.Module]:
     """Freshly made networks for a golden case."""
     spec, settings = case.spec, case.settings
     actor = Actor(spec, settings, conditional_sigma=case.is_sac, tanh_squash=case.is_sac)
+    if case.name in POCA_CASES:
+        return {"actor": actor, "critic": GroupCritic(spec, settings, case.signals)}
     if not case.is_sac:
         critic: AnyCritic = (
             SharedCritic(actor, case.signals) if case.shared_critic else Critic(spec, settings, case.signals)
@@ -105,7 +112,7 @@ def same(actual: Any, expected: Any, path: str = "") -> None:
         assert actual == expected, path
 
 
-@pytest.fixture(params=PPO_CASES + SAC_CASES)
+@pytest.fixture(params=PPO_CASES + SAC_CASES + POCA_CASES)
 def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
     return policy_case(shared_data, request.param)
 
@@ -117,7 +124,7 @@ def test_the_keys_and_shapes_are_the_peers(case: Case) -> None:
     written = to_mlagents(fresh(case))
     assert set(written) - set(case.checkpoint) == {EXTRA}
     for key, entries in case.described["checkpoint_keys"].items():
-        if "optimizer" in key:
+        if is_adam(key):
             continue
         assert list(written[key]) == list(entries), key
         for name, shape in entries.items():
@@ -127,7 +134,7 @@ def test_the_keys_and_shapes_are_the_peers(case: Case) -> None:
 
 def test_the_optimizers_have_the_peers_form(case: Case) -> None:
     written = to_mlagents(fresh(case))
-    for key in (key for key in case.checkpoint if "optimizer" in key):
+    for key in filter(is_adam, case.checkpoint):
         assert written[key] == case.checkpoint[key], key
 
 
@@ -387,9 +394,6 @@ def test_what_checkpoints_tell(case: Case) -> None:
             assert sensor.size == shape[0]
     vectors = sum(o.shape[0] for o in spec.observation_specs if len(o.shape) == 1)
     assert found.plain_vector_size == (0 if settings.normalize else vectors)
-
-
-POCA_CASES = ("poca_discrete", "poca_hybrid_two_obs", "poca_lstm")
 
 
 @pytest.mark.parametrize("name", PPO_CASES + SAC_CASES + POCA_CASES)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
 from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
@@ -41,6 +42,7 @@ PPO_CASES = (
     "ppo_visual_simple",
     "ppo_visual_two_vector",
 )
+POCA_CASES = ("poca_discrete", "poca_hybrid_two_obs", "poca_lstm")
 SAC_CASES = ("sac_continuous", "sac_discrete", "sac_hybrid", "sac_lstm")
 
 
@@ -129,6 +131,9 @@ class Case:
             return load(shared, self.checkpoint["Policy"])
         key = "Optimizer:value_network" if self.is_sac else "Optimizer:critic"
         return self.value_network(key)
+
+    def group_critic(self) -> GroupCritic:
+        return load(GroupCritic(self.spec, self.settings, self.signals), self.checkpoint["Optimizer:critic"])
 
     def value_network(self, key: str, prefix: str = "", **shape: int) -> Critic:
         critic = Critic(self.spec, self.settings, self.signals, **shape)

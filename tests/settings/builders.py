@@ -92,7 +92,7 @@ on_policy: dict[str, Any] = {
 }
 hyperparameters = {
     "ppo": st.builds(PPOHyperparameters, **on_policy, shared_critic=booleans, value_clipping=booleans),
-    "poca": st.builds(POCAHyperparameters, **on_policy),
+    "poca": st.builds(POCAHyperparameters, **on_policy, value_clipping=booleans),
     "sac": st.builds(
         SACHyperparameters,
         learning_rate=not_negative,
@@ -127,13 +127,17 @@ cloning = st.builds(
 )
 
 
+def of_groups(network: NetworkSettings) -> NetworkSettings:
+    return evolve(network, hidden_units=4 * network.hidden_units)
+
+
 def trainers_of(trainer_type: str) -> st.SearchStrategy[TrainerSettings]:
     return st.builds(
         TrainerSettings,
         trainer_type=st.just(trainer_type),
         hyperparameters=hyperparameters[trainer_type],
         checkpoint_interval=counts,
-        network_settings=networks(st.none() | memories),
+        network_settings=networks(st.none() | memories).map(of_groups if trainer_type == "poca" else lambda one: one),
         reward_signals=reward_signals,
         init_path=st.none() | texts,
         keep_checkpoints=st.integers(1, 10**6),

@@ -113,6 +113,11 @@ WRONG = [
         "a.yaml:4: behaviors.A.trainer_type: found '5', expected one of ppo, sac, poca",
     ),
     (
+        behavior("trainer_type: poca\nnetwork_settings: {hidden_units: 130}"),
+        "a.yaml:5: behaviors.A.network_settings.hidden_units: found 130, expected a multiple of 4 with trainer_type "
+        "poca",
+    ),
+    (
         behavior("network_settings: {memory: {memory_size: 0}}"),
         "a.yaml:4: behaviors.A.network_settings.memory.memory_size: found 0, expected an even whole number above 0",
     ),

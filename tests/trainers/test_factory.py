@@ -21,8 +21,8 @@ SAC = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters())
 POCA = TrainerSettings(trainer_type="poca", hyperparameters=POCAHyperparameters())
 
 
-def test_ppo_and_sac_are_supported() -> None:
-    check_supported({"Ball": TrainerSettings(), "Walker": SAC})
+def test_all_trainers_are_supported() -> None:
+    check_supported({"Ball": TrainerSettings(), "Walker": SAC, "Soccer": POCA})
 
 
 def test_everything_missing_is_named_at_once() -> None:
@@ -33,10 +33,10 @@ def test_everything_missing_is_named_at_once() -> None:
         self_play=SelfPlaySettings(),
     )
     with pytest.raises(UnsupportedError) as caught:
-        check_supported({"B": TrainerSettings(), "C": POCA, "D": curious})
+        check_supported({"B": TrainerSettings(), "C": evolve(POCA, self_play=SelfPlaySettings()), "D": curious})
     lines = str(caught.value).splitlines()
     assert [line.split(" is not built yet")[0] for line in lines] == [
-        "Behavior 'C': poca",
+        "Behavior 'C': self_play",
         "Behavior 'D': self_play",
         "Behavior 'D': curiosity",
         "Behavior 'D': behavioral_cloning",
@@ -44,5 +44,5 @@ def test_everything_missing_is_named_at_once() -> None:
 
 
 def test_the_factory_refuses_too() -> None:
-    with pytest.raises(UnsupportedError, match="poca is not built yet"):
-        Rig(POCA)
+    with pytest.raises(UnsupportedError, match="self_play is not built yet"):
+        Rig(evolve(POCA, self_play=SelfPlaySettings()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.algos.peer import Case
+from tests.algos.peer import Case, groupmates
 from tests.data.packing import packed_steps
 from tests.trainers.rig import Rig
+from trajtrainer.algos.poca.groups import moments_of
+from trajtrainer.algos.poca.update_buffer import GroupTargets
 from trajtrainer.algos.ppo import learner
 from trajtrainer.algos.ppo.losses import normalized
 from trajtrainer.algos.ppo.update_buffer import Targets
 from trajtrainer.export.checkpoint_interop import from_mlagents
 
 
-@pytest.fixture(params=["ppo", "ppo_lstm"])
+@pytest.fixture(params=["poca", "ppo", "ppo_lstm"])
 def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
     return Case.read(shared_data / "golden" / "loops" / request.param)
 
@@ -59,7 +62,13 @@ def _fill(rig: Rig, case: Case) -> None:
     )
     returns = np.stack([data[f"returns__{s.name}"] for s in rig.learner.signals]).astype(np.float32)
     memory = torch.from_numpy(data["critic_memory"][::length]) if "critic_memory" in data else None
-    buffer.append(packed, Targets(returns, returns, data["advantages"], memory))
+    targets = Targets(returns, returns, data["advantages"], memory)
+    if case.settings.trainer_type == "poca":
+        packed = replace(packed, groups=groupmates(data, case.spec))
+        baselines = np.stack([data[f"baselines__{s.name}"] for s in rig.learner.signals]).astype(np.float32)
+        moments = moments_of(np.arange(n), groupmates(data, case.spec).mates)
+        targets = GroupTargets(returns, returns, data["advantages"], memory, baselines, None, moments)
+    buffer.append(packed, targets)
     if buffer.loss_mask is not None:
         buffer.loss_mask.copy_(torch.from_numpy(data["masks"]))
 
@@ -92,11 +101,12 @@ def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[tag] == pytest.approx(values, rel=2e-5, abs=1e-5), tag
     state = rig.trainer.checkpoint_state()
     expected = from_mlagents(case.checkpoint("after"), state)
+    atol = 5e-5 if case.settings.trainer_type == "poca" else 1e-5
     for part in ("modules", "rewards"):
         for module, entries in state[part].items():
             for name, value in entries.items():
                 message = f"{module}.{name} differs"
-                torch.testing.assert_close(value, expected[part][module][name], rtol=1e-5, atol=1e-5, msg=message)
+                torch.testing.assert_close(value, expected[part][module][name], rtol=1e-5, atol=atol, msg=message)
     _assert_same_moments(state["optimizers"]["adam"]["state"], expected["optimizers"]["adam"]["state"])
     assert rig.learner._buffer.num_rows == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from tests.algos.peer import Case
+from tests.data.groups import padded_groups
 from tests.trainers.rig import Rig, Trajectory
+from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.export.checkpoint_interop import from_mlagents
 
-CASES = ["ppo", "ppo_shared_critic", "ppo_group_reward", "ppo_lstm"]
+CASES = ["poca", "poca_lstm", "ppo", "ppo_shared_critic", "ppo_group_reward", "ppo_lstm"]
 
 
 def _assert_close(found: Any, expected: Any, what: str) -> None:
@@ -52,6 +55,7 @@ def _trajectory(case: Case, number: int) -> Trajectory:
         "log_prob": np.concatenate([given["continuous_log_probs"], given["discrete_log_probs"]], 1),
         "reward": given["reward"],
         "group_reward": given["group_reward"],
+        "group": np.ones(entry["length"], np.int32),
     }
     if "forbidden" in given:
         columns["mask"] = given["forbidden"]
@@ -60,14 +64,48 @@ def _trajectory(case: Case, number: int) -> Trajectory:
     return Trajectory(entry["length"], ended, interrupted, agent=agent, columns=columns)
 
 
+def _take(rig: Rig, case: Case, number: int) -> None:
+    rig.put(_trajectory(case, number))
+    if case.settings.trainer_type != "poca":
+        assert rig.trainer.advance()
+        return
+    # The golden groupmates are lists of rows of their own, which no pool gives.
+    (packed,) = rig.source.drain(lambda _: None)
+    assert isinstance(packed, PackedSteps)
+    data, spec, length = case.arrays, case.spec, len(packed)
+    sensors, start = range(len(spec.observation_specs)), f"t{number}_in_mates_"
+    given = {n.removeprefix(start): data[n] for n in data if n.startswith(start)}
+    action = spec.action_spec
+    count = given.get("count", np.zeros(length, np.int32))
+    groups = padded_groups(
+        [given.get(f"obs_{i}", np.zeros((length, 0, *spec.observation_specs[i].shape))) for i in sensors],
+        given.get("continuous_action", np.zeros((length, 0, action.continuous_size))),
+        given.get("discrete_action", np.zeros((length, 0, action.discrete_size))),
+        count,
+        next_obs=[given.get(f"next_obs_{i}", np.zeros((0, *spec.observation_specs[i].shape))) for i in sensors],
+        all_done=_whole_group_ends(case, number),
+    )
+    of_mates = given.get("reward", np.zeros((length, 0)))
+    there = np.arange(of_mates.shape[1]) < count[:, None]
+    rewards = np.where(there, of_mates, 0.0).sum(1, dtype=np.float32)
+    steps = packed.steps.with_columns({"groupmate_reward": rewards})
+    if case.settings.network_settings.memory:
+        packed = replace(packed, ended=np.zeros_like(packed.ended))  # ML-Agents never clears these memories
+    rig.trainer._count_by_boundaries(replace(packed, steps=steps, groups=groups))
+
+
+def _whole_group_ends(case: Case, number: int) -> bool:
+    entry = case.json["trajectories"][number]
+    return bool(entry["done"] and entry["mates_done_at_the_end"])
+
+
 def test_golden(case: Case) -> None:
     rig = _rig(case)
     buffer, signals = rig.learner._buffer, rig.learner.signals
     statistics: dict[str, list[float]] = {}
     for number in range(len(case.json["trajectories"])):
         start = buffer.num_rows
-        rig.put(_trajectory(case, number))
-        assert rig.trainer.advance()
+        _take(rig, case, number)
         expected = {n.removeprefix(f"t{number}_out_"): case.arrays[n] for n in case.arrays if f"t{number}_out_" in n}
         real = expected["masks"] > 0
         rows = slice(start, buffer.num_rows)
@@ -75,6 +113,9 @@ def test_golden(case: Case) -> None:
         for i, signal in enumerate(signals):
             estimates = buffer.column("value")[rows, i].numpy()[real]
             _assert_close(estimates, expected[f"value_estimates__{signal.name}"], f"values of {number}")
+            if "poca_baseline_memory" in expected or case.settings.trainer_type == "poca":
+                found = buffer.column("baseline")[rows, i]
+                _assert_close(found, expected[f"baselines__{signal.name}"], f"baselines of {number}")
             returns = buffer.column("returns")[rows, i]
             _assert_close(returns, expected[f"returns__{signal.name}"], f"returns of {number}")
         _assert_close(buffer.column("advantage")[rows], expected["advantages"], f"advantages of {number}")
@@ -84,7 +125,9 @@ def test_golden(case: Case) -> None:
     recorded = dict(case.json["statistics_recorded"])
     if case.settings.network_settings.memory:
         del recorded["Environment/Cumulative Reward"], recorded["Policy/Extrinsic Reward"]
-        del statistics["Environment/Cumulative Reward"], statistics["Policy/Extrinsic Reward"]
+        recorded.pop("Environment/Group Cumulative Reward", None)
+        for tag in ("Environment/Cumulative Reward", "Policy/Extrinsic Reward"):
+            statistics.pop(tag, None)
     for tag, values in recorded.items():
         assert statistics.pop(tag) == pytest.approx(values, rel=1e-5, abs=1e-5), tag
     assert not statistics
@@ -109,6 +152,9 @@ def _assert_rows(rig: Rig, expected: dict[str, Any], rows: slice) -> None:
         np.testing.assert_array_equal(buffer.column("loss_mask")[rows], expected["masks"])
         np.testing.assert_array_equal(buffer.sequences("memory")[sequences], expected["memory"][::length])
         _assert_close(buffer.sequences("critic_memory")[sequences], expected["critic_memory"][::length], "memory")
+        if "poca_baseline_memory" in expected:
+            found = buffer.sequences("baseline_memory")[sequences]
+            _assert_close(found, expected["poca_baseline_memory"][::length], "memory of baselines")
 
 
 def _assert_normalizers(case: Case, rig: Rig, number: int) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
+from trajtrainer.nn.multi_agent import GroupRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,16 @@ class Minibatch:
             layers take of the observations, where that is of use; off-policy ``next_obs``, ``rewards`` f32 [b, V] times
             strength, ``discount`` f32 [b, V], what a signal's value of the next state counts, and ``noise`` f32 [b, C],
             standard normal, for the action that the policy would take now.
-        sequences: ``memory`` of the actor before each sequence and ``critic_memory``, f32 [Q, H], where they have one.
+        sequences: ``memory`` of the actor before each sequence, ``critic_memory`` and (of a critic of groups)
+            ``baseline_memory``, f32 [Q, H], where they have one.
         sequence_length: L.
+        groups: the rows with their groupmates, where the learner needs them.
     """
 
     rows: Columns[Tensor]
     sequences: Columns[Tensor]
     sequence_length: int = 1
+    groups: GroupRows | None = None
 
     def __len__(self) -> int:
         """Return b."""
@@ -66,6 +70,11 @@ class Minibatch:
     def critic_memory(self) -> Tensor | None:
         """Return the critic's, f32 [Q, H]; None without one or where the critic shares the actor's body."""
         return self.sequences.get("critic_memory")
+
+    @property
+    def baseline_memory(self) -> Tensor | None:
+        """Return the critic's when it tells baselines, f32 [Q, H]; None without one."""
+        return self.sequences.get("baseline_memory")
 
 
 def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
-from trajtrainer.steps import WORKER_SHIFT, FloatArray, IntArray, LongArray
+from trajtrainer.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray
 
 # How many numbers of observations may go through the critic at once (64 MB of float32): bounds what the layers
 # between take.
@@ -37,6 +37,33 @@ class Estimates(NamedTuple):
     memory: Tensor | None
 
 
+class AgentMemories(dict[int, Tensor]):
+    """A memory for each agent whose episode goes on; those of others are zeros."""
+
+    def __init__(self, size: int) -> None:
+        """Begin without any; ``size`` is H."""
+        super().__init__()
+        self._size = size
+
+    def of(self, agent: LongArray, device: torch.device) -> Tensor:
+        """Return the memories of these agents, f32 [S, H]."""
+        nothing = torch.zeros(self._size, device=device)
+        return torch.stack([self.get(one, nothing) for one in agent.tolist()])
+
+    def keep(self, agent: LongArray, ended: BoolArray, after: Tensor) -> None:
+        """Keep the memories [S, H] of these agents, but for those whose episodes have ended."""
+        for one, is_end, memory in zip(agent.tolist(), ended.tolist(), after, strict=True):
+            if is_end:
+                self.pop(one, None)
+            else:
+                self[one] = memory.clone()
+
+    def forget(self, worker: int | None) -> None:
+        """Drop those of one worker's agents, or all."""
+        for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
+            del self[agent]
+
+
 class ValueEstimator:
     """Values by one pass through the critic for all trajectories.
 
@@ -48,7 +75,7 @@ class ValueEstimator:
     def __init__(self, critic: AnyCritic, sequence_length: int) -> None:
         self._critic = critic
         self._length = sequence_length
-        self._memories: dict[int, Tensor] = {}
+        self._memories = AgentMemories(critic.memory_size)
 
     @torch.no_grad()
     def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> Estimates:
@@ -63,7 +90,7 @@ class ValueEstimator:
 
     def forget(self, worker: int | None) -> None:
         """Clear the memories of one worker's agents, or of all: their episodes were broken off."""
-        self._memories = {a: m for a, m in self._memories.items() if worker is not None and a >> WORKER_SHIFT != worker}
+        self._memories.forget(worker)
 
     def _with_stored_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
@@ -86,36 +113,25 @@ class ValueEstimator:
         bootstrap = torch.empty(num_signals, packed.num_trajectories, device=device)
         before = torch.empty(int(first_sequence[-1]), critic.memory_size, device=device)
         rows_at_once = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in obs)))
-        for turn in _turns(packed.agent):
+        for turn in turns(packed.agent):
             for some in _pieces(turn, packed.lengths[turn], rows_at_once):
-                memory = self._remembered(packed.agent[some], device)
+                memory = self._memories.of(packed.agent[some], device)
                 lengths = packed.lengths[some]
-                steps = torch.from_numpy(_ranges(packed.offset[some], lengths)).to(device)
-                sequences = _ranges(first_sequence[some], np.diff(first_sequence)[some])
+                steps = torch.from_numpy(ranges(packed.offset[some], lengths)).to(device)
+                sequences = ranges(first_sequence[some], np.diff(first_sequence)[some])
                 found = unroll_values(
                     critic, [o[steps] for o in obs], torch.from_numpy(offsets(lengths)), memory, self._length
                 )
                 values[:, steps], before[torch.from_numpy(sequences)], memory = found
                 index = torch.from_numpy(some).to(device)
                 bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
-                self._remember(packed, some, memory)
+                self._memories.keep(packed.agent[some], packed.ended[some], memory)
         return Estimates(_numpy(values), _numpy(bootstrap), before)
 
-    def _remembered(self, agent: LongArray, device: torch.device) -> Tensor:
-        nothing = torch.zeros(self._critic.memory_size, device=device)
-        return torch.stack([self._memories.get(one, nothing) for one in agent.tolist()])
 
-    def _remember(self, packed: PackedSteps, turn: LongArray, memory: Tensor) -> None:
-        for one, is_end, after in zip(packed.agent[turn].tolist(), packed.ended[turn].tolist(), memory, strict=True):
-            if is_end:
-                self._memories.pop(one, None)
-            else:
-                self._memories[one] = after.clone()
-
-
-def mean_values(estimates: Estimates, packed: PackedSteps) -> NDArray[np.float64]:
-    """Return the mean estimate over each trajectory, f64 [V, S]."""
-    means: NDArray[np.float64] = np.add.reduceat(estimates.values, packed.offset[:-1], axis=1) / packed.lengths
+def mean_values(values: FloatArray, packed: PackedSteps) -> NDArray[np.float64]:
+    """Return the mean over each trajectory of estimates [V, B], f64 [V, S]."""
+    means: NDArray[np.float64] = np.add.reduceat(values, packed.offset[:-1], axis=1) / packed.lengths
     return means
 
 
@@ -126,7 +142,7 @@ def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:
     return offset
 
 
-def _turns(agent: LongArray) -> Iterator[LongArray]:
+def turns(agent: LongArray) -> Iterator[LongArray]:
     """Yield indices of trajectories such that each agent occurs once per turn, its trajectories in order."""
     order = np.argsort(agent, kind="stable")
     begins = np.flatnonzero(np.diff(agent[order], prepend=agent[order[0]] - 1))
@@ -142,7 +158,7 @@ def _pieces(turn: LongArray, lengths: IntArray, rows: int) -> Iterator[LongArray
     yield from np.split(turn, np.flatnonzero(np.diff((np.cumsum(lengths, dtype=np.int64) - 1) // rows)) + 1)
 
 
-def _ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongArray:
+def ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongArray:
     """Return all whole numbers from each ``begin`` on, as many as its length says, one range after the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
     ranges: LongArray = np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)

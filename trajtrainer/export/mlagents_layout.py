@@ -15,6 +15,7 @@ STEP, STEP_ENTRY = "global_step", "_GlobalSteps__global_step"
 REWARD_PREFIX = "Module:"
 EXTRA = "trajtrainer"  # not ML-Agents': what it does not keep
 ENTROPY_OPTIMIZER = "Optimizer:entropy_optimizer"
+_OF_GROUPS = "body.max_group_size"  # what only POCA's critic has
 _Q, _VALUE, _TARGET = "Optimizer:q_network", "Optimizer:value_network", "Optimizer:target_network"
 
 
@@ -89,7 +90,8 @@ class Layout:
         elif "critic" in modules:
             homes["critic"] = (POLICY if shared else CRITIC, "")
             networks = (POLICY,) if shared else (POLICY, CRITIC)
-            optimizers = {"adam": OptimizerEntry("Optimizer:value_optimizer", networks, ("actor", "critic"))}
+            key = "Optimizer:adam" if _OF_GROUPS in modules["critic"] else "Optimizer:value_optimizer"
+            optimizers = {"adam": OptimizerEntry(key, networks, ("actor", "critic"))}
         homes |= {name: (REWARD_PREFIX + name, "") for name in state.get("rewards", {})}
         entries = [entry for module, home in homes.items() for entry in module_entries(module, keys[module], *home)]
         return cls(tuple(entries), tuple(dict.fromkeys(home[0] for home in homes.values())), optimizers, shared, sac)

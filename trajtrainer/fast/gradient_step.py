@@ -21,7 +21,8 @@ from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic
-from trajtrainer.settings.trainer import PPOHyperparameters
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters
 
 # Multiply-adds of one body's forward pass of a minibatch, as ``multiply_adds`` estimates them.
 #
@@ -154,7 +155,7 @@ class ClosedForm(GradientStep):
     faster where the networks are small.
     """
 
-    def __init__(self, actor: Actor, critic: Critic, hyper: PPOHyperparameters) -> None:
+    def __init__(self, actor: Actor, critic: Critic, hyper: PPOHyperparameters | POCAHyperparameters) -> None:
         self._stack = StackedNetworks(actor, critic)
         super().__init__(self._stack.pieces, hyper.learning_rate)
         self._branches = actor.head.branches
@@ -199,7 +200,10 @@ class ClosedForm(GradientStep):
 
 
 def gradient_step(
-    actor: Actor, critic: AnyCritic, objectives: Sequence[Objective], hyper: PPOHyperparameters
+    actor: Actor,
+    critic: AnyCritic | GroupCritic,
+    objectives: Sequence[Objective],
+    hyper: PPOHyperparameters | POCAHyperparameters,
 ) -> GradientStep:
     """Return the fastest gradient step for these networks and settings. The choice changes numbers by rounding at most.
 

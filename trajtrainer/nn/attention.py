@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -78,6 +78,15 @@ class EntityEmbedding(nn.Module):
         return graph.silu(graph.linear_of_rows(self.linear, entities))
 
 
+class Projected(NamedTuple):
+    """Entities as attention takes them, each [..., e]: normalised, and what the linear layers make of that."""
+
+    normalized: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
 class ResidualSelfAttention(nn.Module):
     """Multi-head self-attention with a residual, then the mean over the present entities: [B, n, e] -> [B, e]."""
 
@@ -97,14 +106,22 @@ class ResidualSelfAttention(nn.Module):
 
     def forward(self, entities: Tensor, padding: Tensor) -> Tensor:
         """Return the mean over the present entities [B, e]."""
+        return self.attend(self.project(entities), padding)
+
+    def project(self, entities: Tensor) -> Projected:
+        """Return what attention takes of each entity alone, whomever it stands beside: of [..., e]."""
         normalized = F.layer_norm(entities, (self.embedding,))
-        query, key, value = (self._split(layer(normalized)) for layer in (self.query, self.key, self.value))
+        return Projected(normalized, self.query(normalized), self.key(normalized), self.value(normalized))
+
+    def attend(self, entities: Projected, padding: Tensor) -> Tensor:
+        """Return the mean over the present ones of projected entities [B, n, e]: [B, e]."""
+        query, key, value = (self._split(x) for x in (entities.query, entities.key, entities.value))
         # ML-Agents divides by the root of the embedding's size, not of one head's.
         heads = F.scaled_dot_product_attention(
             query, key, value, attn_mask=padding[:, None, None, :] * _MASKED_SCORE, scale=self.embedding**-0.5
         )
-        heads = heads.transpose(1, 2).reshape(entities.shape)
-        attended = F.layer_norm(self.out(heads) + normalized, (self.embedding,))
+        heads = heads.transpose(1, 2).reshape(entities.normalized.shape)
+        attended = F.layer_norm(self.out(heads) + entities.normalized, (self.embedding,))
         present = (1.0 - padding).unsqueeze(2)
         return (attended * present).sum(1) / (present.sum(1) + _MEAN_EPSILON)
 

@@ -54,12 +54,12 @@ def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
 
 
 class Mlp(nn.Module):
-    """``layers`` times [linear, Swish]. At least one layer, as in ML-Agents."""
+    """``layers`` times [linear, Swish]. At least one layer, as in ML-Agents. ``gain`` is that of the first weights."""
 
-    def __init__(self, size: int, hidden: int, layers: int) -> None:
+    def __init__(self, size: int, hidden: int, layers: int, gain: float = 1.0) -> None:
         super().__init__()
         sizes = [size] + [hidden] * max(1, layers)
-        self.layers = nn.ModuleList(kaiming_linear(a, b) for a, b in pairwise(sizes))
+        self.layers = nn.ModuleList(kaiming_linear(a, b, gain) for a, b in pairwise(sizes))
 
     @property
     def linears(self) -> list[nn.Linear]:

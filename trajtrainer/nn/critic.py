@@ -11,6 +11,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.heads import ActionDistribution, ValueHeads
 from trajtrainer.nn.mlagents import Names
+from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
 
@@ -148,12 +149,12 @@ def unroll_values(
     return critic.heads(out), starts, final
 
 
-def update_normalizations(actor: Actor, critic: AnyCritic, obs: Sequence[Tensor]) -> None:
+def update_normalizations(actor: Actor, critic: AnyCritic | GroupCritic, obs: Sequence[Tensor]) -> None:
     """Take steps, per sensor [B, *O], into the normalisers of actor and critic, however they are grouped.
 
     Both see the same rows, so one computes for both. On a shared body ML-Agents counts each row twice.
     """
-    if critic.body is actor.body:
+    if isinstance(critic, SharedCritic):
         actor.update_normalization(obs, repeats=2)
     else:
         actor.update_normalization(obs)

@@ -19,7 +19,7 @@ from trajtrainer.settings.prepare import prepare, prepare_behavior
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import faults
-from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, SACHyperparameters, TrainerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -203,8 +203,9 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     if mapping["default_settings"] is not None:
         default = mapping["default_settings"]["hyperparameters"]
         for name, behavior in settings.behaviors.items():
-            if "value_clipping" in default and isinstance(behavior.hyperparameters, PPOHyperparameters):
-                clipping = behavior.hyperparameters.value_clipping
+            hyper = behavior.hyperparameters
+            if "value_clipping" in default and isinstance(hyper, PPOHyperparameters | POCAHyperparameters):
+                clipping = hyper.value_clipping
                 mapping["behaviors"][name]["hyperparameters"]["value_clipping"] = clipping
     return mapping
 

@@ -26,7 +26,13 @@ from trajtrainer.settings.structuring import (
     list_hook,
     mapping_hook,
 )
-from trajtrainer.settings.trainer import ALGORITHMS, Hyperparameters, PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import (
+    ALGORITHMS,
+    Hyperparameters,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    TrainerSettings,
+)
 
 _RewardSignals = dict[str, RewardSignalSettings]
 _Interval = tuple[float, float]
@@ -161,6 +167,7 @@ def _register_unstructuring(converter: Converter) -> None:
     if_changed, never = override(omit_if_default=True), override(omit=True)
     hidden: dict[type[Any], dict[str, Any]] = {
         PPOHyperparameters: {"value_clipping": if_changed},
+        POCAHyperparameters: {"value_clipping": if_changed},
         EnvironmentSettings: {"listen_address": if_changed},
         RunSettings: {"deterministic": never, "behaviors_required": never, "inference_episodes": never},
     }

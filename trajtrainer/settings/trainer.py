@@ -27,6 +27,8 @@ from trajtrainer.settings.checks import (
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 
+_ATTENTION_HEADS = 4
+
 
 class ScheduleType(enum.Enum):
     """The course of a number up to ``max_steps``."""
@@ -43,6 +45,10 @@ class Hyperparameters:
     buffer_size: int = field(default=10240, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)
 
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+        """Find what these networks cannot be for the algorithm; paths are those of the behaviour."""
+        yield from ()
+
 
 @frozen
 class POCAHyperparameters(Hyperparameters):
@@ -55,6 +61,14 @@ class POCAHyperparameters(Hyperparameters):
     learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
     beta_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
     epsilon_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
+    # Not in ML-Agents, where that of values is inert (docs/mlagents-behavior.md#update). Not dumped while it is off.
+    value_clipping: bool = False
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
+        """See ``Hyperparameters``: the attention between groupmates has several heads."""
+        if network.hidden_units % _ATTENTION_HEADS:
+            expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"
+            yield misfit(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))
 
 
 @frozen
@@ -118,7 +132,7 @@ ALGORITHMS = Registry(
     {
         "ppo": AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner", in_mlagents=True),
         "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner", in_mlagents=True),
-        "poca": AlgorithmRow(POCAHyperparameters, None, in_mlagents=True),
+        "poca": AlgorithmRow(POCAHyperparameters, "trajtrainer.algos.poca.learner:POCALearner", in_mlagents=True),
     },
 )
 """``trainer_type`` -> its hyperparameters and how it learns."""
@@ -191,6 +205,7 @@ class TrainerSettings:
     def _faults(self) -> Iterator[Fault]:
         if not isinstance(self.hyperparameters, ALGORITHMS[self.trainer_type].settings):
             yield misfit(("hyperparameters",), self.hyperparameters, f"those of trainer_type {self.trainer_type}")
+        yield from self.hyperparameters.misfits(self.network_settings)
         memory = self.network_settings.memory
         if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
             expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"

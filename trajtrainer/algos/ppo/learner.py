@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,9 +26,10 @@ from trajtrainer.columns import Columns, Store, entries_of, entry_bytes
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic, update_normalizations
+from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.trainer import PPOHyperparameters
-from trajtrainer.steps import FloatArray, IntArray
+from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters
+from trajtrainer.steps import BoolArray, FloatArray, IntArray
 
 # Steps that wait to be taken in: of pictures, whose taking in takes as long per step however many there are, few.
 _WAITING_BYTES = 1 << 22
@@ -43,28 +44,39 @@ class PPOLearner(Algorithm):
     When the run shall end, an update ends between two gradient steps and the buffer is dropped, as it is at every stop:
     its steps count, but no checkpoint holds it, since a resumed run must learn from the policy it goes on with. What is
     saved is the state after the gradient steps that were made, an update of fewer epochs.
+
+    Attributes:
+        optimizer_class: its losses.
+        estimator_class: what tells values at collection time.
+        buffer_class: what gathers the experience.
+        timer: name of a gradient step.
     """
+
+    optimizer_class: ClassVar[type[PPO]] = PPO
+    estimator_class: ClassVar[Callable[..., Any]] = ValueEstimator
+    buffer_class: ClassVar[type[UpdateBuffer]] = UpdateBuffer
+    timer: ClassVar[str] = "TorchPPOOptimizer.update"
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
     ) -> None:
         super().__init__(context, networks, signals)
         settings, hyper, critic = context.settings, context.settings.hyperparameters, networks["critic"]
-        assert isinstance(hyper, PPOHyperparameters)
-        assert isinstance(critic, Critic | SharedCritic)
+        assert isinstance(hyper, PPOHyperparameters | POCAHyperparameters)
+        assert isinstance(critic, Critic | SharedCritic | GroupCritic)
         memory = settings.network_settings.memory
         length = memory.sequence_length if memory is not None else 1
         self._hyper = hyper
         self._critic = critic
-        self._ppo = PPO(self.actor, critic, settings)
-        self._values = ValueEstimator(critic, length)
-        self._buffer = UpdateBuffer(
+        self._ppo = self.optimizer_class(self.actor, critic, settings)
+        self._values = self.estimator_class(critic, length)
+        self._buffer = self.buffer_class(
             context.spec,
             context.obs_dtypes,
             num_signals=len(signals),
             sequence_length=length,
             memory_size=self.actor.memory_size,
-            critic_memory_size=critic.memory_size if isinstance(critic, Critic) else 0,
+            critic_memory_size=0 if isinstance(critic, SharedCritic) else critic.memory_size,
             capacity=hyper.buffer_size + 1 if context.training else 0,
             device=context.device,
         )
@@ -113,11 +125,16 @@ class PPOLearner(Algorithm):
             update_normalizations(self.actor, self._critic, obs)
         if self.context.is_stopping():
             return {}  # there is no update to come
+        targets, statistics = self._targets(packed, rewards, obs, bootstrap_obs)
+        self._buffer.append(packed, targets)
+        return statistics
+
+    def _targets(
+        self, packed: PackedSteps, rewards: FloatArray, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
+    ) -> tuple[Targets, Statistics]:
+        """Return what is to be learnt of trajectories, whose observations are on the critic's device, too."""
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
-        bootstrap = estimates.bootstrap.copy()
-        for row, signal in zip(bootstrap, self.signals, strict=True):
-            if not signal.ignore_done:
-                row[packed.terminated] = 0.0
+        bootstrap = self._bootstrap(estimates.bootstrap, packed.terminated)
         gammas = [signal.gamma for signal in self.signals]
         advantage = gae(rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd)
         targets = Targets(
@@ -126,9 +143,20 @@ class PPOLearner(Algorithm):
             advantage=advantage.mean(0),
             critic_memory=estimates.memory,
         )
-        self._buffer.append(packed, targets)
-        means = mean_values(estimates, packed)
-        return {f"Policy/{signal.title} Value Estimate": m for signal, m in zip(self.signals, means, strict=True)}
+        return targets, self._means("Value Estimate", estimates.values, packed)
+
+    def _bootstrap(self, values: FloatArray, over: BoolArray) -> FloatArray:
+        """Return values [V, S] of what comes after each trajectory: 0 where nothing does, unless the signal goes on."""
+        bootstrap = values.copy()
+        for row, signal in zip(bootstrap, self.signals, strict=True):
+            if not signal.ignore_done:
+                row[over] = 0.0
+        return bootstrap
+
+    def _means(self, what: str, values: FloatArray, packed: PackedSteps) -> Statistics:
+        """Return the mean of estimates [V, B] over each trajectory, by its tag."""
+        means = mean_values(values, packed)
+        return {f"Policy/{signal.title} {what}": mean for signal, mean in zip(self.signals, means, strict=True)}
 
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
         """See ``Algorithm``: the buffer is full, whatever the step."""
@@ -148,7 +176,7 @@ class PPOLearner(Algorithm):
         found: dict[str, list[Tensor]] = {}
         epochs = (self._epoch(batch_size, columns) for _ in range(hyper.num_epoch))
         for number, minibatch in self.until_stop(chain.from_iterable(epochs)):
-            with self.context.timers("TorchPPOOptimizer.update"):
+            with self.context.timers(self.timer):
                 diagnostics = number % _DIAGNOSTICS_EVERY == 0
                 statistics = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)
             for signal in self.signals:

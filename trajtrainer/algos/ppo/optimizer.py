@@ -15,7 +15,8 @@ from trajtrainer.fast.gradient_step import Loss, Objective, gradient_step
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic
 from trajtrainer.nn.heads import ActionDistribution
-from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, TrainerSettings
 
 
 class PPO:
@@ -24,15 +25,15 @@ class PPO:
     Shapes: b rows of a minibatch, V reward signals.
     """
 
-    def __init__(self, actor: Actor, critic: AnyCritic, settings: TrainerSettings) -> None:
+    def __init__(self, actor: Actor, critic: AnyCritic | GroupCritic, settings: TrainerSettings) -> None:
         """Take the networks as they are, on their device.
 
         Args:
             actor: of PPO's kind (sigma that does not depend on the state, no tanh).
             critic: with one head per reward signal. A ``SharedCritic`` has its heads on the actor's body.
-            settings: with ``PPOHyperparameters``.
+            settings: with hyperparameters of PPO, or of what builds on it.
         """
-        assert isinstance(settings.hyperparameters, PPOHyperparameters)
+        assert isinstance(settings.hyperparameters, PPOHyperparameters | POCAHyperparameters)
         self.actor = actor
         self.critic = critic
         self._hyper = settings.hyperparameters

@@ -43,6 +43,14 @@ class Targets:
     advantage: FloatArray
     critic_memory: Tensor | None
 
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of the rows, [B, ...]."""
+        return {"value": self.value.T, "returns": self.returns.T, "advantage": self.advantage}
+
+    def memories(self) -> dict[str, Tensor]:
+        """Return the columns of the sequences, [Q, H]."""
+        return {} if self.critic_memory is None else {"critic_memory": self.critic_memory}
+
 
 class UpdateBuffer:
     """Rows in order of arrival. With a memory, each trajectory begins a new sequence and ends in padding.
@@ -76,7 +84,7 @@ class UpdateBuffer:
             capacity: rows.
             device: of the networks.
         """
-        entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals)
+        entries = {**entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals), **self._more(num_signals)}
         if memory_size:
             entries["loss_mask"] = Entry(np.dtype(np.float32), ())
         capacity = -(-capacity // sequence_length) * sequence_length
@@ -84,7 +92,7 @@ class UpdateBuffer:
         self._sequences = Columns(
             {
                 name: torch.zeros(capacity // sequence_length, size, device=device)
-                for name, size in (("memory", memory_size), ("critic_memory", critic_memory_size))
+                for name, size in self._memory_sizes(memory_size, critic_memory_size).items()
                 if size
             }
         )
@@ -96,6 +104,14 @@ class UpdateBuffer:
         )
         self.sequence_length = sequence_length
         self.num_rows = 0
+
+    def _more(self, num_signals: int) -> dict[str, Entry]:  # noqa: ARG002
+        """Return the columns that it keeps beside those of the table."""
+        return {}
+
+    def _memory_sizes(self, memory_size: int, critic_memory_size: int) -> dict[str, int]:
+        """Return the columns of the sequences with H of each."""
+        return {"memory": memory_size, "critic_memory": critic_memory_size}
 
     @property
     def num_sequences(self) -> int:
@@ -137,6 +153,11 @@ class UpdateBuffer:
         self._reserve(self.num_rows + num_steps)
         return self._host.slice(self.num_rows, self.num_rows + num_steps)
 
+    def rows_for(self, packed: PackedSteps) -> LongArray:
+        """Return the row that each step will have, i64 [B], when it is appended next."""
+        places = self._places(packed, sequence_offsets(packed.lengths, self.sequence_length))
+        return self.num_rows + (np.arange(len(packed)) if places is None else places)
+
     def append(self, packed: PackedSteps, targets: Targets) -> None:
         """Add the rows of trajectories.
 
@@ -153,8 +174,8 @@ class UpdateBuffer:
             self._sequences["memory"][self.num_sequences : stop // self.sequence_length] = torch.from_numpy(
                 packed["memory"][begins]
             )
-        if targets.critic_memory is not None:
-            self._sequences["critic_memory"][self.num_sequences : stop // self.sequence_length] = targets.critic_memory
+        for name, memory in targets.memories().items():
+            self._sequences[name][self.num_sequences : stop // self.sequence_length] = memory
         self.num_rows = stop
 
     def clear(self) -> None:
@@ -184,7 +205,7 @@ class UpdateBuffer:
     def _write(self, packed: PackedSteps, targets: Targets, start: int, stop: int, places: LongArray | None) -> None:
         """Write steps into the rows ``start`` to ``stop``, one after the other or with padding in between."""
         block = self._rows_of(start, stop)
-        learned = {"returns": targets.returns.T, "value": targets.value.T, "advantage": targets.advantage}
+        learned = targets.columns()
         is_there = places is None and _address(packed.obs[0]) == _address(block.obs[0])
         for name, column in block.items():
             values = learned.get(name)

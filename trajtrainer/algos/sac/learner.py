@@ -107,7 +107,7 @@ class SACLearner(Algorithm):
             return {}
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
         self.replay.add(packed, None if estimates.memory is None else estimates.memory.cpu().numpy())
-        means = mean_values(estimates, packed)
+        means = mean_values(estimates.values, packed)
         return {f"Policy/{signal.title} Value": m for signal, m in zip(self.signals, means, strict=True)}
 
     def is_ready(self, step: int) -> bool:

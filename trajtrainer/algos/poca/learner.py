@@ -1,0 +1,79 @@
+"""MA-POCA: PPO for agents in groups, with a critic that sees all of a group.
+
+Shape legend: V reward signals, B packed steps, S trajectories, Q sequences of the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.algos.algorithm import LearningContext, Statistics
+from trajtrainer.algos.poca.optimizer import POCA
+from trajtrainer.algos.poca.update_buffer import GroupBuffer, GroupTargets
+from trajtrainer.algos.poca.values import GroupValueEstimator
+from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.ppo.update_buffer import Targets
+from trajtrainer.algos.returns import lambda_return
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.steps import FloatArray
+
+
+class POCALearner(PPOLearner):
+    """Multi-agent posthumous credit assignment (Cohen et al. 2021).
+
+    Values are of the whole group, so an agent whose episode has ended earns what the others still reach. An agent's
+    advantage is what the group reaches beyond its baseline, the value without knowing what the agent does.
+    """
+
+    needs_groups = True
+    counts_group_rewards = True
+    optimizer_class = POCA
+    estimator_class = GroupValueEstimator
+    buffer_class = GroupBuffer
+    timer = "TorchPOCAOptimizer.update"
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        """See ``Algorithm``: PPO's actor, and a critic of groups."""
+        network = context.settings.network_settings
+        critic = GroupCritic(context.spec, network, list(context.settings.reward_signals))
+        return {"actor": Actor(context.spec, network), "critic": critic}
+
+    def _targets(
+        self,
+        packed: PackedSteps,
+        rewards: FloatArray,
+        obs: Sequence[Tensor],  # noqa: ARG002
+        bootstrap_obs: Sequence[Tensor],  # noqa: ARG002
+    ) -> tuple[Targets, Statistics]:
+        assert packed.groups is not None
+        estimates = self._values.estimate(packed, self.context.spec.action_spec, self.context.device)
+        bootstrap = self._bootstrap(estimates.bootstrap, packed.terminated & packed.groups.all_done)
+        gammas = [signal.gamma for signal in self.signals]
+        returns = lambda_return(rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd)
+        targets = GroupTargets(
+            value=estimates.values,
+            returns=returns,
+            advantage=(returns - estimates.baselines).mean(0),
+            critic_memory=estimates.memory,
+            baseline=estimates.baselines,
+            baseline_memory=estimates.baseline_memory,
+            moments=estimates.moments,
+        )
+        baselines = self._means("Baseline Estimate", estimates.baselines, packed)
+        return targets, baselines | self._means("Value Estimate", estimates.values, packed)
+
+    def _epoch_order(self, num_sequences: int) -> Tensor:  # noqa: ARG002
+        """Return the order of the sequences in one epoch, i64 [Q]: those of a moment beside one another.
+
+        A minibatch of whole groups has a tenth of the agents to encode where groups are of ten, whereas a row alone
+        brings all its groupmates with it.
+        """
+        buffer = self._buffer
+        assert isinstance(buffer, GroupBuffer)
+        return buffer.moments_in_order(torch.randperm(buffer.num_moments, generator=self._shuffle))
