@@ -266,14 +266,11 @@ def _mates(packed: PackedSteps) -> dict[float, set[float]]:
 
 
 def _seen_by(groups: GroupRows, row: int) -> tuple[float, set[float]]:
-    """The agent of a row, and those whose actions its baseline sees."""
-    number = len(groups.actions)
-    names = groups.obs[0][:, 0]
+    """The agent of a row, and its groupmates."""
     members = groups.members[groups.moment[row]]
-    baseline = groups.baseline_members()[row]
-    assert torch.equal(baseline % number, members.where(members >= 0, baseline % number))
-    (own,) = (one for one in baseline.tolist() if 0 <= one < number)
-    return names[own].item(), {names[one - number].item() for one in baseline.tolist() if one >= number}
+    names = [groups.obs[0][one, 0].item() for one in members.tolist() if one >= 0]
+    own = groups.obs[0][members[groups.place[row]], 0].item()
+    return own, {name for name in names if name != own}
 
 
 def test_sequences_of_a_moment_stand_together() -> None:

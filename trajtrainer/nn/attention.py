@@ -15,8 +15,8 @@ from trajtrainer.nn.mlagents import Names
 EMBEDDING = 128
 HEADS = 4
 _PADDING_BELOW = 0.01  # an entity whose sum of squares is below is padding
-_MASKED_SCORE = -1e6
-_MEAN_EPSILON = 1e-7
+MASKED_SCORE = -1e6
+MEAN_EPSILON = 1e-7
 
 
 def padding_mask(entities: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class ResidualSelfAttention(nn.Module):
         self.value = embedding_linear(embedding, embedding)
         self.out = embedding_linear(embedding, embedding)
 
-    def _split(self, x: Tensor) -> Tensor:
+    def split(self, x: Tensor) -> Tensor:
         """Split [B, n, e] into [B, heads, n, e / heads]."""
         return x.reshape(x.shape[0], x.shape[1], self.heads, self.embedding // self.heads).transpose(1, 2)
 
@@ -115,15 +115,15 @@ class ResidualSelfAttention(nn.Module):
 
     def attend(self, entities: Projected, padding: Tensor) -> Tensor:
         """Return the mean over the present ones of projected entities [B, n, e]: [B, e]."""
-        query, key, value = (self._split(x) for x in (entities.query, entities.key, entities.value))
+        query, key, value = (self.split(x) for x in (entities.query, entities.key, entities.value))
         # ML-Agents divides by the root of the embedding's size, not of one head's.
         heads = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=padding[:, None, None, :] * _MASKED_SCORE, scale=self.embedding**-0.5
+            query, key, value, attn_mask=padding[:, None, None, :] * MASKED_SCORE, scale=self.embedding**-0.5
         )
         heads = heads.transpose(1, 2).reshape(entities.normalized.shape)
         attended = F.layer_norm(self.out(heads) + entities.normalized, (self.embedding,))
         present = (1.0 - padding).unsqueeze(2)
-        return (attended * present).sum(1) / (present.sum(1) + _MEAN_EPSILON)
+        return (attended * present).sum(1) / (present.sum(1) + MEAN_EPSILON)
 
     def to_onnx(self, graph: Graph, entities: str, padding: str, count: int) -> str:
         """Draw it: [batch, count, e] and padding [batch, count] to [batch, e]."""
@@ -134,7 +134,7 @@ class ResidualSelfAttention(nn.Module):
         present = graph.reshape(graph.node("Sub", graph.constant(1.0), padding), [-1, count, 1])
         total = graph.sum(graph.node("Mul", attended, present), axis=1, keep=False)
         number = graph.reshape(graph.sum(present, axis=1, keep=True), [-1, 1])
-        return graph.node("Div", total, graph.node("Add", number, graph.constant(_MEAN_EPSILON)))
+        return graph.node("Div", total, graph.node("Add", number, graph.constant(MEAN_EPSILON)))
 
     def _attend_to_onnx(self, graph: Graph, query: str, key: str, value: str, padding: str, count: int) -> str:
         """Draw the scaled dot-product attention of all heads, [batch, count, e].
@@ -151,7 +151,7 @@ class ResidualSelfAttention(nn.Module):
         scaled = graph.node("Div", key, graph.constant(math.sqrt(self.embedding)))
         scores = graph.node("MatMul", query, graph.node("Transpose", scaled, perm=[0, 1, 3, 2]))
         per_head = graph.reshape(graph.concat([padding] * self.heads, axis=1), [-1, self.heads, 1, count])
-        mask = graph.node("Mul", per_head, graph.constant(_MASKED_SCORE))
+        mask = graph.node("Mul", per_head, graph.constant(MASKED_SCORE))
         weights = graph.node("Softmax", graph.node("Add", scores, mask), axis=3)
         heads = graph.node("Transpose", graph.node("MatMul", weights, value), perm=[0, 2, 1, 3])
         return graph.reshape(heads, [-1, count, self.embedding])

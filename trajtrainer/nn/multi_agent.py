@@ -10,13 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trajtrainer.nn.attention import EntityEmbedding, Projected, ResidualSelfAttention
+from trajtrainer.nn.attention import (
+    MASKED_SCORE,
+    MEAN_EPSILON,
+    EntityEmbedding,
+    Projected,
+    ResidualSelfAttention,
+)
 from trajtrainer.nn.body import NetworkBody, ObservationEncoder
 from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.heads import ValueHeads
@@ -38,20 +45,25 @@ class GroupRows:
         actions: f32 [D, A], as ``flat_actions`` gives them.
         members: i64 [K, n], who was there at each moment, by numbers of the D; -1 for nobody.
         moment: i64 [b], of each row.
-        own: i64 [b], the agent of each row.
+        place: i64 [b], of the row's own agent among the members.
     """
 
     obs: Sequence[Tensor]
     actions: Tensor
     members: Tensor
     moment: Tensor
-    own: Tensor
+    place: Tensor
 
-    def baseline_members(self) -> Tensor:
-        """Return the agents that a row's baseline sees: i64 [b, n], D more for those whose actions it sees, too."""
-        members = self.members[self.moment]
-        knows_action = (members >= 0) & (members != self.own[:, None])
-        return members + knows_action * len(self.actions)
+    def of_rows(self, encoding: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what belongs to the rows of something of each moment, [b, x] of the value and of their baselines.
+
+        Args:
+            encoding: [K, n + 1, x], as ``MultiAgentNetworkBody`` gives it.
+        """
+        width = encoding.shape[1]
+        flat = encoding.flatten(0, 1)
+        first = self.moment * width
+        return flat.index_select(0, first + width - 1), flat.index_select(0, first + self.place)
 
 
 def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) -> Tensor:
@@ -105,28 +117,61 @@ class MultiAgentNetworkBody(nn.Module):
         self.encoding_of_groups = hidden + 1
         self.encoding_size = (hidden if self.memory is None else self.memory.hidden_size) + 1
 
-    def forward(self, obs: Sequence[Tensor], actions: Tensor | None, members: Tensor) -> Tensor:
-        """Encode groups, ahead of the memory.
+    def values(self, obs: Sequence[Tensor], members: Tensor) -> Tensor:
+        """Encode groups by what their members see, ahead of the memory.
 
         Args:
             obs: of D agents, per sensor [D, *O].
-            actions: of the same [D, A]; None where no group is seen with them.
-            members: i64 [R, n], of each group: d for agent d by what it sees, D + d by what it sees and does, -1 for
-                nobody. At least one member each.
+            members: i64 [K, n], of each group, by numbers of the D; -1 for nobody. At least one each.
 
         Returns:
-            [R, e + 1], with the number of agents as its last: -1 for none, 1 for as many as ever.
+            [K, e + 1], with the number of agents as its last: -1 for none, 1 for as many as ever.
+        """
+        entities = self.observing(self.encoder(obs)[0], None)
+        absent = members < 0
+        projected = _gathered(self.attention.project(entities), members)
+        features = self.layers(self.attention.attend(projected, absent.to(entities.dtype)))
+        return torch.cat((features, self._numbers(absent)), 1)
+
+    def forward(self, obs: Sequence[Tensor], actions: Tensor, members: Tensor) -> Tensor:
+        """Encode groups for the baseline of each member, and for their values, ahead of the memory.
+
+        Every agent is embedded twice, with its action and without, and the 2 n embeddings of a group are what all of
+        its n + 1 sets are chosen from: so most of the arithmetic is done once per agent, not once per agent and set.
+
+        Args:
+            obs: as ``values`` takes them.
+            actions: of the same agents [D, A].
+            members: as ``values`` takes them.
+
+        Returns:
+            [K, n + 1, e + 1]: the baselines of the members, which see the others' actions, and the value.
         """
         encoding, _ = self.encoder(obs)
-        entities = self.observing(encoding, None)
-        if actions is not None:
-            entities = torch.cat((entities, self.acting(torch.cat((encoding, actions), 1), None)))
-        # Once per agent, in however many groups it is; what follows depends on whom it stands beside.
-        projected = torch.cat(self.attention.project(entities), 1)
+        observing = self.observing(encoding, None)
+        acting = self.acting(torch.cat((encoding, actions), 1), None)
         absent = members < 0
-        gathered = F.embedding(members.clamp(min=0), projected)
-        features = self.layers(self.attention.attend(Projected(*gathered.chunk(4, 2)), absent.to(gathered.dtype)))
-        return torch.cat((features, self._numbers(absent)), 1)
+        both = torch.cat((members, (members + len(actions)).masked_fill(absent, -1)), 1)
+        projected = _gathered(self.attention.project(torch.cat((observing, acting))), both)
+        features = self.layers(self._attend(projected, absent).flatten(0, 1)).unflatten(0, (len(members), -1))
+        numbers = self._numbers(absent)[:, None].expand(-1, features.shape[1], -1)
+        return torch.cat((features, numbers), 2)
+
+    def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
+        """Return the mean over each set: [K, 2 n, e] and whom a group lacks, bool [K, n], to [K, n + 1, e]."""
+        attention, count = self.attention, absent.shape[1]
+        query, key, value = (attention.split(x) for x in (entities.query, entities.key, entities.value))
+        chosen, outside = _sets(count, query.dtype, query.device)
+        # What the entities of a set ask, they ask in other sets, too.
+        scores = torch.matmul(chosen, torch.matmul(query * attention.embedding**-0.5, key.transpose(2, 3)))
+        scores = scores.unflatten(2, (count + 1, count)) + outside * MASKED_SCORE
+        scores = scores + (absent.repeat(1, 2) * MASKED_SCORE)[:, None, None, None]
+        heads = torch.matmul(scores.softmax(4).flatten(2, 3), value)
+        attended = attention.out(heads.transpose(1, 2).flatten(2)) + torch.matmul(chosen, entities.normalized)
+        attended = F.layer_norm(attended, (attention.embedding,)).unflatten(1, (count + 1, count))
+        present = (~absent).to(attended.dtype)
+        mean = present / (present.sum(1, keepdim=True) + MEAN_EPSILON)
+        return torch.matmul(mean[:, None, None], attended).squeeze(2)
 
     def _numbers(self, absent: Tensor) -> Tensor:
         number = (~absent).sum(1, keepdim=True, dtype=self.max_group_size.dtype)
@@ -188,15 +233,10 @@ class GroupCritic(nn.Module):
         """H; 0 without a memory."""
         return self.body.memory_size
 
-    def encode(self, groups: GroupRows) -> tuple[Tensor, Tensor]:
-        """Return the encodings ahead of the memory: of the moments [K, e + 1], and of the rows' baselines [b, e + 1].
-
-        At one moment all members of a group have the same value.
-        """
-        members = torch.cat((groups.members, groups.baseline_members()))
-        encoding = self.body(groups.obs, groups.actions, members)
-        of_moments, of_rows = encoding.split_with_sizes([len(groups.members), len(groups.moment)])
-        return of_moments, of_rows
+    def encode(self, groups: GroupRows) -> Tensor:
+        """Return the encodings of moments ahead of the memory, [K, n + 1, e + 1]: see ``MultiAgentNetworkBody``."""
+        encoding: Tensor = self.body(groups.obs, groups.actions, groups.members)
+        return encoding
 
     def forward(
         self, groups: GroupRows, memories: tuple[Tensor | None, Tensor | None] = (None, None), sequence_length: int = 1
@@ -208,15 +248,40 @@ class GroupCritic(nn.Module):
             memories: of the value and of the baseline, before each sequence [Q, H]; None for empty ones.
             sequence_length: L = b / Q.
         """
-        of_moments, of_rows = self.encode(groups)
+        encodings = groups.of_rows(self.encode(groups))
         if self.body.memory is None:
-            values = self.heads(of_moments).index_select(1, groups.moment)
-            nothing = of_rows.new_empty((len(of_rows), 0))
-            return values, self.heads(of_rows), (nothing, nothing)
-        encodings = (of_moments.index_select(0, groups.moment), of_rows)
+            nothing = encodings[0].new_empty((len(groups.moment), 0))
+            values, baselines = (self.heads(encoding) for encoding in encodings)
+            return values, baselines, (nothing, nothing)
         remembered = [
             self.body.remember(encoding, memory, sequence_length)
             for encoding, memory in zip(encodings, memories, strict=True)
         ]
         (values, after_values), (baselines, after_baselines) = remembered
         return self.heads(values), self.heads(baselines), (after_values, after_baselines)
+
+
+def _gathered(entities: Projected, members: Tensor) -> Projected:
+    """Return the entities of groups [K, n, e] out of all of them [D, e]; any for nobody."""
+    columns = F.embedding(members.clamp(min=0), torch.cat(entities, 1))
+    return Projected(*columns.chunk(4, 2))
+
+
+@cache
+def _sets(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return which of the 2 n embeddings of a group of n, without and with action, stand in its n + 1 sets.
+
+    The set of a member is that of its baseline: it without its action, the others with theirs. The last is the value's:
+    all without.
+
+    Returns:
+        One-hot [(n + 1) n, 2 n], the embedding of each member in each set, and [n + 1, 1, 2 n], 1 for what is not in a
+        set.
+    """
+    member = torch.arange(count)
+    acts = (torch.arange(count + 1)[:, None] != member) & (torch.arange(count + 1)[:, None] < count)
+    chosen = F.one_hot(member + acts * count, 2 * count)
+    return (
+        chosen.flatten(0, 1).to(device, dtype),
+        (1 - chosen.sum(1, keepdim=True)).to(device, dtype),
+    )

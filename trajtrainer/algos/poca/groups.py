@@ -64,9 +64,9 @@ def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) 
     moments, of_row = torch.unique(moment, return_inverse=True)
     there, agents = numbered(members[moments])
     obs, actions = agents_of(agents)
-    # The rows of padding are at a moment without them.
-    places = torch.searchsorted(agents, own).clamp(max=len(agents) - 1)
-    return GroupRows(obs, actions, there, of_row, places)
+    # The rows of padding are at a moment without them: any place is as good.
+    place = (members[moment] == own[:, None]).int().argmax(1).clamp(max=there.shape[1] - 1)
+    return GroupRows(obs, actions, there, of_row, place)
 
 
 def numbered(members: Tensor) -> tuple[Tensor, Tensor]:

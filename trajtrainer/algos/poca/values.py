@@ -97,12 +97,11 @@ class GroupValueEstimator:
             steps = torch.from_numpy(part).to(device)
             moment = torch.from_numpy(moments.of_step[part]).to(device)
             rows = gathered(members, moment, steps, agents.acting)
-            of_moments, baselines[steps] = critic.encode(rows)
-            values[steps] = of_moments[rows.moment]
+            values[steps], baselines[steps] = rows.of_rows(critic.encode(rows))
         bootstrap = torch.empty(len(after), width, device=device)
         for part in _parts(np.arange(len(after)), after.shape[1] * agents.numbers_of(critic)):
             there, seen = numbered(after[torch.from_numpy(part).to(device)])
-            bootstrap[torch.from_numpy(part)] = critic.body(agents.observing(seen), None, there)
+            bootstrap[torch.from_numpy(part)] = critic.body.values(agents.observing(seen), there)
         return _Encodings(values, baselines, bootstrap)
 
     def _remembering(self, packed: PackedSteps, encodings: _Encodings, moments: Moments) -> GroupEstimates:
