@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ from gymnasium import spaces
 from tests.envs.gymnasium_samples import action_batch
 from tests.envs.pettingzoo_samples import Arena, Nim, Relay
 from tests.envs.test_select import NoLogs
-from trajtrainer.envs.pettingzoo_agents import AgentTypes, agent_type
+from trajtrainer.envs.pettingzoo_agents import AgentRule, AgentTypes, agent_type
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.select import make_environment
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorSpec
@@ -178,23 +179,160 @@ def test_parameters_go_to_each_episode() -> None:
 
 def test_players_of_a_board_game_are_asked_in_turns() -> None:
     environment = PettingZooEnvironment([Nim()], seed=0)
-    batch = begin(environment).steps["player"]
-    assert records(batch) == [(0, [0, 5], 0, False)]
-    assert batch.mask.tolist() == [[False, False]]
-    batch = act(environment, player=[1]).steps["player"]  # 3 left
-    assert records(batch) == [(1, [1, 3], 0.5, False)]
-    batch = act(environment, player=[1]).steps["player"]  # 1 left
+    first, second = "player?team=0", "player?team=1"
+    steps = begin(environment).steps
+    assert set(steps) == {first}
+    assert records(steps[first]) == [(0, [0, 5], 0, False)]
+    assert steps[first].mask.tolist() == [[False, False]]
+    steps = act(environment, **{first: [1]}).steps  # 3 left
+    assert set(steps) == {second}
+    assert records(steps[second]) == [(1, [1, 3], 0.5, False)]
+    steps = act(environment, **{second: [1]}).steps  # 1 left
     # What the player earned with the own move and during the other's.
-    assert records(batch) == [(0, [0, 1], 0.75, False)]
-    assert batch.mask.tolist() == [[False, True]]
-    batch = act(environment, player=[0]).steps["player"]
-    assert records(batch) == [
-        (0, [0, 0], 1.0, True),
-        (1, [1, 0], 0.25 - 1.0, True),
-        (0, [0, 5], 0, False),
-    ]
-    assert batch.interrupted.tolist() == [False, False]
-    assert batch.mask[:2].tolist() == [[False, False]] * 2
+    assert set(steps) == {first}
+    assert records(steps[first]) == [(0, [0, 1], 0.75, False)]
+    assert steps[first].mask.tolist() == [[False, True]]
+    steps = act(environment, **{first: [0]}).steps
+    assert records(steps[first]) == [(0, [0, 0], 1.0, True), (0, [0, 5], 0, False)]
+    assert records(steps[second]) == [(1, [1, 0], 0.25 - 1.0, True)]
+    for batch in steps.values():
+        assert batch.interrupted.tolist() == [False]
+        assert batch.mask[0].tolist() == [False, False]
+        assert not batch.group.any(), "who has no mates has no group"
+
+
+def test_players_without_teams_are_one_behavior_and_a_group() -> None:
+    environment = PettingZooEnvironment([Nim(), Nim()], seed=0, rule=AgentRule(teams="none"))
+    batch = begin(environment).steps["player"]
+    assert records(batch) == [(0, [0, 5], 0, False), (1, [0, 5], 0, False)]
+    batch = act(environment, player=[1, 0]).steps["player"]
+    assert batch.agent.tolist() == [2, 3]
+    assert batch.group.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("teams", ["each", "none"])
+def test_a_game_ends_with_the_last_records_of_both_players(teams: str) -> None:
+    """Every player's rewards of an episode are those of the game, and both end in one message."""
+    environment = PettingZooEnvironment([Nim(), Nim(), Nim()], seed=0, rule=AgentRule(teams=teams))
+    generator = np.random.default_rng(0)
+    environment.reset({})
+    earned: dict[int, float] = {}
+    ended = 0
+    for _ in range(60):
+        (event,) = environment.wait()
+        ends = []
+        actions = {}
+        for name, batch in event.steps.items():
+            for row, agent in enumerate(batch.agent.tolist()):
+                earned[agent] = earned.get(agent, 0.0) + float(batch.reward[row])
+                if row < batch.num_terminal:
+                    ends.append((agent, earned.pop(agent), float(batch.reward[row])))
+            allowed = ~batch.mask[batch.num_terminal :]
+            if batch.num_decisions:
+                choices = [[generator.choice(np.flatnonzero(row))] for row in allowed]
+                actions[name] = action_batch(np.zeros((len(choices), 0)), choices)
+        assert sum(batch.num_decisions for batch in event.steps.values()) == 3, "one of each game"
+        copies = environment_copies(environment)
+        games = sorted((copies[agent], total, last) for agent, total, last in ends)
+        assert [copy for copy, _, _ in games[::2]] == [copy for copy, _, _ in games[1::2]], "both or none"
+        for (_, low, lost), (_, high, won) in zip(games[::2], games[1::2], strict=True):
+            assert lost < 0 < won == 1.0, "who moved last"
+            assert low < high
+        ended += len(games)
+        environment.send(0, actions)
+    assert ended > 40
+
+
+def environment_copies(environment: PettingZooEnvironment) -> dict[int, int]:
+    """Agent id -> copy."""
+    return {ids.agent: copy for (copy, _), ids in environment._ids.items()}
+
+
+def test_agents_that_act_at_once_are_groups_by_type_and_copy() -> None:
+    arenas = [Arena({"cat_0": 9, "mouse_0": 1, "mouse_1": 9}) for _ in range(2)]
+    environment = PettingZooEnvironment(arenas, seed=5)
+    steps = begin(environment).steps
+    assert steps["cat"].group.tolist() == [0, 0]
+    assert steps["mouse"].group.tolist() == [1, 1, 2, 2]
+    batch = act(environment, cat=[0, 0], mouse=[0, 0, 0, 0]).steps["mouse"]
+    assert (batch.num_terminal, batch.agent.tolist()) == (2, [1, 4, 2, 5])
+    assert batch.group.tolist() == [1, 2, 1, 2], "also of those that end before their mates"
+
+
+ANIMALS = ["cat_0", "cat_1", "mouse_0", "mouse_1", "mouse_2", "dog_0"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "ids", "groups"),
+    [
+        ({}, ["cat", "cat", "mouse", "mouse", "mouse", "dog"], "aabbb-"),
+        ({"groups": "none"}, ["cat", "cat", "mouse", "mouse", "mouse", "dog"], "------"),
+        ({"behaviors": "animal", "teams": "type"}, [f"animal?team={t}" for t in (0, 0, 1, 1, 1, 2)], "aabbb-"),
+        (
+            {"teams": "each"},
+            ["cat?team=0", "cat?team=1", "mouse?team=2", "mouse?team=3", "mouse?team=4", "dog?team=5"],
+            "------",
+        ),
+        (
+            {"behaviors": {"dog": "cat"}, "teams": {"mouse_2": 4}, "groups": {"mouse": 1, "cat_0": 2, "dog_0": 2}},
+            ["cat?team=0", "cat?team=0", "mouse?team=0", "mouse?team=0", "mouse?team=4", "cat?team=0"],
+            "a-bbca",
+        ),
+    ],
+)
+def test_the_rule_can_be_changed(rule: dict[str, Any], ids: list[str], groups: str) -> None:
+    types = AgentTypes(Arena(dict.fromkeys(ANIMALS, 1)), ANIMALS, "arena", AgentRule.parse(rule))
+    assert [types.behavior(agent) for agent in ANIMALS] == ids
+    found: dict[Any, str] = {None: "-"}
+    letters = [found.setdefault(types.group(agent), "abcdef"[len(found) - 1]) for agent in ANIMALS]
+    assert "".join(letters) == groups
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"teams": "all"}, "--env-args teams='all': expected none, each, type, or a mapping"),
+        ({"teams": 2}, "--env-args teams=2"),
+        ({"teams": {"cat": "red"}}, "expected none, each, type, or a mapping"),
+        ({"groups": {"cat": True}}, "expected none, team, or a mapping"),
+        ({"behaviors": {"cat": 1}}, "expected a name, or a mapping"),
+        ({"teams": {"cow": 1}}, "teams: there is no agent or type 'cow'. The environment has the agents cat_0, cat_1,"),
+    ],
+)
+def test_rules_that_cannot_be_followed_are_refused(rule: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        AgentTypes(Arena(dict.fromkeys(ANIMALS, 1)), ANIMALS, "arena", AgentRule.parse(rule))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("module", ["connect_four_v3", "tictactoe_v3"])
+def test_board_games_of_pettingzoo(module: str) -> None:
+    """Their pictures need pygame, which is not installed with trajtrainer."""
+    pytest.importorskip("pygame")
+    env_settings = EnvironmentSettings(env_path=f"pettingzoo:classic.{module}", num_envs=4, seed=1)
+    environment = make_environment(RunSettings(env_settings=env_settings), NoLogs())
+    generator = np.random.default_rng(1)
+    environment.reset({})
+    results: list[list[float]] = []
+    for _ in range(200):
+        (event,) = environment.wait()
+        actions, ends = {}, []
+        for name, batch in event.steps.items():
+            assert name in {"player?team=0", "player?team=1"}
+            ends += batch.reward[: batch.num_terminal].tolist()
+            assert not batch.reward[batch.num_terminal :].any(), "nothing is earned before the end"
+            allowed = ~batch.mask[batch.num_terminal :]
+            assert allowed.any(axis=1).all()
+            if batch.num_decisions:
+                choices = [[generator.choice(np.flatnonzero(row))] for row in allowed]
+                actions[name] = action_batch(np.zeros((len(choices), 0)), choices)
+        assert len(ends) % 2 == 0, "both players end in one message"
+        assert sum(ends) == 0.0
+        results += [ends] if ends else []
+        environment.send(0, actions)
+    environment.close()
+    assert len(results) > 10
+    assert any(1.0 in ends for ends in results), "a move that is not allowed would end with -1 and 0"
 
 
 def test_parallelizable_aec_environments_are_converted() -> None:

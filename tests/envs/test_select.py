@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.envs.gymnasium_samples import CountingEnv
+from tests.envs.pettingzoo_samples import Arena
 from tests.envs.test_base_env_environment import RUNNER, Scripted, script
 from trajtrainer.envs import select
 from trajtrainer.envs.base_env_environment import BaseEnvEnvironment
@@ -218,6 +219,35 @@ def test_pettingzoo_modules() -> None:
     assert isinstance(environment, PettingZooEnvironment)
     environment.reset({})
     assert set(environment.wait()[0].steps) == {"cat", "mouse"}
+
+
+def test_agents_of_pettingzoo_are_sorted_by_env_args() -> None:
+    for path in ("pettingzoo:tests.envs.pettingzoo_samples", "python:tests.envs.pettingzoo_samples:Arena"):
+        environment = make(path, "lives={cat_0: 1, cat_1: 2}", "behaviors=animal", "--teams=each", "groups={cat: 3}")
+        environment.reset({})
+        (event,) = environment.wait()
+        assert {name: batch.group.tolist() for name, batch in event.steps.items()} == {
+            "animal?team=0": [1],
+            "animal?team=1": [2],
+        }
+    with pytest.raises(SettingsError, match="--env-args teams='all': expected none, each, type"):
+        make("pettingzoo:tests.envs.pettingzoo_samples", "lives={cat_0: 1}", "teams=all")
+
+
+def arena_of_teams(teams: int) -> Arena:
+    return Arena({f"player_{team}": 1 for team in range(teams)})
+
+
+def test_an_argument_of_the_environment_goes_before_a_rule_of_its_name() -> None:
+    environment = make("python:tests.envs.test_select:arena_of_teams", "teams=3")
+    environment.reset({})
+    (event,) = environment.wait()
+    assert {name: len(batch) for name, batch in event.steps.items()} == {"player": 3}
+
+
+def test_only_agents_of_pettingzoo_are_sorted() -> None:
+    with pytest.raises(SettingsError, match="takes no argument 'teams', and made no PettingZoo environment"):
+        make("python:tests.envs.gymnasium_samples:CountingEnv", "teams=each")
 
 
 def test_modules_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapp
         SettingsError: the factory does not take the user's arguments.
         EnvironmentFaultError: it fails.
     """
-    accepted = {name: offer() for name, offer in offers.items() if name in _parameters(factory)}
+    accepted = {name: offer() for name, offer in offers.items() if name in named_parameters(factory)}
     try:
         _check_signature(factory, what, accepted | dict(arguments))
         return factory(**(accepted | dict(arguments)))
@@ -179,7 +179,8 @@ def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapp
         raise EnvironmentFaultError(f"{what} could not be made: {type(error).__name__}: {error}") from error
 
 
-def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
+def named_parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters that can be given by name."""
     try:
         found = inspect.signature(factory).parameters
     except (ValueError, TypeError):  # written in C

@@ -1,14 +1,22 @@
-"""The behaviours of PettingZoo agents: agents of one type share one."""
+"""The behaviours, teams and groups of PettingZoo agents, from their names.
+
+The rule: ``adversary_1`` is number 1 of the type ``adversary``. A type is a behaviour. Where agents act in turns, as at
+board games, each agent is a team of its own, numbered as the environment lists them; where all act at once, there are
+no teams. Agents of one behaviour and one team in one copy are a group. ``AgentRule`` changes each part.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self
 
 from gymnasium import spaces
 
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.errors import SettingsError
 from trajtrainer.spec import BehaviorSpec
 
 _NUMBER = re.compile(r"[_-]?\d+$")
@@ -45,62 +53,166 @@ def alike(env: HasSpaces, other_env: HasSpaces, agent: AgentName, other: AgentNa
     ) == other_env.action_space(other)
 
 
-class AgentTypes:
-    """The behaviours of an environment's agents.
+@dataclass(frozen=True, slots=True)
+class AgentRule:
+    """What is not as the rule has it. Mappings are from an agent's name or type.
 
-    Agents of one type and the same spaces share a behaviour called by the type. Where the agents of a type differ in
-    their spaces, each gets a behaviour under its own name. Agents that nobody announced beforehand are sorted in when
-    they first appear.
+    Attributes:
+        behaviors: a name for all agents, or a mapping to names; what it does not name is called by its type.
+        teams: "none", "each" (agent), "type", or a mapping to numbers; what it does not name is team 0.
+        groups: "none", "team" (agents of one behaviour and team), or a mapping to numbers; what it does not name, and
+            what is 0, has no group.
+    """
+
+    behaviors: str | Mapping[str, str] | None = None
+    teams: str | Mapping[str, int] | None = None
+    groups: str | Mapping[str, int] | None = None
+
+    @classmethod
+    def parse(cls, arguments: Mapping[str, Any]) -> Self:
+        """Read keyword arguments of the same names.
+
+        Raises:
+            SettingsError: a value that is none of those above.
+        """
+        _check("behaviors", arguments, (), str, "a name, or a mapping such as {black: player, white: player}")
+        _check("teams", arguments, ("none", "each", "type"), int, "none, each, type, or a mapping such as {red: 0}")
+        _check("groups", arguments, ("none", "team"), int, "none, team, or a mapping such as {red: 1}")
+        return cls(**arguments)
+
+    def check(self, agents: Iterable[AgentName]) -> None:
+        """Refuse names that no agent has.
+
+        Raises:
+            SettingsError: there are such.
+        """
+        labels = [agent_label(agent) for agent in agents]
+        known = {*labels, *map(agent_type, labels)}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            unknown = [name for name in value if name not in known] if isinstance(value, Mapping) else []
+            if known and unknown:
+                raise SettingsError(
+                    f"--env-args {field.name}: there is no agent or type {unknown[0]!r}. The environment has the "
+                    f"agents {', '.join(labels)}."
+                )
+
+
+def _check(name: str, arguments: Mapping[str, Any], words: tuple[str, ...], kind: type, expected: str) -> None:
+    value = arguments.get(name)
+    if isinstance(value, Mapping):
+        fits = all(isinstance(key, str) and type(one) is kind for key, one in value.items())
+    else:
+        fits = value is None or (isinstance(value, str) and value != "" and (value in words or not words))
+    if not fits:
+        raise SettingsError(f"--env-args {name}={value!r}: expected {expected}.")
+
+
+def _find(mapping: Mapping[str, Any], agent: AgentName, default: Any) -> Any:
+    return mapping.get(agent_label(agent), mapping.get(agent_type(agent), default))
+
+
+class AgentTypes:
+    """The behaviours of an environment's agents, their teams and their groups.
+
+    Agents of one behaviour have the same spaces. Where those that the rule gives one name differ in them, each gets a
+    behaviour under its own name. Agents that nobody announced beforehand are sorted in when they first appear.
 
     Args:
         env: asked for the agents' spaces.
         agents: those known beforehand.
         where: the environment's name, for messages.
+        rule: what is not as the rule has it.
+        in_turns: agents act one after the other.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
+        SettingsError: the rule names agents that there are not.
     """
 
-    def __init__(self, env: HasSpaces, agents: Iterable[AgentName], where: str) -> None:
+    def __init__(
+        self,
+        env: HasSpaces,
+        agents: Iterable[AgentName],
+        where: str,
+        rule: AgentRule | None = None,
+        *,
+        in_turns: bool = False,
+    ) -> None:
+        agents = list(agents)
         self._env = env
         self._where = where
-        self._behaviors: dict[AgentName, str] = {}
+        self._rule = rule or AgentRule()
+        self._rule.check(agents)
+        teams = self._rule.teams
+        self._teams = ("each" if in_turns else "none") if teams is None else teams
+        self._numbers: dict[Hashable, int] = {}
+        self._ids: dict[AgentName, str] = {}
         self._spaces: dict[str, AgentSpaces] = {}
-        # Behaviour -> one of its agents, whose spaces all others have.
+        # Behaviour's name -> one of its agents, whose spaces all others have.
         self._models: dict[str, AgentName] = {}
-        by_type: dict[str, list[AgentName]] = {}
+        by_name: dict[str, list[AgentName]] = {}
         for agent in agents:
-            by_type.setdefault(agent_type(agent), []).append(agent)
-        for type_, members in by_type.items():
+            by_name.setdefault(self._name(agent), []).append(agent)
+            self._team(agent)
+        for name, members in by_name.items():
             same = all(alike(env, env, members[0], member) for member in members[1:])
             for member in members:
-                self._join(member, type_ if same else agent_label(member))
+                self._join(member, name if same else agent_label(member))
+        self._members = Counter(self._ids.values())
 
     def behavior(self, agent: AgentName) -> str:
-        """Return the behaviour's name."""
-        found = self._behaviors.get(agent)
+        """Return the behaviour id, with a team where there are teams."""
+        found = self._ids.get(agent)
         if found is None:
-            type_ = agent_type(agent)
-            model = self._models.get(type_)
-            # A type of unlike agents has no behaviour of its own name, unless an agent is called so.
-            others = [known for known in self._behaviors if agent_type(known) == type_]
+            name = self._name(agent)
+            model = self._models.get(name)
+            # Unlike agents of one name have no behaviour of this name, unless an agent is called so.
+            others = [known for known in self._ids if self._name(known) == name]
             shared = alike(self._env, self._env, model, agent) if model is not None else not others
-            found = self._join(agent, type_ if shared else agent_label(agent))
+            found = self._join(agent, name if shared else agent_label(agent))
         return found
 
-    def spaces(self, behavior: str) -> AgentSpaces:
+    def group(self, agent: AgentName) -> Hashable:
+        """Return what tells an agent's group from the others of its copy; None for an agent without mates.
+
+        That is one who is alone in its behaviour and team among those known beforehand.
+        """
+        groups = self._rule.groups
+        behavior_id = self.behavior(agent)
+        if isinstance(groups, Mapping):
+            number = _find(groups, agent, 0)
+            return (behavior_id, number) if number else None
+        return behavior_id if groups != "none" and self._members[behavior_id] > 1 else None
+
+    def spaces(self, behavior_id: str) -> AgentSpaces:
         """Return the translation of its agents' spaces."""
-        return self._spaces[behavior]
+        return self._spaces[behavior_id]
 
-    def spec(self, behavior: str) -> BehaviorSpec:
+    def spec(self, behavior_id: str) -> BehaviorSpec:
         """Return the observations and actions of a behaviour."""
-        return self._spaces[behavior].spec
+        return self._spaces[behavior_id].spec
 
-    def _join(self, agent: AgentName, behavior: str) -> str:
-        self._behaviors[agent] = behavior
-        if behavior not in self._spaces:
+    def _name(self, agent: AgentName) -> str:
+        """Return the name of the behaviour that an agent has if its spaces are those of the others."""
+        behaviors = self._rule.behaviors
+        if isinstance(behaviors, str):
+            return behaviors
+        return str(_find(behaviors or {}, agent, agent_type(agent)))
+
+    def _team(self, agent: AgentName) -> int:
+        if isinstance(self._teams, Mapping):
+            return int(_find(self._teams, agent, 0))
+        unit = agent if self._teams == "each" else agent_type(agent)
+        return self._numbers.setdefault(unit, len(self._numbers))
+
+    def _join(self, agent: AgentName, name: str) -> str:
+        behavior_id = name if self._teams == "none" else f"{name}?team={self._team(agent)}"
+        self._ids[agent] = behavior_id
+        if name not in self._models:
+            self._models[name] = agent
+        if behavior_id not in self._spaces:
             env = self._env
             where = f"{self._where}, agent {agent_label(agent)}"
-            self._spaces[behavior] = AgentSpaces(env.observation_space(agent), env.action_space(agent), where)
-            self._models[behavior] = agent
-        return behavior
+            self._spaces[behavior_id] = AgentSpaces(env.observation_space(agent), env.action_space(agent), where)
+        return behavior_id

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_environment import check_rewards
 from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.pettingzoo_agents import AgentName, AgentTypes, alike
+from trajtrainer.envs.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
 from trajtrainer.envs.pettingzoo_game import Game, Record, as_parallel
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import InvalidDataError
@@ -20,18 +20,23 @@ from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
 
+class _Ids(NamedTuple):
+    agent: int
+    group: int
+
+
 @dataclass(slots=True)
 class _Part:
-    """Records of one behaviour, from all copies, with the agents' ids."""
+    """Records of one behaviour, from all copies, with the ids of agents and groups."""
 
     ended: list[Record] = field(default_factory=list)
-    ended_ids: list[int] = field(default_factory=list)
+    ended_ids: list[_Ids] = field(default_factory=list)
     deciding: list[Record] = field(default_factory=list)
-    deciding_ids: list[int] = field(default_factory=list)
+    deciding_ids: list[_Ids] = field(default_factory=list)
 
 
 class PettingZooEnvironment(InProcessEnvironment):
-    """Copies of one PettingZoo environment. Types of agents are behaviours (``AgentTypes``).
+    """Copies of one PettingZoo environment. Names of agents tell their behaviours, teams and groups (``AgentTypes``).
 
     A copy begins anew when its last agent is gone; an agent keeps its id over its episodes. Agents that die have a
     terminal record at once and come back with the next episode of their copy. An agent that is asked only now and then
@@ -44,13 +49,17 @@ class PettingZooEnvironment(InProcessEnvironment):
         envs: the copies, parallel or AEC.
         seed: of the run.
         name: for messages.
+        rule: where behaviours, teams and groups are not what the names tell.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
         InvalidDataError: the copies' spaces differ.
+        SettingsError: the rule names agents that there are not.
     """
 
-    def __init__(self, envs: Sequence[Any], *, seed: int, name: str | None = None) -> None:
+    def __init__(
+        self, envs: Sequence[Any], *, seed: int, name: str | None = None, rule: AgentRule | None = None
+    ) -> None:
         super().__init__(_name(envs[0]) if name is None else name, num_workers=1)
         self._games = [Game(as_parallel(env), seed + copy) for copy, env in enumerate(envs)]
         first = self._games[0].env
@@ -58,9 +67,11 @@ class PettingZooEnvironment(InProcessEnvironment):
         for game in self._games[1:]:
             if not all(alike(first, game.env, agent) for agent in agents):
                 raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
-        self._types = AgentTypes(first, agents, self.name)
+        self._types = AgentTypes(first, agents, self.name, rule, in_turns=self._games[0].in_turns)
         self._parameters = EpisodeParameters()
-        self._ids: dict[tuple[int, AgentName], int] = {}
+        self._ids: dict[tuple[int, AgentName], _Ids] = {}
+        # Copy and what tells a group within it -> its id.
+        self._group_ids: dict[tuple[int, Hashable], int] = {}
         # Behaviour -> who was asked in the last event, in the order of its decisions.
         self._asked: dict[str, list[tuple[int, AgentName]]] = {}
         self._announced: set[str] = set()
@@ -102,8 +113,14 @@ class PettingZooEnvironment(InProcessEnvironment):
             part.deciding_ids.append(self._id(copy, record.agent))
             self._asked.setdefault(behavior, []).append((copy, record.agent))
 
-    def _id(self, copy: int, agent: AgentName) -> int:
-        return self._ids.setdefault((copy, agent), len(self._ids))
+    def _id(self, copy: int, agent: AgentName) -> _Ids:
+        found = self._ids.get((copy, agent))
+        if found is None:
+            group = self._types.group(agent)
+            known = self._group_ids
+            number = 0 if group is None else known.setdefault((copy, group), len(known) + 1)
+            found = self._ids[copy, agent] = _Ids(len(self._ids), number)
+        return found
 
     def _event(self, worker: int, parts: Mapping[str, _Part], *, is_reset: bool) -> EnvironmentEvent:
         event = EnvironmentEvent(worker, {}, is_reset=is_reset)
@@ -120,14 +137,15 @@ class PettingZooEnvironment(InProcessEnvironment):
     def _batch(self, behavior: str, part: _Part) -> StepBatch:
         spaces = self._types.spaces(behavior)
         records = part.ended + part.deciding
+        ids = np.array(part.ended_ids + part.deciding_ids, np.int64)
         decisions = spaces.masks([r.observation for r in part.deciding], [r.info for r in part.deciding])
         rewards = np.array([record.reward for record in records], np.float32)
         check_rewards(rewards, f"{self.name}, {behavior}")
         return StepBatch(
-            agent=np.array(part.ended_ids + part.deciding_ids, np.int64),
+            agent=ids[:, 0],
             obs=spaces.columns([record.observation for record in records]),
             reward=rewards,
-            group=np.zeros(len(records), np.int32),
+            group=ids[:, 1].astype(np.int32),
             group_reward=np.zeros(len(records), np.float32),
             mask=np.concatenate([np.zeros((len(part.ended), decisions.shape[1]), np.bool_), decisions]),
             interrupted=np.array([record.interrupted for record in part.ended], np.bool_),

@@ -68,11 +68,15 @@ class Game:
     Args:
         env: a parallel environment.
         seed: of its first reset.
+
+    Attributes:
+        env: likewise.
+        in_turns: only one agent is asked at a time.
     """
 
     def __init__(self, env: Any, seed: int) -> None:
         self.env = env
-        self._turn_based = isinstance(env, turn_based_aec_to_parallel_wrapper)
+        self.in_turns = isinstance(env, turn_based_aec_to_parallel_wrapper)
         self._seed: int | None = seed
         self._earned: dict[AgentName, float] = {}
         # Agents whose episode goes on -> their newest observation.
@@ -113,7 +117,7 @@ class Game:
         present = [agent for agent in self.env.agents if agent in observations and agent not in self._gone]
         for agent in present:
             self._seen[agent] = observations[agent]
-        if self._turn_based:
+        if self.in_turns:
             present = [agent for agent in present if agent == self.env.aec_env.agent_selection]
         return [
             Record(agent, observations[agent], infos.get(agent) or _NO_INFO, self._earned.pop(agent, 0.0))

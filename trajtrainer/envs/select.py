@@ -15,6 +15,7 @@ from trajtrainer.envs.factories import (
     factory_of,
     import_first,
     keyword_arguments,
+    named_parameters,
     to_keywords,
     to_options,
 )
@@ -28,6 +29,8 @@ from trajtrainer.unity import executable
 
 logger = logging.getLogger(__name__)
 
+# Fields of ``pettingzoo_agents.AgentRule``, which is imported with Gymnasium only.
+_RULE_NAMES = ("behaviors", "teams", "groups")
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
@@ -41,6 +44,8 @@ def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
     - all else, and nothing: a Unity player, the Editor, or a built-in simulation.
 
     The first three make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments for each.
+    ``behaviors``, ``teams`` and ``groups`` among them sort the agents of PettingZoo environments
+    (``pettingzoo_agents.AgentRule``), unless what makes the environment has a parameter of this name.
 
     Raises:
         SettingsError: there is no such environment, or a package for it is missing.
@@ -118,6 +123,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     """
     what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
     arguments = keyword_arguments(settings.env_settings.env_args)
+    rule = _take_rule(factory, arguments)
     offered: list[Any] = []
 
     def make(copy: int) -> Any:
@@ -137,11 +143,23 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     if len({id(env) for env in envs}) < len(envs):
         _close(envs)
         raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
-    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, what))
+    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, rule, what))
 
 
-def _adapt(envs: list[Any], channels: list[Any], seed: int, what: str) -> Environment:
+def _adapt(envs: list[Any], channels: list[Any], seed: int, rule: dict[str, Any], what: str) -> Environment:
     first = envs[0]
+    if "pettingzoo" in sys.modules:
+        from trajtrainer.envs.pettingzoo_agents import AgentRule
+        from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
+        from trajtrainer.envs.pettingzoo_game import is_pettingzoo
+
+        if is_pettingzoo(first):
+            return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule))
+    if rule:
+        raise SettingsError(
+            f"{what} takes no argument {next(iter(rule))!r}, and made no PettingZoo environment, whose agents "
+            f"--env-args {', '.join(_RULE_NAMES)} sort."
+        )
     if isinstance(first, BaseEnv):
         from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
 
@@ -152,12 +170,6 @@ def _adapt(envs: list[Any], channels: list[Any], seed: int, what: str) -> Enviro
 
         if isinstance(first, sys.modules["gymnasium"].Env):
             return GymnasiumEnvironment(envs, seed=seed)
-    if "pettingzoo" in sys.modules:
-        from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
-        from trajtrainer.envs.pettingzoo_game import is_pettingzoo
-
-        if is_pettingzoo(first):
-            return PettingZooEnvironment(envs, seed=seed)
     raise SettingsError(
         f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a PettingZoo "
         "ParallelEnv or AECEnv, or a mlagents_envs BaseEnv (not a vectorised environment: --num-envs makes copies)."
@@ -205,6 +217,7 @@ def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
         import pettingzoo  # noqa: F401
     except ImportError as error:
         raise SettingsError(f"--env {path} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
+    from trajtrainer.envs.pettingzoo_agents import AgentRule
     from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 
     family, _, rest = name.removeprefix("pettingzoo.").partition(".")
@@ -214,8 +227,15 @@ def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
     factory = factory_of(module, entry, f"--env {path}")
     arguments = keyword_arguments(settings.env_settings.env_args)
+    rule = AgentRule.parse(_take_rule(factory, arguments))
     envs = _copies(lambda _: call(factory, f"--env {path}", arguments, {}), settings.env_settings.num_envs)
-    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=settings.env_settings.seed))
+    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=settings.env_settings.seed, rule=rule))
+
+
+def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the arguments that tell of behaviours, teams and groups, but those that the factory has itself."""
+    own = named_parameters(factory)
+    return {name: arguments.pop(name) for name in _RULE_NAMES if name in arguments and name not in own}
 
 
 def _python(path: str, name: str, settings: RunSettings) -> Environment:
