@@ -41,11 +41,13 @@ class BehaviorProgress:
         max_steps: those to train.
         rewards: returns of its last episodes, as many as ``Curriculum.reward_buffer_length`` asks for, since the last
             lesson change of any parameter.
+        elo: its rating; None without self-play.
     """
 
     step: int
     max_steps: int
     rewards: Collection[float]
+    elo: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,8 @@ def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smo
         return False, smoothed
     if criteria.measure is Measure.PROGRESS:
         return progress.step / progress.max_steps > criteria.threshold, smoothed
+    if criteria.measure is Measure.ELO:
+        return progress.elo is not None and progress.elo > criteria.threshold, smoothed
     reward = float(np.mean(list(progress.rewards))) if progress.rewards else math.nan
     if math.isnan(reward):
         return False, smoothed

@@ -86,7 +86,10 @@ class Rig:
 
     def update(self, **trainers: FakeTrainer) -> bool:
         return self.keeper.update(
-            {name: cast(Behavior, SimpleNamespace(trainer=trainer)) for name, trainer in trainers.items()}
+            {
+                name: cast(Behavior, SimpleNamespace(trainer=trainer, self_play=None))
+                for name, trainer in trainers.items()
+            }
         )
 
 

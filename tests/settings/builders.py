@@ -115,6 +115,9 @@ self_play = st.builds(
     window=counts,
     play_against_latest_model_ratio=numbers,
     initial_elo=numbers,
+    prioritized=booleans,
+    opponents=st.lists(texts, max_size=2),
+    elo_per_match=booleans,
 )
 cloning = st.builds(
     BehavioralCloningSettings,
@@ -166,7 +169,7 @@ samplers = st.one_of(
 criteria = st.builds(
     CompletionCriteria,
     behavior=texts,
-    measure=st.sampled_from(Measure),
+    measure=st.sampled_from([Measure.REWARD, Measure.PROGRESS]),  # a rating needs a behaviour with self-play
     min_lesson_length=st.integers(0, 10**6),
     signal_smoothing=booleans,
     threshold=fractions,

@@ -203,7 +203,14 @@ WRONG = [
     (
         SAMPLER.format("{curriculum: [{name: a, value: 1, completion_criteria: {behavior: A, measure: Elo}}]}"),
         "a.yaml:2: environment_parameters.g.curriculum.0.completion_criteria.measure: found 'Elo', expected one of "
-        "reward, progress",
+        "reward, progress, elo; did you mean elo?",
+    ),
+    (
+        SAMPLER.format(
+            "{curriculum: [{name: a, value: 1, completion_criteria: {behavior: A, measure: elo}}, {name: b, value: 1}]}"
+        ),
+        "a.yaml:2: environment_parameters.g.curriculum.0.completion_criteria.measure: found 'elo', expected reward or "
+        "progress, as behavior 'A' has no self_play",
     ),
     (
         SAMPLER.format("{curriculum: [{value: 1}]}"),

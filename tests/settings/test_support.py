@@ -19,11 +19,10 @@ from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.support import NOT_YET
-from trajtrainer.settings.trainer import ALGORITHMS, SelfPlaySettings, TrainerSettings
+from trajtrainer.settings.trainer import ALGORITHMS, BehavioralCloningSettings, TrainerSettings
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ROWS: dict[str, tuple[dict[str, object], str]] = {
-    "self_play": ({"self_play": {"window": 5}}, "self_play: self_play"),
     "reward_signals: curiosity": ({"reward_signals": {"curiosity": {}}}, "reward_signals.curiosity: curiosity"),
     "reward_signals: gail": ({"reward_signals": {"gail": {"demo_path": "a"}}}, "reward_signals.gail: gail"),
     "behavioral_cloning": ({"behavioral_cloning": {"demo_path": "a"}}, "behavioral_cloning: behavioral_cloning"),
@@ -84,22 +83,25 @@ def test_both_commands_refuse_it_with_its_place(
 
 def test_it_is_told_beside_everything_else_that_is_wrong() -> None:
     settings = {
-        "default_settings": {"behavioral_cloning": {"demo_path": "a"}},
-        "behaviors": {"A": {"self_play": {}}, "B": {"max_step": 5}},
+        "default_settings": {"reward_signals": {"gail": {"demo_path": "a"}}},
+        "behaviors": {"A": {"behavioral_cloning": {"demo_path": "a"}}, "B": {"max_step": 5}},
     }
 
     with pytest.raises(ConfigurationError) as caught:
         learn(settings)
 
     assert [str(problem) for problem in caught.value.problems] == [
-        "learn(): default_settings.behavioral_cloning: behavioral_cloning is not built yet; leave the section out",
-        "learn(): behaviors.A.self_play: self_play is not built yet; leave the section out",
+        "learn(): default_settings.reward_signals.gail: gail is not built yet; leave it out",
+        "learn(): behaviors.A.behavioral_cloning: behavioral_cloning is not built yet; leave the section out",
         "learn(): behaviors.B.max_step: unknown option; did you mean max_steps?",
     ]
 
 
 def test_settings_objects_are_refused_too() -> None:
-    settings = RunSettings(behaviors={"A": TrainerSettings(self_play=SelfPlaySettings())})
+    cloning = BehavioralCloningSettings(demo_path="a")
+    settings = RunSettings(behaviors={"A": TrainerSettings(behavioral_cloning=cloning)})
 
-    with pytest.raises(UnsupportedError, match=r"Behavior 'A': self_play is not built yet; leave the section out\."):
+    with pytest.raises(
+        UnsupportedError, match=r"Behavior 'A': behavioral_cloning is not built yet; leave the section out\."
+    ):
         learn(settings)

@@ -12,7 +12,6 @@ from trajtrainer.settings.trainer import (
     BehavioralCloningSettings,
     POCAHyperparameters,
     SACHyperparameters,
-    SelfPlaySettings,
     TrainerSettings,
 )
 from trajtrainer.trainers.factory import check_supported
@@ -30,19 +29,16 @@ def test_everything_missing_is_named_at_once() -> None:
         TrainerSettings(),
         reward_signals={"curiosity": CuriositySettings()},
         behavioral_cloning=BehavioralCloningSettings(demo_path="x"),
-        self_play=SelfPlaySettings(),
     )
     with pytest.raises(UnsupportedError) as caught:
-        check_supported({"B": TrainerSettings(), "C": evolve(POCA, self_play=SelfPlaySettings()), "D": curious})
+        check_supported({"B": TrainerSettings(), "C": POCA, "D": curious})
     lines = str(caught.value).splitlines()
     assert [line.split(" is not built yet")[0] for line in lines] == [
-        "Behavior 'C': self_play",
-        "Behavior 'D': self_play",
         "Behavior 'D': curiosity",
         "Behavior 'D': behavioral_cloning",
     ]
 
 
 def test_the_factory_refuses_too() -> None:
-    with pytest.raises(UnsupportedError, match="self_play is not built yet"):
-        Rig(evolve(POCA, self_play=SelfPlaySettings()))
+    with pytest.raises(UnsupportedError, match="behavioral_cloning is not built yet"):
+        Rig(evolve(POCA, behavioral_cloning=BehavioralCloningSettings(demo_path="x")))

@@ -94,6 +94,14 @@ class Policy:
         elif _LOG_SIGMA in changed:
             self._scale = self._actor.head.constant_scale()
 
+    def weights(self) -> dict[str, Tensor]:
+        """Return a copy of all weights, as ``load`` takes them."""
+        return {name: entry.clone() for name, entry in self._entries.items()}
+
+    def twin(self, *, seed: int) -> Policy:
+        """Return another policy with these weights and random numbers of its own."""
+        return Policy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
+
     def rng_state(self) -> Tensor:
         """Return the state of the random generator, u8."""
         return self._generator.get_state()

@@ -19,7 +19,7 @@ from trajtrainer.data.roster import NO_SLOT, Roster
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import InvalidDataError
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, BoolArray, IntArray, LongArray, StepBatch
+from trajtrainer.steps import WORKER_SHIFT, ActionBatch, BoolArray, FloatArray, IntArray, LongArray, StepBatch
 
 # Of how many agents per worker and team rows are kept, whether they are named in messages or silent: as many as have
 # trajectories of so many bytes, within bounds, or so many times those of one message, whichever is more.
@@ -182,6 +182,28 @@ class AgentProcessor:
             columns[name][rows] = getattr(actions, name)
         if self._memory_size:
             self._histories.memory[self._slot_of_row[rows]] = actions.memory
+
+    def memory_of(self, rows: LongArray) -> FloatArray:
+        """Return the recurrent memories of decision rows of ``record``, f32 [N, H]."""
+        memory: FloatArray = self._pool["memory"][rows]
+        return memory
+
+    def playing_groups(self, worker: int, team: int, rows: LongArray) -> IntArray:
+        """Return the groups of all agents whose episode goes on since before the last message, i32 [any].
+
+        Args:
+            worker: of the agents.
+            team: likewise.
+            rows: of that message.
+        """
+        histories = self._histories
+        roster = self._rosters.get((worker, team))
+        slots = np.array([] if roster is None else roster.slots, np.int64)
+        slots = slots[histories.count[slots] > 0]
+        began = (histories.count[slots] == 1) & (histories.earlier[slots] == 0) & np.isin(histories.last[slots], rows)
+        playing = slots[~began]
+        groups: IntArray = self._pool["group"][histories.last[playing]]
+        return groups
 
     def drop(self, worker: int | None = None) -> None:
         """Forget the unfinished trajectories of one worker, or of all: it was reset or restarted."""

@@ -40,6 +40,10 @@ class Roster:
         """Those of all agents."""
         return list(self._slots.values())
 
+    def items(self) -> list[tuple[int, int]]:
+        """Return each agent with its slot."""
+        return list(self._slots.items())
+
     def same(self, ids: LongArray) -> LongArray | None:
         """Return the slots of these ids if they are those of the last ``remember``, in the same order.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch
@@ -25,6 +26,7 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.collector import ActingBehavior, NewBehavior
 from trajtrainer.run.logs import shell_line
+from trajtrainer.run.opponents import players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.throughput import Throughput
@@ -37,6 +39,7 @@ from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.factory import create_trainer, max_lead, needs_groups
+from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class Behavior:
         trainer: learns it.
         checkpoints: its saved states.
         replay: the file with its experience beside them, where the settings ask for it.
+        self_play: of its teams; None if all of them learn.
         thread: the one in which the trainer advances, with ``threaded: true`` and from the first ``advance`` on.
     """
 
@@ -60,6 +64,7 @@ class Behavior:
     trainer: Trainer
     checkpoints: CheckpointManager
     replay: ReplayFile | None
+    self_play: SelfPlay | None = None
     thread: TrainerThread | None = field(default=None, init=False)
 
     @property
@@ -97,7 +102,7 @@ class Behavior:
     def save_checkpoint(self) -> None:
         """Save a checkpoint that is due. A failure is logged and training goes on. Called by the trainer."""
         trainer = self.trainer
-        state = to_checkpoint(trainer, self.acting.policy)
+        state = self._state()
         self.checkpoints.save(trainer.step, trainer.episodes.reward_since_update, state, self._export)
         if self.replay is not None:
             # Behind the checkpoint, whose way to the disk would otherwise be behind all of this.
@@ -112,7 +117,7 @@ class Behavior:
         """
         trainer = self.trainer
         with self.run.timers("RLTrainer._checkpoint"):
-            state = to_checkpoint(trainer, self.acting.policy)
+            state = self._state()
             self.checkpoints.save_final(trainer.step, trainer.episodes.reward_since_update, state, self._export)
 
     def is_finite(self) -> bool:
@@ -141,6 +146,13 @@ class Behavior:
             files = self.checkpoints.folder
             policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
             logger.info("  policy for Unity %s, checkpoints in %s", policy, checkpoints)
+
+    def _state(self) -> dict[str, Any]:
+        """Return the content of a checkpoint, and put the same rating into the status."""
+        self_play = None if self.self_play is None else self.self_play.state()
+        if self_play is not None:
+            self.run.status.set_elo(self.name, self_play["elo"])
+        return to_checkpoint(self.trainer, self.acting.policy, self_play)
 
     def _export(self, path: Path) -> None:
         # Late: it takes long to import and is needed at the first checkpoint.
@@ -208,6 +220,22 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         deterministic=settings.network_settings.deterministic,
         device=run.device,
     )
+    team_policies: dict[str, Policy] = {}
+    self_play = None
+    if settings.self_play is not None and run.is_training:
+        self_play = SelfPlay(
+            settings.self_play,
+            run.teams,
+            behavior=name,
+            seed=seed,
+            policy=policy,
+            policies=policies,
+            team_policies=team_policies,
+            tracker=OpponentTracker(settings.time_horizon, policy.memory_size),
+            reporter=reporter,
+            step=lambda: trainer.collected,
+            files=players_of_files(run.settings, trainer.context, policy),
+        )
     acting = ActingBehavior(
         spec=found.spec,
         pool=pool,
@@ -216,11 +244,13 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         trajectories=trajectories,
         policies=policies,
         reporter=reporter,
+        team_policies=team_policies,
+        self_play=self_play,
     )
     folder = run.folder.behavior(name)
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
-    behavior = Behavior(run, acting, trainer, checkpoints, replay)
+    behavior = Behavior(run, acting, trainer, checkpoints, replay, self_play)
     return behavior
 
 
@@ -230,7 +260,9 @@ def _restore(behavior: Behavior, *, misread_elsewhere: bool) -> None:
     if run.folder.resume:
         loaded = behavior.checkpoints.resume()
         if loaded is not None:
-            from_checkpoint(loaded.state, trainer, policy, str(loaded.path), reset_step=False)
+            from_checkpoint(loaded.state, trainer, policy, str(loaded.path), behavior.self_play, reset_step=False)
+            if behavior.self_play is not None and not behavior.self_play.is_restored:
+                behavior.self_play.begin_at(trainer.step, run.status.elo(behavior.name))
             _warn_of_misread_pictures(loaded.state, loaded.path, misread_elsewhere=misread_elsewhere)
             logger.info("Resuming training from step %d.", trainer.step)
             if behavior.replay is not None:

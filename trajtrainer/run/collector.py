@@ -17,6 +17,8 @@ from torch import Tensor
 
 from trajtrainer.algos.acting import Policy
 from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.opponents import OpponentTracker
+from trajtrainer.data.results import match_results
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
@@ -34,6 +36,7 @@ from trajtrainer.steps import (
     StepBatch,
 )
 from trajtrainer.timers import Timers
+from trajtrainer.trainers.self_play import SelfPlay
 
 _LOGGER = logging.getLogger(__name__)
 # Each is kept as a tag of the event file; a key with a number in it would fill the memory.
@@ -55,6 +58,7 @@ class ActingBehavior:
         reporter: of its statistics.
         team_policies: behaviour id -> policy that acts for this team in place of ``policy``. May be changed between two
             ``collect``.
+        self_play: decides which team learns and fills ``team_policies``; None if all do.
     """
 
     spec: BehaviorSpec
@@ -65,6 +69,13 @@ class ActingBehavior:
     policies: PolicyQueue[Tensor]
     reporter: StatsReporter
     team_policies: dict[str, Policy] = field(default_factory=dict)
+    self_play: SelfPlay | None = None
+
+    def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
+        """Return what takes the messages of a team: only experience of the team that learns is kept."""
+        if self.self_play is None or self.self_play.learns(team):
+            return self.processor
+        return self.self_play.tracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,7 @@ class _Waiting:
     """Agents of one message that wait for an action."""
 
     behavior: ActingBehavior
+    keeper: AgentProcessor | OpponentTracker
     worker: int
     behavior_id: str
     batch: StepBatch
@@ -145,21 +157,32 @@ class Collector:
         if event.is_reset:
             for behavior in self.behaviors.values():
                 behavior.processor.drop(event.worker)
+                if behavior.self_play is not None:
+                    behavior.self_play.tracker.drop(event.worker)
                 behavior.trajectories.abort_episodes(event.worker)
         for behavior_id, batch in event.steps.items():
             name, behavior = self._behavior(behavior_id, batch)
-            recorded = behavior.processor.record(batch, self._ids[behavior_id].team)
+            team = self._ids[behavior_id].team
+            keeper = behavior.keeper(team)
+            recorded = keeper.record(batch, team)
             if recorded.num_given_up:
                 self._warn_of_silent_agents(name, event.worker, recorded.num_given_up)
             trajectories = recorded.trajectories
             if trajectories is not None:
+                if behavior.self_play is not None:
+                    # First, as a trainer in a thread of its own gives the rows back.
+                    per_match = behavior.self_play.settings.elo_per_match
+                    results = match_results(behavior.pool, behavior.processor, recorded, team, per_match=per_match)
+                    behavior.self_play.count(trajectories, results)
                 behavior.trajectories.put(trajectories, trajectories.num_steps)
             if recorded.episode_lengths:
                 behavior.reporter.add_many("Environment/Episode Length", recorded.episode_lengths)
             if batch.num_decisions:
                 rows = recorded.rows[batch.num_terminal :]
                 policy = behavior.team_policies.get(behavior_id, behavior.policy)
-                waiting.setdefault(policy, []).append(_Waiting(behavior, event.worker, behavior_id, batch, rows))
+                waiting.setdefault(policy, []).append(
+                    _Waiting(behavior, keeper, event.worker, behavior_id, batch, rows)
+                )
         if event.statistics and self.behaviors:
             # Of one behaviour, whichever are in a message: else sums would be counted twice or split.
             owner = next(iter(self.behaviors.values()))
@@ -207,13 +230,19 @@ class Collector:
         if parsed is None:
             parsed = self._ids[behavior_id] = BehaviorId.parse(behavior_id)
             self._check(parsed, batch)
-        behavior = self.behaviors.get(parsed.name)
+            self._add_team(parsed, batch)
+        return parsed.name, self.behaviors[parsed.name]
+
+    def _add_team(self, behavior_id: BehaviorId, batch: StepBatch) -> None:
+        """Make the behaviour of a team that appears for the first time, unless another team has brought it."""
+        behavior = self.behaviors.get(behavior_id.name)
         if behavior is None:
             dtypes = [column.dtype for column in batch.obs]
-            misread = behavior_id in self._misread_elsewhere
-            behavior = self._make_behavior(NewBehavior(parsed, self._specs[behavior_id], dtypes, misread))
-            self.behaviors[parsed.name] = behavior
-        return parsed.name, behavior
+            misread = behavior_id.full in self._misread_elsewhere
+            found = NewBehavior(behavior_id, self._specs[behavior_id.full], dtypes, misread)
+            behavior = self.behaviors[behavior_id.name] = self._make_behavior(found)
+        if behavior.self_play is not None:
+            behavior.self_play.join(behavior_id)
 
     def _check(self, behavior_id: BehaviorId, batch: StepBatch) -> None:
         """Refuse a behaviour without actions, and a team that is not like the others of its name.
@@ -242,14 +271,14 @@ class Collector:
         """Decide by one forward per policy over the agents of all workers. Return worker -> behaviour id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():
-            behavior = parts[0].behavior
+            behavior, keeper = parts[0].behavior, parts[0].keeper
             if policy is behavior.policy:
                 update = behavior.policies.latest(self._ids[parts[0].behavior_id].name)
                 if update is not None:
                     policy.load(update)
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
-            actions = policy.act(*_inputs(parts), behavior.pool["memory"][rows])
-            behavior.processor.acted(rows, actions)
+            actions = policy.act(*_inputs(parts), keeper.memory_of(rows))
+            keeper.acted(rows, actions)
             behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0
             for part in parts:

@@ -16,6 +16,7 @@ from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.run.loop import make_loop
+from trajtrainer.run.opponents import check_opponents
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
@@ -81,6 +82,7 @@ def train(
     with timers("run_training.setup"):
         settings = settings.with_seed(_seed(settings))
         check_supported(_all_behaviors(settings))
+        check_opponents(settings, _all_behaviors(settings))
         device = choose_device(settings.torch_settings.device)
         set_threads()
         keep_freed_memory()

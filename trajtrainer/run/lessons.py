@@ -40,8 +40,13 @@ class LessonKeeper:
         if not self.curriculum.has_next_lesson:
             return False
         progress = {
-            name: BehaviorProgress(trainer.step, trainer.context.settings.max_steps, trainer.episodes.reward_buffer)
-            for name, trainer in ((name, behavior.trainer) for name, behavior in behaviors.items())
+            name: BehaviorProgress(
+                step=behavior.trainer.step,
+                max_steps=behavior.trainer.context.settings.max_steps,
+                rewards=behavior.trainer.episodes.reward_buffer,
+                elo=None if behavior.self_play is None else behavior.self_play.elo,
+            )
+            for name, behavior in behaviors.items()
         }
         change = self.curriculum.advance(progress)
         if not change.advanced:

@@ -91,6 +91,7 @@ class Loop:
                     behavior.advance()
                 if self.run.is_training:
                     self.lessons.update(self.behaviors)
+                    self._play_on()
                 if self.view.due():
                     self._show()
             self._take_in_the_rest()
@@ -102,6 +103,19 @@ class Loop:
             logger.warning("%s", fault)
         finally:
             timer.end_part()
+
+    def _play_on(self) -> None:
+        """Let another team learn, and other opponents play, where it is time."""
+        sides = [behavior.self_play for behavior in self.behaviors.values() if behavior.self_play is not None]
+        if not sides:
+            return
+        for side in sides:
+            side.change_team()
+        has_changed = self.run.teams.take_change()
+        for side in sides:
+            side.update_opponents()
+        if has_changed:
+            self.lessons.reset_environment()
 
     def _is_done(self) -> bool:
         return bool(self.behaviors) and all(behavior.is_done() for behavior in self.behaviors.values())

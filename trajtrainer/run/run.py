@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -19,6 +19,7 @@ from trajtrainer.settings.convert import dump
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.stats import StatsWriter
 from trajtrainer.timers import Timers
+from trajtrainer.trainers.self_play import TeamRotation
 from trajtrainer.unity.versions import API_VERSION
 
 
@@ -37,6 +38,7 @@ class Run:
         timers: of everything.
         device: of the networks.
         stop: asks for the end.
+        teams: of the behaviours with self-play.
     """
 
     settings: RunSettings
@@ -49,6 +51,7 @@ class Run:
     timers: Timers
     device: torch.device
     stop: StopRequest
+    teams: TeamRotation = field(default_factory=TeamRotation)
 
     @property
     def is_training(self) -> bool:

@@ -15,14 +15,22 @@ from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.settings.trainer import ALGORITHMS
+from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 
 _ACTING_RNG = "acting_rng"
 _LEARNER = "learner"
+_SELF_PLAY = "self_play"
 
 
-def to_checkpoint(trainer: Trainer, policy: Policy) -> dict[str, Any]:
-    """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step."""
+def to_checkpoint(trainer: Trainer, policy: Policy, self_play: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
+
+    Args:
+        trainer: of the behaviour.
+        policy: of the acting side.
+        self_play: its state, if there is self-play.
+    """
     state = _mlagents_part(trainer)
     context = trainer.context
     record = PolicyRecord(
@@ -33,6 +41,8 @@ def to_checkpoint(trainer: Trainer, policy: Policy) -> dict[str, Any]:
         tanh_squash=trainer.actor.head.tanh_squash,
     )
     state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
+    if self_play is not None:
+        state["extra"][_SELF_PLAY] = self_play
     return to_mlagents(state)
 
 
@@ -42,7 +52,13 @@ def is_ours(content: Mapping[str, Any]) -> bool:
 
 
 def from_checkpoint(
-    content: Mapping[str, Any], trainer: Trainer, policy: Policy, source: str, *, reset_step: bool
+    content: Mapping[str, Any],
+    trainer: Trainer,
+    policy: Policy,
+    source: str,
+    self_play: SelfPlay | None = None,
+    *,
+    reset_step: bool,
 ) -> None:
     """Restore a trainer and the acting policy from a checkpoint of ours or of ML-Agents.
 
@@ -51,6 +67,7 @@ def from_checkpoint(
         trainer: freshly made.
         policy: of the acting side, freshly made.
         source: the file's name, for warnings.
+        self_play: of the behaviour, freshly made; restored if the checkpoint holds its state.
         reset_step: begin a new run with these weights (``--initialize-from``).
 
     Raises:
@@ -65,6 +82,8 @@ def from_checkpoint(
         rng = state["extra"].get(_ACTING_RNG)
         if isinstance(rng, Tensor) and not reset_step:
             policy.set_rng_state(rng)
+        if self_play is not None and not reset_step and _SELF_PLAY in state["extra"]:
+            self_play.restore(state["extra"][_SELF_PLAY])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "

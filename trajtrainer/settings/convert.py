@@ -19,7 +19,13 @@ from trajtrainer.settings.prepare import prepare, prepare_behavior
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import faults
-from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import (
+    OWN_SELF_PLAY,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    SACHyperparameters,
+    TrainerSettings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -203,6 +209,10 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     if mapping["default_settings"] is not None:
         default = mapping["default_settings"]["hyperparameters"]
         for name, behavior in settings.behaviors.items():
+            if behavior.self_play is not None and mapping["default_settings"]["self_play"] is not None:
+                own = {key: CONVERTER.unstructure(getattr(behavior.self_play, key)) for key in OWN_SELF_PLAY}
+                changed = [key for key in own if key in mapping["default_settings"]["self_play"]]
+                mapping["behaviors"][name]["self_play"] |= {key: own[key] for key in changed}
             hyper = behavior.hyperparameters
             if "value_clipping" in default and isinstance(hyper, PPOHyperparameters | POCAHyperparameters):
                 clipping = hyper.value_clipping

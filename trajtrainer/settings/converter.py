@@ -28,9 +28,11 @@ from trajtrainer.settings.structuring import (
 )
 from trajtrainer.settings.trainer import (
     ALGORITHMS,
+    OWN_SELF_PLAY,
     Hyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
+    SelfPlaySettings,
     TrainerSettings,
 )
 
@@ -169,6 +171,7 @@ def _register_unstructuring(converter: Converter) -> None:
         PPOHyperparameters: {"value_clipping": if_changed},
         POCAHyperparameters: {"value_clipping": if_changed},
         EnvironmentSettings: {"listen_address": if_changed},
+        SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),
         RunSettings: {"deterministic": never, "behaviors_required": never, "inference_episodes": never},
     }
     for cls, overrides in hidden.items():

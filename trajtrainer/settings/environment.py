@@ -138,6 +138,7 @@ class Measure(enum.Enum):
 
     REWARD = "reward"
     PROGRESS = "progress"
+    ELO = "elo"
 
 
 @frozen

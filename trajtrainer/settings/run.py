@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.errors import SettingsError
-from trajtrainer.settings.checks import closest, count, satisfies
+from trajtrainer.settings.checks import Fault, closest, count, misfit, refuse, satisfies
 from trajtrainer.settings.environment import (
     EngineSettings,
     EnvironmentParameterSettings,
     EnvironmentSettings,
+    Measure,
     seeded,
 )
 from trajtrainer.settings.trainer import TrainerSettings
@@ -79,11 +81,24 @@ class RunSettings:
     )
 
     def __attrs_post_init__(self) -> None:
+        refuse(self._faults())
         if self.deterministic:
             set_field = object.__setattr__  # the class is frozen; this is still its construction
             set_field(self, "behaviors", {name: _deterministic(each) for name, each in self.behaviors.items()})
             if self.default_settings is not None:
                 set_field(self, "default_settings", _deterministic(self.default_settings))
+
+    def _faults(self) -> Iterator[Fault]:
+        for name, parameter in (self.environment_parameters or {}).items():
+            for index, lesson in enumerate(parameter.curriculum):
+                criteria = lesson.completion_criteria
+                if criteria is None or criteria.measure is not Measure.ELO:
+                    continue
+                behavior = self.behaviors.get(criteria.behavior, self.default_settings)
+                if behavior is None or behavior.self_play is None:
+                    path = ("environment_parameters", name, "curriculum", str(index), "completion_criteria", "measure")
+                    expected = f"reward or progress, as behavior {criteria.behavior!r} has no self_play"
+                    yield misfit(path, criteria.measure.value, expected, ("behaviors",))
 
     def for_behavior(self, name: str) -> TrainerSettings:
         """Return the settings of behaviour ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).

@@ -9,7 +9,6 @@ from trajtrainer.settings.document import Entry
 from trajtrainer.settings.problems import Problem
 
 NOT_YET: Mapping[tuple[str, ...], str] = {
-    ("self_play",): "leave the section out",
     ("reward_signals", "curiosity"): "leave it out, or use rnd",
     ("reward_signals", "gail"): "leave it out",
     ("behavioral_cloning",): "leave the section out",

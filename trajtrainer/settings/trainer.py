@@ -152,7 +152,12 @@ class BehavioralCloningSettings:
 
 @frozen
 class SelfPlaySettings:
-    """Left out, ``team_change`` is five times ``save_steps``."""
+    """Left out, ``team_change`` is five times ``save_steps``.
+
+    ``prioritized`` prefers opponents that are not beaten yet, ``opponents`` are checkpoints and runs that play beside
+    the snapshots, ``elo_per_match`` rates a group once instead of each of its agents. ML-Agents has none of them; they
+    are dumped only where they are not at their defaults.
+    """
 
     save_steps: int = field(default=20000, validator=count)
     team_change: int = field(default=Factory(lambda self: 5 * self.save_steps, takes_self=True), validator=count)
@@ -160,6 +165,13 @@ class SelfPlaySettings:
     window: int = field(default=10, validator=count)
     play_against_latest_model_ratio: float = 0.5
     initial_elo: float = 1200.0
+    prioritized: bool = False
+    opponents: list[str] = field(factory=list)
+    elo_per_match: bool = False
+
+
+OWN_SELF_PLAY = ("prioritized", "opponents", "elo_per_match")
+"""Those of ``SelfPlaySettings`` that ML-Agents does not know."""
 
 
 def _extrinsic() -> dict[str, RewardSignalSettings]:

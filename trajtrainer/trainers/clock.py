@@ -91,7 +91,11 @@ class Clock:
 
     def has_enough(self, num_put: int) -> bool:
         """Return whether ``max_steps`` are passed with all the steps that came in this process, counted yet or not."""
-        return self._training and self._first_step + num_put > self._settings.max_steps
+        return self._training and self.collected(num_put) > self._settings.max_steps
+
+    def collected(self, num_put: int) -> int:
+        """Return the step with all the steps that came in this process, counted yet or not."""
+        return self._first_step + num_put
 
     def crosses(self, num_steps: int) -> bool:
         """Return whether so many more steps lead to a summary, a checkpoint or the end."""

@@ -72,6 +72,11 @@ class Trainer:
         """Return whether training is past ``max_steps`` with what waits or is just being taken in."""
         return self.clock.has_enough(self.source.num_put)
 
+    @property
+    def collected(self) -> int:
+        """Return the step as it will be when all that waits is taken in."""
+        return self.clock.collected(self.source.num_put)
+
     def is_due(self) -> bool:
         """Return whether ``advance`` has something to do that should not wait for more experience.
 
