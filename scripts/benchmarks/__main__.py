@@ -12,7 +12,20 @@ from pathlib import Path
 
 from scripts.benchmarks.report import Row, show, write
 
-PARTS = ("data", "wire", "ppo", "scaling", "overhead", "sac", "networks", "workers", "attack", "gym", "peer")
+PARTS = (
+    "data",
+    "wire",
+    "ppo",
+    "self_play",
+    "scaling",
+    "overhead",
+    "sac",
+    "networks",
+    "workers",
+    "attack",
+    "gym",
+    "peer",
+)
 OTHERS = {"gym": "sb3", "peer": "peer"}  # part -> option that names the virtual environment of what it is compared with
 
 

@@ -1,0 +1,145 @@
+"""Self-play PPO with two teams of 10, against plain PPO that all 20 agents learn by; and how long a swap takes.
+
+``python -m scripts.benchmarks.self_play CASE`` is one run, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import yaml
+
+from scripts.benchmarks.measured import Measured
+from scripts.benchmarks.ppo import BALL
+from scripts.benchmarks.report import RUNS, Row, interleaved
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.convert import load
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
+
+TEAMS, SIZE, EPISODE = 2, 10, 100
+SELF_PLAY = {"save_steps": 6000, "team_change": 30000, "swap_steps": 2000, "window": 10}
+LARGE = {"hidden_units": 512, "num_layers": 2}
+# Name -> self-play, networks, max_steps of a behaviour.
+CASES: dict[str, tuple[bool, dict[str, Any], int]] = {
+    "plain": (False, BALL.network, 72000),
+    "self-play": (True, BALL.network, 36000),
+    "swaps": (True, LARGE, 24000),
+}
+_LATEST_MS = 20.0
+_PART = 90.0
+
+
+class Match:
+    """Two teams whose agents all decide at every message; every match ends after 100, won by one of them."""
+
+    num_workers = 1
+
+    def __init__(self) -> None:
+        sensor = ObservationSpec((8,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
+        self._specs = {f"Match?team={team}": BehaviorSpec([sensor], ActionSpec(2, ())) for team in range(TEAMS)}
+        self._new_specs = dict(self._specs)
+        self._seen = np.random.default_rng(0).standard_normal((16, SIZE, 8), dtype=np.float32)
+        self._time = 0
+        self._is_reset = False
+
+    def reset(self, parameters: Parameters) -> None:  # noqa: ARG002
+        self._time, self._is_reset = 0, True
+
+    def set_parameters(self, parameters: Parameters) -> None: ...
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:  # noqa: ARG002
+        steps = {name: self._batch(team) for team, name in enumerate(self._specs)}
+        event = EnvironmentEvent(0, steps, self._new_specs, is_reset=self._is_reset)
+        self._new_specs, self._is_reset = {}, False
+        return [event]
+
+    def _batch(self, team: int) -> StepBatch:
+        seen = self._seen[(self._time + team) % len(self._seen)]
+        ids = np.arange(team * SIZE, (team + 1) * SIZE)
+        num_ended = SIZE if self._time and self._time % EPISODE == 0 else 0
+        n = SIZE + num_ended
+        reward = np.zeros(n, np.float32)
+        reward[:num_ended] = 1.0 if (self._time // EPISODE + team) % 2 else -1.0
+        return StepBatch(
+            agent=np.concatenate([ids[:num_ended], ids]),
+            obs=(np.concatenate([seen[:num_ended], seen]),),
+            reward=reward,
+            group=np.zeros(n, np.int32),
+            group_reward=np.zeros(n, np.float32),
+            mask=np.zeros((n, 0), np.bool_),
+            interrupted=np.zeros(num_ended, np.bool_),
+            num_terminal=num_ended,
+        )
+
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:  # noqa: ARG002
+        self._time += 1
+
+    def close(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def measure() -> list[Row]:
+    """All cases in turn, several times."""
+    plain, ours, swaps = interleaved([partial(_in_process, case) for case in CASES], RUNS)
+    parts = [100 * own / other for own, other in zip(ours, plain, strict=True)]
+    return [
+        Row("plain PPO, 20 agents in two teams, all learn", "acting agent-steps/s", plain),
+        Row("self-play PPO, two teams of 10", "acting agent-steps/s", ours),
+        Row("self-play PPO against plain PPO", "% acting agent-steps/s", parts, _PART),
+        Row("the longest swap of opponents, 512x2 networks", "ms", swaps, _LATEST_MS),
+    ]
+
+
+def _in_process(case: str) -> float:
+    command = [sys.executable, "-m", "scripts.benchmarks.self_play", case]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def run(case: str) -> float:
+    """One training. Return acting agent-steps/s, or of the swaps the longest in ms."""
+    from trajtrainer.run.learn import train
+    from trajtrainer.trainers.self_play import SelfPlay
+
+    has_self_play, network, max_steps = CASES[case]
+    made: list[Measured] = []
+    longest_s = 0.0
+    update_opponents = SelfPlay.update_opponents
+
+    def timed(self: SelfPlay) -> None:
+        nonlocal longest_s
+        begin = time.perf_counter()
+        update_opponents(self)
+        longest_s = max(longest_s, time.perf_counter() - begin)
+
+    SelfPlay.update_opponents = timed  # type: ignore[method-assign]
+
+    def make(_: RunSettings, __: RunFolder) -> Measured:
+        made.append(Measured(Match(), BALL.hyperparameters["buffer_size"]))
+        return made[0]
+
+    with tempfile.TemporaryDirectory() as folder:
+        mapping = BALL.settings() | {
+            "env_settings": {"seed": 1},
+            "checkpoint_settings": {"results_dir": folder, "run_id": "bench"},
+        }
+        extra = {"self_play": SELF_PLAY} if has_self_play else {}
+        mapping["default_settings"] |= {"max_steps": max_steps, "network_settings": network, **extra}
+        train(load(yaml.safe_dump(mapping), "bench"), None, make)
+    return 1000 * longest_s if case == "swaps" else made[0].steps_per_second
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(sys.argv[1])))
