@@ -37,6 +37,17 @@ class WeightsUpdate(Protocol):
         """The weights by name."""
 
 
+class Acts(Protocol):
+    """The acting side of a policy, whatever it is made of: :class:`Policy`, or an exported model."""
+
+    @property
+    def memory_size(self) -> int:
+        """H; 0 without a memory."""
+
+    def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
+        """Decide for N agents; see :meth:`Policy.act`."""
+
+
 class Policy:
     """Decides for agents with a copy of an actor, so that training never changes weights while it acts.
 
