@@ -84,6 +84,12 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."
     ),
+    Command(
+        "tournament",
+        "trajtrainer.cli.tournament",
+        "Let trained models play against each other, every pair on both sides, and rate them. Nothing is trained, and "
+        "nothing is written into their runs.",
+    ),
 )
 
 

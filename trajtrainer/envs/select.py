@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attrs import evolve
 from mlagents_envs.base_env import BaseEnv
 
 from trajtrainer.envs.factories import (
@@ -21,6 +22,7 @@ from trajtrainer.envs.factories import (
 )
 from trajtrainer.envs.gymnasium_ids import registration_hint
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.errors import SettingsError, TrajtrainerError
 from trajtrainer.settings.run import RunSettings
@@ -59,6 +61,23 @@ def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
     if not path:
         _tell_of_simulations(settings)
     return make_unity_environment(settings, logs)
+
+
+def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:
+    """Return what ``make_environment`` does, with a worker of its own for each of ``num_envs`` copies.
+
+    Raises:
+        TrajtrainerError: see ``make_environment``.
+    """
+    env = settings.env_settings
+    if env.num_envs == 1 or _scheme(env.env_path or "")[0] is None:
+        return make_environment(settings, logs)
+
+    def make(copy: int) -> Environment:
+        alone = evolve(env, num_envs=1, seed=env.seed + copy)
+        return make_environment(evolve(settings, env_settings=alone), logs)
+
+    return SideBySide(str(env.env_path), _copies(make, env.num_envs))
 
 
 def check(env_path: str | None) -> None:

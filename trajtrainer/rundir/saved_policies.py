@@ -90,8 +90,7 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     Raises:
         CheckpointError: there are none, or none of this behaviour.
     """
-    if not target.exists() and not target.is_absolute() and (results / target).is_dir():
-        target = results / target
+    target = _in_results(target, results)
     if target.is_file():
         return [_of_file(target)]
     if not target.is_dir():
@@ -112,6 +111,44 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
             f"behaviours with checkpoints: {', '.join(found)}."
         )
     return [found[name]]
+
+
+def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedPolicy]]]:
+    """Return all numbered checkpoints of a run or of one of its behaviors: step -> the policies of that step.
+
+    Behaviors of one run count their own steps and have no checkpoints of the same ones. The steps are those of the
+    first behavior, in the order of the names, and of each other one it is the checkpoint with the nearest step.
+
+    Raises:
+        CheckpointError: there are none.
+    """
+    target = _in_results(target, results)
+    if not target.is_dir():
+        raise CheckpointError(f"There is no folder {target}, and no run of this name in {results}.")
+    own = [_behavior_folder(target), *(_behavior_folder(path) for path in sorted(target.iterdir()) if path.is_dir())]
+    steps = {folder: found for folder in own if (found := folder.steps_on_disk())}
+    if not steps:
+        raise CheckpointError(f"There is no checkpoint with a step in its name in {target}, nor in the folders in it.")
+    return [
+        (step, [_of_step(folder, _nearest(steps[folder], step)) for folder in steps])
+        for step in next(iter(steps.values()))
+    ]
+
+
+def _nearest(steps: Sequence[int], step: int) -> int:
+    return min(steps, key=lambda other: abs(other - step))
+
+
+def _of_step(folder: BehaviorFolder, step: int) -> SavedPolicy:
+    checkpoint = folder.numbered(step, ".pt")
+    return SavedPolicy(folder.name, checkpoint, checkpoint.with_suffix(_SUFFIX), _models(folder, checkpoint))
+
+
+def _in_results(target: Path, results: Path) -> Path:
+    """Return the folder of a run whose id was given, or the path as it is."""
+    if not target.exists() and not target.is_absolute() and (results / target).is_dir():
+        return results / target
+    return target
 
 
 def _of_run(folder: Path) -> Iterator[tuple[str, SavedPolicy]]:

@@ -134,3 +134,10 @@ FLAGS: tuple[Flag, ...] = (
         "Device to train on, such as cpu, cuda or cuda:1; without it cuda where there is one, else cpu", "DEVICE",
         Group.TORCH),
 )  # fmt: skip
+
+_TRAINING = {
+    "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
+    "--tensorflow",
+}  # fmt: skip
+ACTING_FLAGS: tuple[Flag, ...] = tuple(flag for flag in FLAGS if flag.option not in _TRAINING)
+"""Those of commands that act with policies in an environment, and train nothing."""

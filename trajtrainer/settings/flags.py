@@ -38,9 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="YAML file with the configuration, or builtin:NAME for a shipped one (builtin:ppo/3DBall)",
     )
+    add_options(parser, FLAGS)
+
+
+def add_options(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
+    """Declare some of the options."""
     groups: dict[Group, argparse._ActionsContainer] = {Group.RUN: parser}  # argparse heads these "options" itself
     groups |= {group: parser.add_argument_group(group.value) for group in Group if group is not Group.RUN}
-    for flag in FLAGS:
+    for flag in flags:
         groups[flag.group].add_argument(flag.option, dest=flag.name, default=argparse.SUPPRESS, **_keywords(flag))
 
 
@@ -90,13 +95,28 @@ def resolve(arguments: argparse.Namespace) -> RunSettings:
     """
     from trajtrainer.settings.builtin import config_path
     from trajtrainer.settings.convert import read_file
+
+    path = arguments.trainer_config_path
+    if path is None:
+        return resolve_options(arguments)
+    root, problems = read_file(config_path(path))
+    return settle_with(root, _given(arguments), problems, behaviors_required=True)
+
+
+def resolve_options(arguments: argparse.Namespace) -> RunSettings:
+    """Return the settings of parsed options alone, without a configuration.
+
+    Raises:
+        SettingsError: anything in them is wrong.
+    """
     from trajtrainer.settings.document import Entry
     from trajtrainer.settings.problems import Place
 
-    path = arguments.trainer_config_path
-    root, problems = (Entry({}, Place(COMMAND_LINE)), []) if path is None else read_file(config_path(path))
-    given = {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
-    return settle_with(root, given, problems, behaviors_required=path is not None)
+    return settle_with(Entry({}, Place(COMMAND_LINE)), _given(arguments), behaviors_required=False)
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, object]:
+    return {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
 
 
 def settle_with(

@@ -1,0 +1,76 @@
+"""``trajtrainer tournament A B ...``: trained models play against each other, every pair on both sides."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trajtrainer.cli.console import console
+from trajtrainer.printable import one_line
+from trajtrainer.settings import flags
+from trajtrainer.settings.flag_table import ACTING_FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trajtrainer.tournament.standings import Standing
+
+_GAMES = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="two or more: a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each), a "
+        ".pt file of ours or of ML-Agents, or an .onnx; 'RUN/*', in quotes, is all checkpoints of a run",
+    )
+    parser.add_argument(
+        "--games", metavar="N", type=_count, default=_GAMES, help="games of each pair, half on each side (default: 100)"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there, too, with every pair's")
+    parser.add_argument(
+        "--plot", metavar="FILE.png", type=Path, help="draw ratings over steps there (needs the extra 'plot')"
+    )
+    flags.add_options(parser, ACTING_FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play, print the table and return the exit code.
+
+    Raises:
+        TrajtrainerError: models or environment that do not exist or do not fit, or the environment failed.
+    """
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        settings = flags.resolve_options(arguments)
+        from trajtrainer.envs.select import check  # late: all of these import what help does not need
+
+        check(settings.env_settings.env_path)
+        from trajtrainer.tournament.run import hold
+
+        held = hold(arguments.models, settings, games=arguments.games, json_file=arguments.json, picture=arguments.plot)
+    print("\n".join(format_table(held.table)))
+    return held.exit_code
+
+
+def format_table(table: Sequence[Standing]) -> Iterable[str]:
+    """Yield the lines of the table: text to the left, numbers to the right."""
+    rows = [["model", "steps", "games", "wins", "draws", "losses", "rating", ""]]
+    for row in table:
+        steps = "" if row.entrant.steps is None else f"{row.entrant.steps}"
+        score = row.score
+        numbers = [steps, *map(str, (score.games, score.wins, score.draws, score.losses))]
+        rows.append([one_line(row.entrant.name), *numbers, f"{row.rating:.1f}", f"± {row.uncertainty:.1f}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *numbers in rows:
+        cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
+        yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of games, expected 1 or more")
+    return int(text)

@@ -1,0 +1,239 @@
+"""Which agents of an environment play with each other, and when their game is over (docs/tournament.md#games).
+
+A message tells an agent's team, but not its opponents, and a Unity scene often has several training areas. So an area
+is at first everything there is, and comes apart when some of it begins anew while the rest goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from trajtrainer.spec import BehaviorId
+from trajtrainer.steps import EnvironmentEvent, FloatArray, StepBatch
+from trajtrainer.tournament.schedule import Match
+
+_NOT_ENDED = -1
+# An agent that has not been seen for so many messages is gone for good: destroyed.
+_LONG_AGO = 100
+
+
+@dataclass(slots=True, eq=False)
+class Area:
+    """Agents that play with each other.
+
+    Attributes:
+        agents: all of them, also those that have yet to begin.
+        match: what they play; None before the first. Set by whoever hears of the games.
+    """
+
+    agents: list[Agent] = field(default_factory=list)
+    match: Match | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """One agent of an environment.
+
+    Attributes:
+        id: as in the messages.
+        team: its number.
+        area: with whom it plays.
+        group: 0 for none.
+        memory: f32 [H], of the policy that acts for it; None at the beginning of an episode.
+        earned: rewards and group rewards since its area's game began.
+        ahead: those of an episode that it began after its last one, while the game was not over.
+        running: it is in an episode.
+        ended_at: the message in which it ended an episode of this game.
+        seen_at: the last message of it.
+    """
+
+    id: int
+    team: int
+    area: Area
+    group: int = 0
+    memory: FloatArray | None = None
+    earned: float = 0.0
+    ahead: float = 0.0
+    running: bool = False
+    ended_at: int = _NOT_ENDED
+    seen_at: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether an episode of it has ended in this game."""
+        return self.ended_at != _NOT_ENDED
+
+    def earn(self, reward: float) -> None:
+        """Count a reward of its episode."""
+        if self.has_ended:
+            self.ahead += reward
+        else:
+            self.earned += reward
+
+    def end(self, message: int) -> None:
+        """End its episode. One that came back before the game was over has earned both episodes for it."""
+        self.earned, self.ahead = self.earned + self.ahead, 0.0
+        self.running, self.memory, self.ended_at = False, None, message
+
+    def leave_game(self, message: int) -> None:
+        """Be ready for the next game."""
+        self.earned, self.ahead = self.ahead, 0.0
+        self.ended_at, self.seen_at = _NOT_ENDED, message
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGame:
+    """A game that is over.
+
+    Attributes:
+        area: where it was played, and where the next one will be.
+        returns: team -> what its agents earned in it.
+        parted_from: the area that it was thought part of until now.
+    """
+
+    area: Area
+    returns: Mapping[int, float]
+    parted_from: Area | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The part of a record that matters here."""
+
+    id: int
+    team: int
+    group: int
+    reward: float
+
+
+class Areas:
+    """The areas of one environment."""
+
+    def __init__(self) -> None:
+        self.agents: dict[int, Agent] = {}
+        self.teams: list[int] = []  # in order of appearance; those of one message ascending
+        self._areas: list[Area] = []
+        self._message = 0
+        self._has_parted = False
+
+    def take(self, event: EnvironmentEvent) -> list[FinishedGame]:
+        """Take in a message; afterwards all agents that ask for a decision are in their area and episode."""
+        self._message += 1
+        batches = [(BehaviorId.parse(behavior).team, batch) for behavior, batch in event.steps.items()]
+        self.teams += sorted({team for team, _ in batches} - set(self.teams))
+        ended = [self._end(row) for team, batch in batches for row in _rows(team, batch, 0, batch.num_terminal)]
+        finished = self._over(agent.area for agent in ended)
+        deciding = [row for team, batch in batches for row in _rows(team, batch, batch.num_terminal, len(batch))]
+        finished += self._part(deciding)
+        place = self._place_of_new()
+        for row in deciding:
+            agent = self.agents.get(row.id) or self._join(row, place)
+            agent.running, agent.seen_at = True, self._message
+            agent.group = row.group or agent.group
+            agent.earn(row.reward)
+        if finished:
+            self._forget_the_gone()
+        return finished
+
+    def _end(self, row: _Row) -> Agent:
+        agent = self.agents.get(row.id) or self._join(row, self._place_of_new())
+        agent.group = row.group or agent.group
+        agent.earn(row.reward)
+        agent.end(self._message)
+        return agent
+
+    def _place_of_new(self) -> Area:
+        """Return the area of agents that nobody has seen: the last one where nobody is left, or else the newest."""
+        if not self._areas:
+            self._areas.append(Area())
+        empty = [area for area in self._areas if not any(agent.running for agent in area.agents)]
+        return max(
+            empty, key=lambda area: max((agent.seen_at for agent in area.agents), default=0), default=self._areas[-1]
+        )
+
+    def _join(self, row: _Row, area: Area) -> Agent:
+        agent = self.agents[row.id] = Agent(row.id, row.team, area)
+        area.agents.append(agent)
+        return agent
+
+    def _over(self, areas: Iterable[Area]) -> list[FinishedGame]:
+        """Finish the games in which every agent has ended an episode."""
+        finished = []
+        for area in dict.fromkeys(areas):
+            ended = [agent for agent in area.agents if agent.has_ended]
+            if self._is_everyone(ended) and all(agent.has_ended for agent in area.agents if agent.running):
+                first, *others = _blocks(ended, set(self.teams)) if self._has_parted else [ended]
+                finished += [self._finish_apart(block, area) for block in others]
+                finished.append(self._finish(first, area))
+        return finished
+
+    def _part(self, deciding: Sequence[_Row]) -> list[FinishedGame]:
+        """Finish the games of those that begin anew after all teams have ended together, while others go on."""
+        known = [agent for row in deciding if (agent := self.agents.get(row.id)) is not None]
+        back = {agent.id for agent in known if agent.has_ended and not agent.running}
+        has_new = len(known) < len(deciding)  # some may have come back under new ids
+        finished: list[FinishedGame] = []
+        for area in list(self._areas) if back or has_new else ():
+            absent = [agent for agent in area.agents if agent.has_ended and not agent.running]
+            for time in sorted({agent.ended_at for agent in absent if has_new or agent.id in back}, reverse=True):
+                if self._is_everyone(agent for agent in absent if agent.ended_at == time):
+                    # With them come back those whose episodes ended earlier in this game.
+                    leaving = [agent for agent in absent if agent.ended_at == time or agent.id in back]
+                    self._has_parted = True
+                    finished += [self._finish_apart(block, area) for block in _blocks(leaving, set(self.teams))]
+                    break
+        return finished
+
+    def _is_everyone(self, agents: Iterable[Agent]) -> bool:
+        return {agent.team for agent in agents}.issuperset(self.teams)
+
+    def _finish_apart(self, agents: list[Agent], area: Area) -> FinishedGame:
+        """Finish the game of some agents of an area, and let them have one of their own."""
+        own = Area(agents)
+        area.agents = [agent for agent in area.agents if agent not in agents]
+        for agent in agents:
+            agent.area = own
+        self._areas.append(own)
+        return replace(self._finish(agents, own), parted_from=area)
+
+    def _finish(self, agents: Sequence[Agent], area: Area) -> FinishedGame:
+        returns = {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
+        for agent in agents:
+            agent.leave_game(self._message)
+        return FinishedGame(area, returns)
+
+    def _forget_the_gone(self) -> None:
+        """Keep no agents that were destroyed: an environment may have new ones in every game."""
+        gone = [
+            agent
+            for agent in self.agents.values()
+            if not agent.running and not agent.has_ended and agent.seen_at < self._message - _LONG_AGO
+        ]
+        for agent in gone:
+            del self.agents[agent.id]
+            agent.area.agents.remove(agent)
+        self._areas = [area for area in self._areas if area.agents]
+
+
+def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:
+    rewards = batch.reward[start:stop].astype(float) + batch.group_reward[start:stop]
+    columns = (batch.agent[start:stop].tolist(), batch.group[start:stop].tolist(), rewards.tolist())
+    for id_, group, reward in zip(*columns, strict=True):
+        yield _Row(id_, team, group, reward)
+
+
+def _blocks(agents: Sequence[Agent], teams: set[int]) -> list[list[Agent]]:
+    """Return the areas that ended in one message: each has all teams, and whole groups.
+
+    Unity numbers agents area by area. So the areas are the shortest blocks, in the order of the ids, that are alike.
+    """
+    agents = sorted(agents, key=lambda agent: agent.id)
+    for size in range(len(teams), len(agents)):
+        blocks = [list(agents[start : start + size]) for start in range(0, len(agents), size)]
+        looks = {tuple(agent.team for agent in block) for block in blocks}
+        groups = [{agent.group for agent in block if agent.group} for block in blocks]
+        whole = sum(map(len, groups)) == len(set().union(*groups))
+        if len(looks) == 1 and whole and set(*looks) == teams:
+            return blocks
+    return [list(agents)]

@@ -1,0 +1,130 @@
+"""The loop of a tournament: messages in, actions of the models that play out, until all games are over."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.errors import UnsupportedError
+from trajtrainer.spec import BehaviorId
+from trajtrainer.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.tournament.areas import Areas, FinishedGame
+from trajtrainer.tournament.cast import Cast
+from trajtrainer.tournament.entrants import Entrant
+from trajtrainer.tournament.schedule import NUM_SIDES, Match, Queue, all_matches
+
+logger = logging.getLogger(__name__)
+
+# Upper bound of one wait for messages, so that a stop is seen while the environment is silent.
+_WAIT_S = 0.25
+_TELL_EVERY_S = 10.0
+# Sums of 32-bit floats that differ by less are equal.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One game.
+
+    Attributes:
+        match: who played, on which side.
+        outcome: 1: the first of ``match.sides`` won, -1: the other, 0: a draw.
+    """
+
+    match: Match
+    outcome: int
+
+
+def play(environment: Environment, entrants: Sequence[Entrant], *, games: int, seed: int) -> Iterator[Result | None]:
+    """Play games of every pair, and yield their results as they are over.
+
+    None comes now and then, so that the caller may stop.
+
+    Args:
+        environment: of two or more teams; not closed.
+        entrants: at least two.
+        games: of each pair.
+        seed: of all policies' random numbers.
+
+    Raises:
+        UnsupportedError: the environment has one team.
+        SettingsError: a model does not fit the environment.
+        EnvironmentFaultError: an environment failed for good.
+    """
+    tournament = _Tournament(environment, Cast(entrants, seed), all_matches(len(entrants), games))
+    environment.reset({})
+    while not tournament.is_over:
+        yield from tournament.step()
+        yield None
+
+
+class _Tournament:
+    def __init__(self, environment: Environment, cast: Cast, matches: Sequence[Match]) -> None:
+        self._environment = environment
+        self._cast = cast
+        self._num_matches, self._num_over = len(matches), 0
+        workers = environment.num_workers
+        starts = [worker * len(matches) // workers for worker in range(workers + 1)]
+        self._queues = [Queue(matches[starts[worker] : starts[worker + 1]]) for worker in range(workers)]
+        self._areas = [Areas() for _ in range(workers)]
+        self._tell_s = time.monotonic() + _TELL_EVERY_S
+
+    @property
+    def is_over(self) -> bool:
+        return all(queue.is_done for queue in self._queues)
+
+    def step(self) -> Iterator[Result]:
+        """Answer the messages that are there; yield the results that they bring."""
+        for event in self._environment.wait(_WAIT_S):
+            self._cast.announce(event.new_specs)
+            if event.is_reset:
+                self._queues[event.worker].start_over()
+                self._areas[event.worker] = Areas()
+            for finished in self._areas[event.worker].take(event):
+                yield from self._finish(event.worker, finished)
+            if not self._queues[event.worker].is_done:  # otherwise it may rest
+                self._environment.send(event.worker, self._act(event))
+        if time.monotonic() > self._tell_s:
+            self._tell_s += _TELL_EVERY_S
+            logger.info("%d of %d games are over.", self._num_over, self._num_matches)
+
+    def _finish(self, worker: int, finished: FinishedGame) -> Iterator[Result]:
+        teams, queue = self._areas[worker].teams, self._queues[worker]
+        if len(teams) < NUM_SIDES:
+            raise UnsupportedError(
+                f"The environment has one team ({teams[0]}), and a tournament needs two or more that play against each "
+                "other. In Unity the team is set in Behavior Parameters (Team Id)."
+            )
+        match, finished.area.match = finished.area.match, None
+        if finished.parted_from is not None and finished.parted_from.match is not None:
+            match = queue.another(finished.parted_from.match)
+        if match is not None and queue.over(match):
+            self._num_over += 1
+            yield Result(match, _outcome(finished.returns, teams))
+
+    def _act(self, event: EnvironmentEvent) -> Mapping[str, ActionBatch]:
+        areas = self._areas[event.worker]
+        answers = {}
+        for behavior_id, batch in event.steps.items():
+            if not batch.num_decisions:
+                continue
+            agents = [areas.agents[id_] for id_ in batch.agent[batch.num_terminal :].tolist()]
+            for agent in agents:
+                if agent.area.match is None:
+                    agent.area.match = self._queues[event.worker].next()
+            name = BehaviorId.parse(behavior_id).name
+            answers[behavior_id] = self._cast.act(event.worker, name, batch, agents, areas.teams)
+        return answers
+
+
+def _outcome(returns: Mapping[int, float], teams: Sequence[int]) -> int:
+    """Return the sign of the difference between the mean returns of both sides' teams."""
+    sides = [[returns[team] for team in teams[side::NUM_SIDES]] for side in range(NUM_SIDES)]
+    first, second = (sum(side) / len(side) for side in sides)
+    if math.isclose(first, second, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+        return 0
+    return 1 if first > second else -1

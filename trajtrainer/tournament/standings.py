@@ -1,0 +1,112 @@
+"""What came out: wins, draws and losses of every model and pair, and ratings with their uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openskill.models import BradleyTerryFull
+
+from trajtrainer.tournament.entrants import Entrant
+from trajtrainer.tournament.play import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Games of one model.
+
+    Attributes:
+        wins, draws, losses: how many of them.
+    """
+
+    wins: int
+    draws: int
+    losses: int
+
+    @property
+    def games(self) -> int:
+        """How many in all."""
+        return self.wins + self.draws + self.losses
+
+    def to_json(self) -> dict[str, int]:
+        """Return the numbers by name."""
+        return {"games": self.games, "wins": self.wins, "draws": self.draws, "losses": self.losses}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One row of the table.
+
+    Attributes:
+        entrant: the model.
+        score: against all others.
+        rating: mean of its skill, as far as the games tell; 25 is where all begin.
+        uncertainty: standard deviation of that.
+    """
+
+    entrant: Entrant
+    score: Score
+    rating: float
+    uncertainty: float
+
+
+def standings(entrants: Sequence[Entrant], results: Sequence[Result]) -> list[Standing]:
+    """Return the table, the best first.
+
+    Ratings are those of Weng and Lin (2011, JMLR 12, algorithm 1), the Bradley-Terry model with Bayesian updates, in
+    the order of the games. Models do not learn between games, so nothing is added to the uncertainty.
+    """
+    model = BradleyTerryFull(tau=0.0)
+    ratings = [model.rating() for _ in entrants]
+    for result in results:
+        first, second = result.match.sides
+        ranks = [-float(result.outcome), float(result.outcome)]
+        ((ratings[first],), (ratings[second],)) = model.rate([[ratings[first]], [ratings[second]]], ranks=ranks)
+    rows = [
+        Standing(entrant, _score(results, number), ratings[number].mu, ratings[number].sigma)
+        for number, entrant in enumerate(entrants)
+    ]
+    return sorted(rows, key=lambda row: -row.rating)
+
+
+def pairs(entrants: Sequence[Entrant], results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return the games of every pair, as the first of it sees them: all, and those of each side that it played."""
+    found = []
+    for first in range(len(entrants)):
+        for second in range(first + 1, len(entrants)):
+            own = [result for result in results if {first, second} == set(result.match.sides)]
+            sides = [[result for result in own if result.match.sides[side] == first] for side in range(2)]
+            found.append(
+                {
+                    "models": [entrants[first].name, entrants[second].name],
+                    **_score(own, first).to_json(),
+                    "by_side": [_score(side, first).to_json() for side in sides],
+                }
+            )
+    return found
+
+
+def to_json(table: Sequence[Standing], entrants: Sequence[Entrant], results: Sequence[Result]) -> Mapping[str, Any]:
+    """Return table and pairs as plain data."""
+    models = [
+        {
+            "name": row.entrant.name,
+            "steps": row.entrant.steps,
+            "files": {behavior: str(file.path) for behavior, file in row.entrant.policies.items()},
+            **row.score.to_json(),
+            "rating": row.rating,
+            "uncertainty": row.uncertainty,
+        }
+        for row in table
+    ]
+    return {"models": models, "pairs": pairs(entrants, results)}
+
+
+def _score(results: Sequence[Result], model: int) -> Score:
+    outcomes = [
+        result.outcome if result.match.sides[0] == model else -result.outcome
+        for result in results
+        if model in result.match.sides
+    ]
+    return Score(outcomes.count(1), outcomes.count(0), outcomes.count(-1))
