@@ -15,8 +15,8 @@ from tests.unity import recordings
 from trajtrainer.steps import EnvironmentEvent, StepBatch
 from trajtrainer.tournament.areas import Areas
 
-# Team, id, reward, group, whether it is the end.
-Record = tuple[int, int, float, int, bool]
+# Team, id, reward, whether it is the end.
+Record = tuple[int, int, float, bool]
 
 
 def event(records: Iterable[Record]) -> EnvironmentEvent:
@@ -27,13 +27,13 @@ def event(records: Iterable[Record]) -> EnvironmentEvent:
 
 
 def batch(rows: list[Record]) -> StepBatch:
-    rows = sorted(rows, key=lambda row: not row[4])
-    count, ended = len(rows), sum(row[4] for row in rows)
+    rows = sorted(rows, key=lambda row: not row[3])
+    count, ended = len(rows), sum(row[3] for row in rows)
     return StepBatch(
         agent=np.array([row[1] for row in rows], np.int64),
         obs=(),
         reward=np.array([row[2] for row in rows], np.float32),
-        group=np.array([row[3] for row in rows], np.int32),
+        group=np.zeros(count, np.int32),
         group_reward=np.zeros(count, np.float32),
         mask=np.zeros((count, 0), np.bool_),
         interrupted=np.zeros(ended, np.bool_),
@@ -53,7 +53,7 @@ class Field:
     number: int
     sizes: tuple[int, int]
     lengths: list[int]
-    has_groups: bool
+    by_team: bool  # agents are numbered team by team, and in each area by area
     fresh_ids: bool
     late: bool  # the second team decides in every other message, as in games of turns
     games: list[dict[int, float]] = field(default_factory=list)
@@ -85,9 +85,8 @@ class Field:
 
     def _record(self, team: int, slot: int, game: int, reward: float, *, end: bool) -> Record:
         self.sums[team] += reward
-        place = 10 * self.number + sum(self.sizes[:team]) + slot
-        group = 1 + 2 * self.number + team if self.has_groups else 0
-        return team, place + (1000 * game if self.fresh_ids else 0), reward, group, end
+        place = 10 * self.number + slot + (500 * team if self.by_team else sum(self.sizes[:team]))
+        return team, place + (1000 * game if self.fresh_ids else 0), reward, end
 
 
 lengths = st.lists(st.integers(2, 6), min_size=1, max_size=4)
@@ -97,9 +96,9 @@ sizes = st.tuples(st.integers(1, 2), st.integers(1, 2))
 @settings(max_examples=60, deadline=None)
 @given(sizes, lengths, st.booleans(), st.booleans(), st.booleans())
 def test_of_one_area_every_game_is_exact(
-    sizes: tuple[int, int], lengths: list[int], has_groups: bool, fresh_ids: bool, late: bool
+    sizes: tuple[int, int], lengths: list[int], by_team: bool, fresh_ids: bool, late: bool
 ) -> None:
-    area = Field(0, sizes, lengths, has_groups, fresh_ids, late)
+    area = Field(0, sizes, lengths, by_team, fresh_ids, late)
     found = played(event(area.records()) for _ in range(40))
 
     assert found == area.games
@@ -108,11 +107,10 @@ def test_of_one_area_every_game_is_exact(
 @settings(max_examples=60, deadline=None)
 @given(sizes, st.lists(lengths, min_size=2, max_size=5), st.booleans(), st.booleans())
 def test_areas_are_told_apart_once_one_has_ended_alone(
-    sizes: tuple[int, int], all_lengths: list[list[int]], has_groups: bool, late: bool
+    sizes: tuple[int, int], all_lengths: list[list[int]], by_team: bool, late: bool
 ) -> None:
-    """Before that, areas that end together are one game; after it, the neighbours among them are told apart."""
-    sizes = (1, 1) if not has_groups else sizes
-    fields = [Field(n, sizes, lengths, has_groups, False, late) for n, lengths in enumerate(all_lengths)]
+    """Before that, areas that end together are one game; after it, those are told apart, too."""
+    fields = [Field(n, sizes, lengths, by_team, False, late) for n, lengths in enumerate(all_lengths)]
     areas = Areas()
     fields[0].lengths[0], fields[1].lengths[0] = 2, 3
     for other in fields[2:]:
@@ -134,20 +132,20 @@ def test_areas_that_always_end_together_are_one() -> None:
 
 def test_an_agent_that_comes_back_within_a_game_goes_on_in_it() -> None:
     messages = [
-        [(0, 1, 0.0, 0, False), (0, 2, 0.0, 0, False), (1, 3, 0.0, 0, False)],
-        [(0, 1, -1.0, 0, True), (0, 1, 0.0, 0, False), (0, 2, 0.5, 0, False), (1, 3, 0.0, 0, False)],
-        [(0, 1, 4.0, 0, False), (0, 2, 0.5, 0, False), (1, 3, 0.0, 0, False)],
-        [(0, 1, 8.0, 0, True), (0, 2, 0.0, 0, True), (1, 3, -2.0, 0, True)],
+        [(0, 1, 0.0, False), (0, 2, 0.0, False), (1, 3, 0.0, False)],
+        [(0, 1, -1.0, True), (0, 1, 0.0, False), (0, 2, 0.5, False), (1, 3, 0.0, False)],
+        [(0, 1, 4.0, False), (0, 2, 0.5, False), (1, 3, 0.0, False)],
+        [(0, 1, 8.0, True), (0, 2, 0.0, True), (1, 3, -2.0, True)],
     ]
     assert played(map(event, messages)) == [{0: 12.0, 1: -2.0}]
 
 
 def test_teams_that_end_one_after_the_other() -> None:
     ends = [
-        [(0, 1, 1.0, 0, True), (0, 1, 0.0, 0, False), (1, 2, 0.0, 0, False)],
-        [(0, 1, 16.0, 0, False), (1, 2, 2.0, 0, True), (1, 2, 0.0, 0, False)],
+        [(0, 1, 1.0, True), (0, 1, 0.0, False), (1, 2, 0.0, False)],
+        [(0, 1, 16.0, False), (1, 2, 2.0, True), (1, 2, 0.0, False)],
     ]
-    messages = [[(0, 1, 0.0, 0, False), (1, 2, 0.0, 0, False)], *ends, *ends]
+    messages = [[(0, 1, 0.0, False), (1, 2, 0.0, False)], *ends, *ends]
     # What the first team earns after its end, the other's being out, belongs to its next game.
     assert played(map(event, messages)) == [{0: 1.0, 1: 2.0}, {0: 17.0, 1: 2.0}]
 
@@ -171,9 +169,9 @@ def events_of(shared_data: Path, name: str) -> Iterator[EnvironmentEvent]:
             number, behavior, part = key.split("/")
             if int(number) == step:
                 reward = arrays[f"{key}/reward"] + arrays[f"{key}/group_reward"]
-                rows = zip(arrays[f"{key}/id"], reward, arrays[f"{key}/group_id"], strict=True)
+                rows = zip(arrays[f"{key}/id"], reward, strict=True)
                 team = int(behavior.partition("=")[2])
-                records += [(team, int(id_), float(r), int(group), part == "t") for id_, r, group in rows]
+                records += [(team, int(id_), float(each), part == "t") for id_, each in rows]
         yield event(records)
 
 

@@ -6,6 +6,7 @@ is at first everything there is, and comes apart when some of it begins anew whi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,7 +40,6 @@ class Agent:
         id: as in the messages.
         team: its number.
         area: with whom it plays.
-        group: 0 for none.
         memory: f32 [H], of the policy that acts for it; None at the beginning of an episode.
         earned: rewards and group rewards since its area's game began.
         ahead: those of an episode that it began after its last one, while the game was not over.
@@ -51,7 +51,6 @@ class Agent:
     id: int
     team: int
     area: Area
-    group: int = 0
     memory: FloatArray | None = None
     earned: float = 0.0
     ahead: float = 0.0
@@ -103,7 +102,6 @@ class _Row:
 
     id: int
     team: int
-    group: int
     reward: float
 
 
@@ -115,7 +113,7 @@ class Areas:
         self.teams: list[int] = []  # in order of appearance; those of one message ascending
         self._areas: list[Area] = []
         self._message = 0
-        self._has_parted = False
+        self._smallest: Counter[int] | None = None  # agents per team of the smallest area that was told apart
 
     def take(self, event: EnvironmentEvent) -> list[FinishedGame]:
         """Take in a message; afterwards all agents that ask for a decision are in their area and episode."""
@@ -130,7 +128,6 @@ class Areas:
         for row in deciding:
             agent = self.agents.get(row.id) or self._join(row, place)
             agent.running, agent.seen_at = True, self._message
-            agent.group = row.group or agent.group
             agent.earn(row.reward)
         if finished:
             self._forget_the_gone()
@@ -138,7 +135,6 @@ class Areas:
 
     def _end(self, row: _Row) -> Agent:
         agent = self.agents.get(row.id) or self._join(row, self._place_of_new())
-        agent.group = row.group or agent.group
         agent.earn(row.reward)
         agent.end(self._message)
         return agent
@@ -163,7 +159,7 @@ class Areas:
         for area in dict.fromkeys(areas):
             ended = [agent for agent in area.agents if agent.has_ended]
             if self._is_everyone(ended) and all(agent.has_ended for agent in area.agents if agent.running):
-                first, *others = _blocks(ended, set(self.teams)) if self._has_parted else [ended]
+                first, *others = self._alike(ended)
                 finished += [self._finish_apart(block, area) for block in others]
                 finished.append(self._finish(first, area))
         return finished
@@ -180,10 +176,27 @@ class Areas:
                 if self._is_everyone(agent for agent in absent if agent.ended_at == time):
                     # With them come back those whose episodes ended earlier in this game.
                     leaving = [agent for agent in absent if agent.ended_at == time or agent.id in back]
-                    self._has_parted = True
-                    finished += [self._finish_apart(block, area) for block in _blocks(leaving, set(self.teams))]
+                    if self._smallest is None or len(leaving) < self._smallest.total():
+                        self._smallest = _teams(leaving)
+                    finished += [self._finish_apart(block, area) for block in self._alike(leaving)]
                     break
         return finished
+
+    def _alike(self, agents: Sequence[Agent]) -> list[list[Agent]]:
+        """Return the areas that ended in one message: as many of the smallest one's size as there are agents for.
+
+        The agents of each team are numbered area by area.
+        """
+        sizes = _teams(agents) if self._smallest is None else self._smallest
+        number = len(agents) // sizes.total()
+        if _teams(agents) != Counter({team: number * size for team, size in sizes.items()}):
+            return [list(agents)]
+        areas: list[list[Agent]] = [[] for _ in range(number)]
+        for team, size in sizes.items():
+            own = sorted((agent for agent in agents if agent.team == team), key=lambda agent: agent.id)
+            for place, agent in enumerate(own):
+                areas[place // size].append(agent)
+        return areas
 
     def _is_everyone(self, agents: Iterable[Agent]) -> bool:
         return {agent.team for agent in agents}.issuperset(self.teams)
@@ -218,22 +231,10 @@ class Areas:
 
 def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:
     rewards = batch.reward[start:stop].astype(float) + batch.group_reward[start:stop]
-    columns = (batch.agent[start:stop].tolist(), batch.group[start:stop].tolist(), rewards.tolist())
-    for id_, group, reward in zip(*columns, strict=True):
-        yield _Row(id_, team, group, reward)
+    for id_, reward in zip(batch.agent[start:stop].tolist(), rewards.tolist(), strict=True):
+        yield _Row(id_, team, reward)
 
 
-def _blocks(agents: Sequence[Agent], teams: set[int]) -> list[list[Agent]]:
-    """Return the areas that ended in one message: each has all teams, and whole groups.
-
-    Unity numbers agents area by area. So the areas are the shortest blocks, in the order of the ids, that are alike.
-    """
-    agents = sorted(agents, key=lambda agent: agent.id)
-    for size in range(len(teams), len(agents)):
-        blocks = [list(agents[start : start + size]) for start in range(0, len(agents), size)]
-        looks = {tuple(agent.team for agent in block) for block in blocks}
-        groups = [{agent.group for agent in block if agent.group} for block in blocks]
-        whole = sum(map(len, groups)) == len(set().union(*groups))
-        if len(looks) == 1 and whole and set(*looks) == teams:
-            return blocks
-    return [list(agents)]
+def _teams(agents: Iterable[Agent]) -> Counter[int]:
+    """Return how many agents each team has."""
+    return Counter(agent.team for agent in agents)
