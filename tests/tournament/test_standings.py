@@ -38,6 +38,14 @@ def test_ratings_order_models_and_grow_certain() -> None:
     assert all(row.uncertainty < other.uncertainty for row, other in zip(many, few, strict=True))
 
 
+def test_when_a_game_was_won_does_not_matter() -> None:
+    """The same wins, first all of one model and then all of the other."""
+    games = [Result(Match((0, 1), number), 1 if number < 50 else -1) for number in range(100)]
+    table = standings(ENTRANTS[:2], games)
+
+    assert abs(table[0].rating - table[1].rating) < 0.5 * table[0].uncertainty
+
+
 def test_equal_models_are_rated_equal() -> None:
     table = standings(ENTRANTS, results(50, [1, 1, 1]))
     sideways = [Result(match, 1) for match in all_matches(2, 100)]  # whoever has the first side wins

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from openskill.models import BradleyTerryFull
 
 from trajtrainer.tournament.entrants import Entrant
 from trajtrainer.tournament.play import Result
+
+_ORDERS = 20
+_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +58,28 @@ class Standing:
 def standings(entrants: Sequence[Entrant], results: Sequence[Result]) -> list[Standing]:
     """Return the table, the best first.
 
-    Ratings are those of Weng and Lin (2011, JMLR 12, algorithm 1), the Bradley-Terry model with Bayesian updates, in
-    the order of the games. Models do not learn between games, so nothing is added to the uncertainty.
+    Ratings are those of Weng and Lin (2011, JMLR 12, algorithm 1), the Bradley-Terry model with Bayesian updates. They
+    trust later games more; but models do not learn between games, so that the mean of several orders is taken.
     """
-    model = BradleyTerryFull(tau=0.0)
-    ratings = [model.rating() for _ in entrants]
+    random = np.random.default_rng(_SEED)
+    orders = [random.permutation(len(results)) for _ in range(_ORDERS)]
+    means, deviations = np.mean([_rate(len(entrants), [results[n] for n in order]) for order in orders], axis=0)
+    rows = [
+        Standing(entrant, _score(results, number), float(means[number]), float(deviations[number]))
+        for number, entrant in enumerate(entrants)
+    ]
+    return sorted(rows, key=lambda row: -row.rating)
+
+
+def _rate(num_models: int, results: Sequence[Result]) -> tuple[list[float], list[float]]:
+    """Return the models' ratings and standard deviations after games in this order."""
+    model = BradleyTerryFull(tau=0.0)  # nothing is added to the uncertainty between games
+    ratings = [model.rating() for _ in range(num_models)]
     for result in results:
         first, second = result.match.sides
         ranks = [-float(result.outcome), float(result.outcome)]
         ((ratings[first],), (ratings[second],)) = model.rate([[ratings[first]], [ratings[second]]], ranks=ranks)
-    rows = [
-        Standing(entrant, _score(results, number), ratings[number].mu, ratings[number].sigma)
-        for number, entrant in enumerate(entrants)
-    ]
-    return sorted(rows, key=lambda row: -row.rating)
+    return [rating.mu for rating in ratings], [rating.sigma for rating in ratings]
 
 
 def pairs(entrants: Sequence[Entrant], results: Sequence[Result]) -> list[dict[str, Any]]:
