@@ -71,7 +71,7 @@ class StatusByAgent:
 
     def results(self, batch: StepBatch, *, per_match: bool) -> list[float]:
         worker = int(batch.agent[0]) >> 32 if len(batch) else 0
-        records = records_of(batch)
+        records = records_of(batch, 0)
         ended = {record.agent: record for record in records if record.terminal and record.agent in self.has_decided}
         for record in ended.values():
             self.status[worker, record.group][record.agent] = True

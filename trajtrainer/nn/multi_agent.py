@@ -164,11 +164,11 @@ class MultiAgentNetworkBody(nn.Module):
         chosen, outside = _sets(count, query.dtype, query.device)
         # What the entities of a set ask, they ask in other sets, too.
         scores = torch.matmul(chosen, torch.matmul(query * attention.embedding**-0.5, key.transpose(2, 3)))
-        scores = scores.unflatten(2, (count + 1, count)) + outside * MASKED_SCORE
+        scores = torch.unflatten(scores, 2, (count + 1, count)) + outside * MASKED_SCORE
         scores = scores + (absent.repeat(1, 2) * MASKED_SCORE)[:, None, None, None]
         heads = torch.matmul(scores.softmax(4).flatten(2, 3), value)
         attended = attention.out(heads.transpose(1, 2).flatten(2)) + torch.matmul(chosen, entities.normalized)
-        attended = F.layer_norm(attended, (attention.embedding,)).unflatten(1, (count + 1, count))
+        attended = torch.unflatten(F.layer_norm(attended, (attention.embedding,)), 1, (count + 1, count))
         present = (~absent).to(attended.dtype)
         mean = present / (present.sum(1, keepdim=True) + MEAN_EPSILON)
         return torch.matmul(mean[:, None, None], attended).squeeze(2)
