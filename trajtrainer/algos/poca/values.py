@@ -6,7 +6,7 @@ length, Q sequences, e hidden units, H memory size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from trajtrainer.algos.values import AgentMemories, ranges, sequence_offsets, tu
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.nn.multi_agent import GroupCritic, flat_actions
 from trajtrainer.spec import ActionSpec
-from trajtrainer.steps import FloatArray, LongArray
+from trajtrainer.steps import FloatArray
 
 # How many numbers may stand in the attention at once: few enough to stay in a core's cache, enough that the calls do
 # not count.
@@ -93,15 +93,18 @@ class GroupValueEstimator:
         width = critic.body.encoding_of_groups
         values, baselines = (torch.empty(len(packed), width, device=device) for _ in range(2))
         order = np.argsort(moments.of_step, kind="stable")
-        for part in _parts(order, members.shape[1] * agents.numbers_of(critic)):
+        most = members.shape[1]
+        per_part = max(1, _MAX_NUMBERS // ((most + 1) * most * max(agents.numbers_of(critic), 8 * most)))
+        for part in np.split(order, np.searchsorted(moments.of_step[order], range(per_part, len(members), per_part))):
             steps = torch.from_numpy(part).to(device)
             moment = torch.from_numpy(moments.of_step[part]).to(device)
             rows = gathered(members, moment, steps, agents.acting)
             values[steps], baselines[steps] = rows.of_rows(critic.encode(rows))
         bootstrap = torch.empty(len(after), width, device=device)
-        for part in _parts(np.arange(len(after)), after.shape[1] * agents.numbers_of(critic)):
-            there, seen = numbered(after[torch.from_numpy(part).to(device)])
-            bootstrap[torch.from_numpy(part)] = critic.body.values(agents.observing(seen), there)
+        per_part = max(1, _MAX_NUMBERS // (after.shape[1] * agents.numbers_of(critic)))
+        for start in range(0, len(after), per_part):
+            there, seen = numbered(after[start : start + per_part])
+            bootstrap[start : start + per_part] = critic.body.values(agents.observing(seen), there)
         return _Encodings(values, baselines, bootstrap)
 
     def _remembering(self, packed: PackedSteps, encodings: _Encodings, moments: Moments) -> GroupEstimates:
@@ -156,13 +159,6 @@ class _Agents:
     def acting(self, numbers: Tensor) -> tuple[Sequence[Tensor], Tensor]:
         """Return what these observe and do."""
         return self.observing(numbers), self._actions[numbers]
-
-
-def _parts(indices: LongArray, numbers_each: int) -> Iterator[LongArray]:
-    """Yield indices in pieces of bounded size."""
-    size = max(1, _MAX_NUMBERS // numbers_each)
-    for start in range(0, len(indices), size):
-        yield indices[start : start + size]
 
 
 def _numpy(tensor: Tensor) -> FloatArray:
