@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,6 +129,17 @@ def test_areas_that_always_end_together_are_one() -> None:
     found = played(event(record for each in fields for record in each.records()) for _ in range(10))
 
     assert found == [{team: fields[0].games[n][team] * 2 for team in range(2)} for n in range(3)]
+
+
+@pytest.mark.parametrize("by_team", [False, True])
+def test_areas_whose_number_is_told(by_team: bool) -> None:
+    fields = [Field(n, (1, 2), [3, 3, 4 + n], by_team, False, False) for n in range(4)]
+    events = (event(record for each in fields for record in each.records()) for _ in range(30))
+    found = played(events, Areas(4))
+
+    assert Counter(map(str, found)) == Counter(str(game) for each in fields for game in each.games)
+    odd = [Field(n, (1, 1), [3], by_team, False, False) for n in range(3)]
+    assert len(played((event(r for each in odd for r in each.records()) for _ in range(4)), Areas(2))) == 1
 
 
 def test_an_agent_that_comes_back_within_a_game_goes_on_in_it() -> None:

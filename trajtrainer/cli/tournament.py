@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--games", metavar="N", type=_count, default=_GAMES, help="games of each pair, half on each side (default: 100)"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there, too, with every pair's")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there, too, and that of every pair")
     parser.add_argument(
         "--plot", metavar="FILE.png", type=Path, help="draw ratings over steps there (needs the extra 'plot')"
     )

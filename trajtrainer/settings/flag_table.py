@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from trajtrainer.settings.run import RunSettings
 
@@ -139,5 +139,11 @@ _TRAINING = {
     "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
     "--tensorflow",
 }  # fmt: skip
-ACTING_FLAGS: tuple[Flag, ...] = tuple(flag for flag in FLAGS if flag.option not in _TRAINING)
+_OTHER_HELP = {
+    "--quiet": "Print warnings and errors only",
+    "--num-areas": "How many training areas each player has; needed where games in all of them always end together",
+}
+ACTING_FLAGS: tuple[Flag, ...] = tuple(
+    evolve(flag, help=_OTHER_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _TRAINING
+)
 """Those of commands that act with policies in an environment, and train nothing."""

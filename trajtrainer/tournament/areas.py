@@ -106,14 +106,19 @@ class _Row:
 
 
 class Areas:
-    """The areas of one environment."""
+    """The areas of one environment.
 
-    def __init__(self) -> None:
+    Args:
+        number: how many they are, if the user says so; 1 if that is to be found out.
+    """
+
+    def __init__(self, number: int = 1) -> None:
+        self._number = number
         self.agents: dict[int, Agent] = {}
         self.teams: list[int] = []  # in order of appearance; those of one message ascending
         self._areas: list[Area] = []
         self._message = 0
-        self._smallest: Counter[int] | None = None  # agents per team of the smallest area that was told apart
+        self._smallest: Counter[int] | None = None  # agents per team of the smallest area known
 
     def take(self, event: EnvironmentEvent) -> list[FinishedGame]:
         """Take in a message; afterwards all agents that ask for a decision are in their area and episode."""
@@ -121,6 +126,8 @@ class Areas:
         batches = [(BehaviorId.parse(behavior).team, batch) for behavior, batch in event.steps.items()]
         self.teams += sorted({team for team, _ in batches} - set(self.teams))
         ended = [self._end(row) for team, batch in batches for row in _rows(team, batch, 0, batch.num_terminal)]
+        if ended:
+            self._divide()
         finished = self._over(agent.area for agent in ended)
         deciding = [row for team, batch in batches for row in _rows(team, batch, batch.num_terminal, len(batch))]
         finished += self._part(deciding)
@@ -181,6 +188,12 @@ class Areas:
                     finished += [self._finish_apart(block, area) for block in self._alike(leaving)]
                     break
         return finished
+
+    def _divide(self) -> None:
+        """Learn the size of an area from their number."""
+        sizes = _teams(self.agents.values())
+        if self._smallest is None and self._number > 1 and not any(size % self._number for size in sizes.values()):
+            self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
 
     def _alike(self, agents: Sequence[Agent]) -> list[list[Agent]]:
         """Return the areas that ended in one message: as many of the smallest one's size as there are agents for.

@@ -39,7 +39,9 @@ class Result:
     outcome: int
 
 
-def play(environment: Environment, entrants: Sequence[Entrant], *, games: int, seed: int) -> Iterator[Result | None]:
+def play(
+    environment: Environment, entrants: Sequence[Entrant], *, games: int, seed: int, num_areas: int = 1
+) -> Iterator[Result | None]:
     """Play games of every pair, and yield their results as they are over.
 
     None comes now and then, so that the caller may stop.
@@ -49,13 +51,14 @@ def play(environment: Environment, entrants: Sequence[Entrant], *, games: int, s
         entrants: at least two.
         games: of each pair.
         seed: of all policies' random numbers.
+        num_areas: training areas of each environment; 1 if that is to be found out.
 
     Raises:
         UnsupportedError: the environment has one team.
         SettingsError: a model does not fit the environment.
         EnvironmentFaultError: an environment failed for good.
     """
-    tournament = _Tournament(environment, Cast(entrants, seed), all_matches(len(entrants), games))
+    tournament = _Tournament(environment, Cast(entrants, seed), all_matches(len(entrants), games), num_areas)
     environment.reset({})
     while not tournament.is_over:
         yield from tournament.step()
@@ -63,14 +66,15 @@ def play(environment: Environment, entrants: Sequence[Entrant], *, games: int, s
 
 
 class _Tournament:
-    def __init__(self, environment: Environment, cast: Cast, matches: Sequence[Match]) -> None:
+    def __init__(self, environment: Environment, cast: Cast, matches: Sequence[Match], num_areas: int) -> None:
         self._environment = environment
         self._cast = cast
         self._num_matches, self._num_over = len(matches), 0
         workers = environment.num_workers
         starts = [worker * len(matches) // workers for worker in range(workers + 1)]
         self._queues = [Queue(matches[starts[worker] : starts[worker + 1]]) for worker in range(workers)]
-        self._areas = [Areas() for _ in range(workers)]
+        self._num_areas = num_areas
+        self._areas = [Areas(num_areas) for _ in range(workers)]
         self._tell_s = time.monotonic() + _TELL_EVERY_S
 
     @property
@@ -83,7 +87,7 @@ class _Tournament:
             self._cast.announce(event.new_specs)
             if event.is_reset:
                 self._queues[event.worker].start_over()
-                self._areas[event.worker] = Areas()
+                self._areas[event.worker] = Areas(self._num_areas)
             for finished in self._areas[event.worker].take(event):
                 yield from self._finish(event.worker, finished)
             if not self._queues[event.worker].is_done:  # otherwise it may rest

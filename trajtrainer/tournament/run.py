@@ -116,9 +116,9 @@ def _play(
         except StopInterrupt:
             return None
         stop.on_abort(environment.kill)
-        seed = settings.env_settings.seed
+        env = settings.env_settings
         try:
-            for result in play(environment, entrants, games=games, seed=seed):
+            for result in play(environment, entrants, games=games, seed=env.seed, num_areas=env.num_areas):
                 if result is not None:
                     results.append(result)
                 if stop.requested:
