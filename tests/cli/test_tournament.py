@@ -154,6 +154,33 @@ def test_one_team_of_a_real_player(results: Path, tmp_path: Path, capsys: pytest
     assert "has one team (0)" in refused(capsys, tmp_path / "a.pt", tmp_path / "b.pt", *sim)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("simulation", "roles"),
+    [("Duel", {"Duel": (7, 5)}), ("StrikerVsGoalie", {"Striker": (3, 3), "Goalie": (4, 3)})],
+)
+def test_the_built_in_games_over_the_wire(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    simulation: str,
+    roles: dict[str, tuple[int, int]],
+    workers: int,
+) -> None:
+    """Eight areas in each player. No game of these can be a draw unless both sides act alike, or areas are mixed up."""
+    for name, (size, choices) in roles.items():
+        for run, seed in (("a", 1), ("b", 2)):
+            actor = random_actor(behavior([vector(size)], 0, (choices,)), seed=seed)
+            saved(tmp_path / run / name / "checkpoint.pt", checkpoint_of(actor, network()))
+    result = tmp_path / "out.json"
+    arguments = [f"--results-dir={tmp_path}", f"--env=sim:{simulation}", f"--num-envs={workers}", "--num-areas=8"]
+
+    assert tournament("a", "b", *arguments, "--games=30", "--seed=1", f"--json={result}") == 0
+    found: dict[str, Any] = json.loads(result.read_text())
+    assert [side["games"] for side in found["pairs"][0]["by_side"]] == [15, 15]
+    if simulation == "StrikerVsGoalie":
+        assert found["pairs"][0]["draws"] == 0
+
+
 @pytest.mark.parametrize(("arguments", "told"), [(["a", "--games=0"], "'0' is no number of games"), ([], "MODEL")])
 def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tournament", *arguments]) == 2
