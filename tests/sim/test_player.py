@@ -95,8 +95,8 @@ def test_agents_and_groups_of_all_behaviors_are_numbered_through() -> None:
         numbers = {behavior: [(info.id, info.group_id) for info in found] for behavior, found in infos.items()}
         assert numbers == {
             "Bench?team=0": [(0, 1), (1, 1)],
-            "Duel?team=0": [(2, 2), (3, 2), (4, 3), (5, 3)],
-            "Duel?team=1": [(6, 4), (7, 4), (8, 5), (9, 5)],
+            "Duel?team=0": [(2, 2), (3, 2), (6, 3), (7, 3)],
+            "Duel?team=1": [(4, 4), (5, 4), (8, 5), (9, 5)],
         }
     with session("Bench", "--agents", "2", "--group-size", "2", "--api-version", "1.4.0") as (trainer, _):
         trainer.shake_hands()

@@ -26,7 +26,7 @@ class WireRole:
 
     spec: BehaviorSpec
     num_agents: int
-    first_id: int
+    ids: LongArray
     first_group: int
     groups: LongArray | None
     masked: bool = False
@@ -41,6 +41,7 @@ class WireGame:
         event = self._wait()
         self._roles = {name: _role(spec, event.steps[name]) for name, spec in event.new_specs.items()}
         self.roles: Mapping[str, Role] = self._roles
+        self.ids: Mapping[str, LongArray] = {name: role.ids for name, role in self._roles.items()}
 
     def reset(self) -> list[SimulationStep]:
         self._environment.reset({})
@@ -62,12 +63,13 @@ class WireGame:
 def _role(spec: BehaviorSpec, batch: StepBatch) -> WireRole:
     first = int(batch.group.min())
     groups = (batch.group - first).astype(np.int64) if first else None
-    return WireRole(spec, len(batch), int(batch.agent.min()), first, groups)
+    return WireRole(spec, len(batch), batch.agent.copy(), first, groups)
 
 
 def _step(role: WireRole, batch: StepBatch) -> SimulationStep:
     ended = batch.num_terminal
-    agents = batch.agent - role.first_id
+    agents = np.searchsorted(role.ids, batch.agent)
+    assert (role.ids[agents] == batch.agent).all()
     groups = np.zeros_like(agents) if role.groups is None else role.groups[agents]
     assert (batch.group == groups + role.first_group).all(), "an agent stays in its group"
     return SimulationStep(

@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 class AreaGame(ABC):
-    """Base of games with training areas: keeps the episodes and who is there.
+    """Base of games with training areas: keeps the episodes and who is there. Ids go from area to area, as in Unity.
 
     Args:
         roles: behaviour id -> its agents.
@@ -97,6 +97,10 @@ class AreaGame(ABC):
         self._max_decisions = max_decisions
         stops = np.cumsum([role.per_area for role in self._sides]).tolist()
         self._columns = [slice(stop - role.per_area, stop) for role, stop in zip(self._sides, stops, strict=True)]
+        ids = np.arange(areas * stops[-1]).reshape(areas, -1)
+        self.ids: Mapping[str, LongArray] = {
+            name: ids[:, columns].ravel() for name, columns in zip(roles, self._columns, strict=True)
+        }
         self._decisions: LongArray = np.zeros(areas, dtype=np.int64)
         self._present: BoolArray = np.ones((areas, stops[-1]), dtype=np.bool_)
 

@@ -115,6 +115,7 @@ class Game(Protocol):
     """
 
     roles: Mapping[str, Role]  # behaviour id -> its agents
+    ids: Mapping[str, LongArray]  # behaviour id -> i64 [num_agents], the agents' ids, counted from 0 through all roles
 
     def reset(self) -> list[SimulationStep]:
         """Start all episodes anew; return a step for each role."""

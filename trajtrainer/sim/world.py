@@ -28,16 +28,15 @@ class Behavior:
         name: with the team, ``3DBall?team=0``.
         role: its agents.
         style: what the messages look like.
-        first_id: id of its first agent; the others follow.
+        ids: i64 [N], of its agents.
         first_group: id of its first group, above 0; the others follow.
     """
 
-    def __init__(self, name: str, role: Role, style: WireStyle, first_id: int, first_group: int) -> None:
+    def __init__(self, name: str, role: Role, style: WireStyle, ids: LongArray, first_group: int) -> None:
         self.name = name
         self._action_spec = role.spec.action_spec
         self._style = style
         self._waiting = role.num_agents
-        ids = np.arange(first_id, first_id + role.num_agents)
         self._writer = info_writer(role, style, ids, first_group)
         self._reader = ActionReader(name, self._action_spec, role.num_agents, style.api_minor)
         self._name_field = delimited(1, name.encode())
@@ -83,6 +82,7 @@ class Solo:
 
     def __init__(self, name: str, simulation: Simulation) -> None:
         self.roles: Mapping[str, Role] = {name: simulation}
+        self.ids: Mapping[str, LongArray] = {name: np.arange(simulation.num_agents)}
         self._simulation = simulation
 
     def reset(self) -> list[SimulationStep]:
@@ -116,10 +116,10 @@ class World:
                     game = Solo(f"{name}?team={team}", kind.create(options, random, parameters))
                 behaviors = []
                 for behavior_id, role in game.roles.items():
-                    behaviors.append(Behavior(behavior_id, role, style, agents, groups))
-                    agents += role.num_agents
+                    behaviors.append(Behavior(behavior_id, role, style, agents + game.ids[behavior_id], groups))
                     groups += 0 if role.groups is None else int(role.groups.max()) + 1
                 self._games.append((game, behaviors))
+                agents += sum(role.num_agents for role in game.roles.values())
 
     def reset(self) -> list[bytes]:
         """Start new episodes everywhere; return the pieces of ``agentInfos``."""
