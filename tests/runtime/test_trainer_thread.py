@@ -27,7 +27,7 @@ class Learner:
 
     def __init__(self) -> None:
         self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
-        self.pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=4, on_wait=self.trajectories.request_drain)
+        self.pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=1, on_wait=self.trajectories.request_drain)
         self.source = LocalSource(self.pool, self.trajectories)
         self.took = threading.Event()
         self.drains: list[int] = []
@@ -75,9 +75,9 @@ def test_it_waits_until_it_is_worth_it(learner: Learner) -> None:
 
 def test_rows_that_acting_waits_for_are_given_back_at_once(learner: Learner) -> None:
     rows = learner.pool.allocate(4)
-    learner.hand_over(rows[:1])
+    learner.hand_over(rows[:2])
     assert Waiting(learner.pool, 1).result() == [0]
-    assert learner.drains == [1]
+    assert learner.drains == [2]
 
 
 def test_what_is_left_at_the_end_is_taken_in(learner: Learner) -> None:
