@@ -19,7 +19,7 @@ def _without_groups(packed: PackedSteps) -> PackedSteps:
     return PackedSteps(steps, packed.bootstrap, packed.offset, packed.terminated, packed.ended, packed.agent)
 
 
-def _check(packed: PackedSteps, expected: Sequence[Trajectory]) -> None:
+def check(packed: PackedSteps, expected: Sequence[Trajectory]) -> None:
     """Everything that ``packed`` tells is what the oracle says of these trajectories."""
     assert_same(_without_groups(packed), pack(list(expected)))
     assert mates_of(packed) == expected_mates(expected)
@@ -52,7 +52,7 @@ class Drain:
         cut %= count + 1
         for start, stop in ((0, count), (0, cut), (cut, count)):
             if start < stop:
-                _check(packed.trajectories(start, stop), expected[start:stop])
+                check(packed.trajectories(start, stop), expected[start:stop])
         self._waiting, self._checked = [], self._checked + count
         return packed
 

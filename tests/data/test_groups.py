@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Thread
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.drain import Drain
+from tests.data.drain import Drain, check
 from tests.data.harness import Harness, Round
 from tests.data.streams import TEAM_STREAMS, Message, Numbers, random_stream, vector_spec
 from trajtrainer.data import agent_processor
@@ -23,7 +24,7 @@ from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
 STEADY = (1, 1, 1, 2, 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     TEAM_STREAMS,
     st.integers(1, 5),
@@ -51,6 +52,33 @@ def test_long_streams_equal_the_oracle(groups: Sequence[int]) -> None:
         if number % 37 == 0:
             drain.drain(number)
     drain.end()
+
+
+def test_acting_and_learning_at_the_same_time() -> None:
+    harness = Harness(horizon=7, memory_size=0, limit=10, groups=STEADY)
+    queue: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+    source = LocalSource(harness.pool, queue)
+    drained: list[PackedSteps] = []
+
+    def learn() -> None:
+        while queue.wait(30) or len(queue):
+            drained.extend(part for part in source.drain(lambda _: None) if isinstance(part, PackedSteps))
+
+    learner = Thread(target=learn)
+    learner.start()
+    for round_ in random_stream(600, seed=1):
+        for batch in harness.play(round_):
+            queue.put(batch)
+    queue.close()
+    learner.join(30)
+    assert not learner.is_alive()
+    checked = 0
+    for packed in drained:
+        check(packed, harness.expected[checked : checked + packed.num_trajectories])
+        checked += packed.num_trajectories
+    assert checked == len(harness.expected)
+    harness.processor.drop()
+    assert harness.pool.num_free == harness.pool.capacity
 
 
 class Game:

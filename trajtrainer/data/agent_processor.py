@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.columns import Moment, Store, names_of
-from trajtrainer.data.groups import Ended, Groups
+from trajtrainer.data.groups import NOBODY_ENDED, Ended, Groups
 from trajtrainer.data.histories import Histories
 from trajtrainer.data.roster import NO_SLOT, Roster
 from trajtrainer.data.rows import RowPool
@@ -147,7 +147,7 @@ class AgentProcessor:
         finished = self._end_episodes(roster, batch, rows[:num]) if num else None
         all_done = None
         if self._groups is not None:
-            ended = (finished or _Finished()).ended()
+            ended = finished.ended() if finished else NOBODY_ENDED
             all_done = self._groups.record(roster, batch, slots, rows[num:], ended, as_before=same is not None)
         full = self._histories.full(slots)
         if full is not None:

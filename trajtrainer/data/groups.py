@@ -34,6 +34,9 @@ class Ended(NamedTuple):
     interrupted: BoolArray
 
 
+NOBODY_ENDED = Ended(_NOBODY, _NOBODY, np.zeros(0, np.bool_))
+
+
 class Groups:
     """Writer of what the steps of agents have to do with their groups. See docs/mlagents-behavior.md#groups.
 
@@ -74,7 +77,7 @@ class Groups:
         else:
             there = self._record_others(roster, slots, rows, ended)
         if not len(ended.slots):
-            return np.zeros(0, np.bool_)
+            return NOBODY_ENDED.interrupted
         return self._end(ended, np.concatenate([rows[self._histories.count[slots] > 0], there]))
 
     def _record_others(self, roster: Roster, slots: LongArray, rows: LongArray, ended: Ended) -> LongArray:
