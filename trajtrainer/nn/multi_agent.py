@@ -153,22 +153,25 @@ class MultiAgentNetworkBody(nn.Module):
         absent = members < 0
         both = torch.cat((members, (members + len(actions)).masked_fill(absent, -1)), 1)
         projected = _gathered(self.attention.project(torch.cat((observing, acting))), both)
-        features = self.layers(self._attend(projected, absent).flatten(0, 1)).unflatten(0, (len(members), -1))
+        attended = self._attend(projected, absent)
+        features = self.layers(attended.flatten(0, 1)).view(attended.shape)
         numbers = self._numbers(absent)[:, None].expand(-1, features.shape[1], -1)
         return torch.cat((features, numbers), 2)
 
     def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
         """Return the mean over each set: [K, 2 n, e] and whom a group lacks, bool [K, n], to [K, n + 1, e]."""
         attention, count = self.attention, absent.shape[1]
+        sets = count + 1, count
         query, key, value = (attention.split(x) for x in (entities.query, entities.key, entities.value))
         chosen, outside = _sets(count, query.dtype, query.device)
-        # What the entities of a set ask, they ask in other sets, too.
-        scores = torch.matmul(chosen, torch.matmul(query * attention.embedding**-0.5, key.transpose(2, 3)))
-        scores = torch.unflatten(scores, 2, (count + 1, count)) + outside * MASKED_SCORE
-        scores = scores + (absent.repeat(1, 2) * MASKED_SCORE)[:, None, None, None]
-        heads = torch.matmul(scores.softmax(4).flatten(2, 3), value)
-        attended = attention.out(heads.transpose(1, 2).flatten(2)) + torch.matmul(chosen, entities.normalized)
-        attended = torch.unflatten(F.layer_norm(attended, (attention.embedding,)), 1, (count + 1, count))
+        # What the entities of a set ask, they ask in other sets, too. Keys before queries: torch is slow at a softmax
+        # over a last dimension of few numbers.
+        scores = torch.matmul(torch.matmul(key, query.transpose(2, 3)), chosen.t() * attention.embedding**-0.5)
+        lacking = outside + absent.repeat(1, 2).to(outside.dtype)[:, None, :, None]
+        weights = torch.softmax(scores + lacking * MASKED_SCORE, 2)
+        heads = torch.matmul(weights.transpose(2, 3), value).transpose(1, 2).flatten(2)
+        attended = torch.baddbmm(attention.out(heads), chosen.expand(len(heads), -1, -1), entities.normalized)
+        attended = F.layer_norm(attended, (attention.embedding,)).view(-1, *sets, attention.embedding)
         present = (~absent).to(attended.dtype)
         mean = present / (present.sum(1, keepdim=True) + MEAN_EPSILON)
         return torch.matmul(mean[:, None, None], attended).squeeze(2)
@@ -275,13 +278,11 @@ def _sets(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor,
     all without.
 
     Returns:
-        One-hot [(n + 1) n, 2 n], the embedding of each member in each set, and [n + 1, 1, 2 n], 1 for what is not in a
-        set.
+        One-hot [(n + 1) n, 2 n], the embedding of each member in each set, and [2 n, (n + 1) n], 1 for what is not in
+        the set.
     """
     member = torch.arange(count)
     acts = (torch.arange(count + 1)[:, None] != member) & (torch.arange(count + 1)[:, None] < count)
     chosen = F.one_hot(member + acts * count, 2 * count)
-    return (
-        chosen.flatten(0, 1).to(device, dtype),
-        (1 - chosen.sum(1, keepdim=True)).to(device, dtype),
-    )
+    outside = (1 - chosen.sum(1)).repeat_interleave(count, 0).t()
+    return chosen.flatten(0, 1).to(device, dtype), outside.to(device, dtype).contiguous()
