@@ -15,6 +15,7 @@ from torch import Tensor
 import trajtrainer
 from tests.envs.duel import Duel
 from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, ppo
+from tests.test_learn_api import Lamp
 from trajtrainer.errors import CheckpointError, SettingsError
 
 DUEL = "--env=python:tests.envs.duel:Duel"
@@ -168,15 +169,32 @@ def test_inference_plays_without_self_play(tmp_path: Path) -> None:
 
 
 def test_opponents_of_other_runs_and_files(tmp_path: Path) -> None:
-    learn(tmp_path, settings(600), run_id="old")
-    path = str(tmp_path / "old" / "Duel" / "checkpoint.pt")
-    learn(tmp_path, settings(900, self_play={"opponents": ["old", path]}), run_id="new")
+    """A run, a checkpoint and an exported model, whose networks may be others."""
+    learn(tmp_path, settings(600, network_settings={"hidden_units": 24}), run_id="old")
+    files = [str(tmp_path / "old" / name) for name in ("Duel/checkpoint.pt", "Duel.onnx")]
+    given = settings(1500, self_play={"opponents": ["old", *files], "window": 1})
+    learn(tmp_path, given, run_id="new")
     state = saved(tmp_path / "new")
-    assert set(state["ratings"]) == {"latest", "old", path}
+    assert set(state["ratings"]) == {"latest", "old", *files}
     assert {games > 0 for _, games, _ in state["ratings"].values()} == {True}
-    other = settings(900, self_play={"opponents": ["old"]}, network_settings={"hidden_units": 24})
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt cannot play against behavior 'Duel'.*other networks"):
-        learn(tmp_path, other, run_id="other")
+    learn(tmp_path, settings(1, self_play={**given["behaviors"]["Duel"]["self_play"]}), run_id="new", resume=True)
+    again = saved(tmp_path / "new")
+    assert again["ratings"] == state["ratings"]
+    entropy = finished(tmp_path, "new").scalars("Duel")["Policy/Entropy"]
+    assert all(value > 0 for _, value in entropy), "models tell none"
+
+
+def test_opponents_of_other_agents_are_refused(tmp_path: Path) -> None:
+    learn(tmp_path, settings(100, network_settings={"memory": {"memory_size": 8, "sequence_length": 4}}), run_id="old")
+    for opponent in ("old", str(tmp_path / "old" / "Duel.onnx")):
+        with pytest.raises(CheckpointError, match=r"cannot play against behavior 'Duel': its memory_size is 8, not 0"):
+            learn(tmp_path, settings(900, self_play={"opponents": [opponent]}), run_id=f"new{len(opponent)}")
+    lamp = {"behaviors": {"Lamp": ppo(100)}, "torch_settings": {"device": "cpu"}}
+    trajtrainer.learn(lamp, Lamp, results_dir=tmp_path, run_id="lamp", verbose=False)
+    for name in ("Lamp/checkpoint.pt", "Lamp.onnx"):
+        given = settings(900, self_play={"opponents": [str(tmp_path / "lamp" / name)]})
+        with pytest.raises(CheckpointError, match=rf"{name} cannot play against behavior 'Duel': it .*actions"):
+            learn(tmp_path, given, run_id=name.replace("/", ""))
 
 
 def test_files_that_are_not_there_are_told_at_once(tmp_path: Path) -> None:
@@ -185,7 +203,7 @@ def test_files_that_are_not_there_are_told_at_once(tmp_path: Path) -> None:
         learn(tmp_path, given)
     first, second = str(caught.value).splitlines()
     assert first.startswith("behaviors.Duel.self_play.opponents: There is no checkpoint, no folder missing")
-    assert second.startswith("behaviors.Duel.self_play.opponents: found policy.onnx, expected a checkpoint")
+    assert second.startswith("behaviors.Duel.self_play.opponents: There is no checkpoint, no folder policy.onnx")
     assert not (tmp_path / "run").exists()
 
 

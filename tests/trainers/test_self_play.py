@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainers.rig import Recorder
-from trajtrainer.algos.acting import Policy, WeightsUpdate
+from trajtrainer.algos.acting import Acts, Policy, WeightsUpdate
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import SettingsError
@@ -59,7 +59,7 @@ class Side:
     ) -> None:
         self.name, self.steps = name, 0
         self.policy, self.policies = Numbered(), PolicyQueue[Tensor]()
-        self.team_policies: dict[str, Policy] = {}
+        self.team_policies: dict[str, Acts] = {}
         self.recorder = Recorder()
         self.reporter = StatsReporter(name, [self.recorder])
         self.self_play = SelfPlay(
@@ -289,7 +289,7 @@ def test_prioritized_opponents_are_those_that_are_not_beaten() -> None:
 
 
 def test_opponents_of_files_play_beside_the_snapshots() -> None:
-    stranger = Player("other/run", 1200.0, {"number": torch.tensor([77.0])})
+    stranger = Player("other/run", 1200.0, acts=Numbered(77.0))
     side = Side(TeamRotation(), evolve(RULES, team_change=10**9), files=[stranger])
     side.join(0)
     side.join(1)
@@ -331,6 +331,7 @@ def test_a_restored_one_goes_on_alike(prioritized: bool) -> None:
     side.join(1)
     play(side, rotation, 60)
     for policy in side.team_policies.values():
+        assert isinstance(policy, Numbered)
         policy.set_rng_state(torch.full((3,), 9, dtype=torch.uint8))
     state, steps, weights = saved(side.self_play.state()), side.steps, side.policy.weights()
     position = rng.bit_generator.state
@@ -345,7 +346,7 @@ def test_a_restored_one_goes_on_alike(prioritized: bool) -> None:
     again.self_play.restore(state)
     again.join(0)
     again.join(1)
-    assert [policy.rng_state().tolist() for policy in again.team_policies.values()] == [[9, 9, 9]]
+    assert [each["rng"].tolist() for each in again.self_play.state()["teams"].values()] == [[9, 9, 9]]
     assert again.self_play.state()["elo"] == state["elo"]
     assert play(again, rotation, 100) == expected
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.opponents import OpponentTracker
@@ -141,7 +141,8 @@ class Behavior:
         """Tell what came out, and where it is."""
         rewards = self.trainer.episodes.recent
         reward = f"mean reward {np.mean(rewards):.3f} of the last {len(rewards)} episodes" if rewards else "no episode"
-        logger.info("%s: %d steps, %s.", self.name, self.trainer.step, reward)
+        rating = "" if self.self_play is None else f", ELO {self.self_play.elo:.1f}"
+        logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating)
         if self.run.folder.writes:
             files = self.checkpoints.folder
             policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
@@ -220,7 +221,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         deterministic=settings.network_settings.deterministic,
         device=run.device,
     )
-    team_policies: dict[str, Policy] = {}
+    team_policies: dict[str, Acts] = {}
     self_play = None
     if settings.self_play is not None and run.is_training:
         self_play = SelfPlay(
@@ -234,7 +235,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
             tracker=OpponentTracker(settings.time_horizon, policy.memory_size),
             reporter=reporter,
             step=lambda: trainer.collected,
-            files=players_of_files(run.settings, trainer.context, policy),
+            files=players_of_files(run.settings, trainer.context, policy.memory_size),
         )
     acting = ActingBehavior(
         spec=found.spec,

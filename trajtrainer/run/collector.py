@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.results import match_results
@@ -68,7 +68,7 @@ class ActingBehavior:
     trajectories: TrajectoryQueue[TrajectoryBatch]
     policies: PolicyQueue[Tensor]
     reporter: StatsReporter
-    team_policies: dict[str, Policy] = field(default_factory=dict)
+    team_policies: dict[str, Acts] = field(default_factory=dict)
     self_play: SelfPlay | None = None
 
     def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
@@ -140,7 +140,7 @@ class Collector:
             step.part("env_wait")
             events = self._environment.wait(timeout_s)
             step.part("record")
-            waiting: dict[Policy, list[_Waiting]] = {}
+            waiting: dict[Acts, list[_Waiting]] = {}
             for event in events:
                 self._record(event, waiting)
             step.part("TorchPolicy.evaluate")
@@ -151,7 +151,7 @@ class Collector:
         self.num_messages += len(events)
         return len(events)
 
-    def _record(self, event: EnvironmentEvent, waiting: dict[Policy, list[_Waiting]]) -> None:
+    def _record(self, event: EnvironmentEvent, waiting: dict[Acts, list[_Waiting]]) -> None:
         self._specs.update(event.new_specs)
         self._misread_elsewhere |= event.misread_elsewhere
         if event.is_reset:
@@ -267,7 +267,7 @@ class Collector:
                 "or another name."
             )
 
-    def _act(self, waiting: Mapping[Policy, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
+    def _act(self, waiting: Mapping[Acts, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
         """Decide by one forward per policy over the agents of all workers. Return worker -> behaviour id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():
@@ -275,11 +275,13 @@ class Collector:
             if policy is behavior.policy:
                 update = behavior.policies.latest(self._ids[parts[0].behavior_id].name)
                 if update is not None:
-                    policy.load(update)
+                    behavior.policy.load(update)
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
             actions = policy.act(*_inputs(parts), keeper.memory_of(rows))
             keeper.acted(rows, actions)
-            behavior.reporter.add_many("Policy/Entropy", actions.entropy)
+            # Exported models do not tell it.
+            if policy is behavior.policy or not np.isnan(actions.entropy[0]):
+                behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0
             for part in parts:
                 stop = start + len(part.rows)

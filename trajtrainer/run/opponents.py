@@ -1,19 +1,23 @@
-"""Opponents in self-play that come from files: checkpoints, and the newest ones of other runs."""
+"""Opponents in self-play that come from files: checkpoints, exported models, and the newest ones of other runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.mlagents_actor import load_actor
-from trajtrainer.rundir.saved_policies import find_policies
+from trajtrainer.export.recovered_policy import recover_policy
+from trajtrainer.nn.init import derived_seeds
+from trajtrainer.rundir.saved_policies import SavedPolicy, find_policies
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorSpec
 from trajtrainer.trainers.ratings import Player
+
+_EXPORTED = ".onnx"
 
 
 def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettings]) -> None:
@@ -26,61 +30,73 @@ def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettin
     for name, each in behaviors.items():
         for opponent in each.self_play.opponents if each.self_play is not None else ():
             try:
-                _file_of(opponent, settings, None if each is settings.default_settings else name)
+                _find(opponent, settings, None if each is settings.default_settings else name)
             except CheckpointError as error:
                 faults.append(str(error))
     if faults:
         raise CheckpointError("\n".join(faults))
 
 
-def players_of_files(settings: RunSettings, context: LearningContext, policy: Policy) -> list[Player]:
-    """Return the opponents that a behaviour's settings name.
+def players_of_files(settings: RunSettings, context: LearningContext, memory_size: int) -> list[Player]:
+    """Return the opponents that a behaviour's settings name. Their networks may be others than its own.
 
     Args:
         settings: of the run.
         context: of the behaviour.
-        policy: with its networks.
+        memory_size: of its policy.
 
     Raises:
-        CheckpointError: a file cannot be read, or is of other networks.
+        CheckpointError: a file cannot be read, or is of agents with other sensors or actions, or another memory.
     """
     self_play = context.settings.self_play
     if self_play is None:
         return []
-    wanted = {name: weights.shape for name, weights in policy.weights().items()}
     players = []
     for opponent in self_play.opponents:
-        path = _file_of(opponent, settings, context.behavior)
-        content = read_checkpoint(path)
-        try:
-            actor = load_actor(content, context.spec, network=context.settings.network_settings, source=str(path))
-            weights = dict(actor.state_dict())
-            if {name: each.shape for name, each in weights.items()} != wanted:
-                raise CheckpointError(f"{path} has other networks")
-        except CheckpointError as error:
+        found = _find(opponent, settings, context.behavior)
+        acts, misfits = _load(found, context, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0])
+        if acts.memory_size != memory_size:
+            misfits.append(f"its memory_size is {acts.memory_size}, not {memory_size}")
+        if misfits:
             raise CheckpointError(
-                f"{_place(context.behavior)}: {path} cannot play against behavior {context.behavior!r}: its policy is "
-                "of other networks. Give checkpoints of agents with the same sensors and actions, trained with the "
-                f"same kind of trainer_type and the same network_settings. ({error})"
-            ) from error
-        players.append(Player(opponent, self_play.initial_elo, weights))
+                f"{_place(context.behavior)}: {found.checkpoint} cannot play against behavior {context.behavior!r}: "
+                f"{'; '.join(misfits)}. Give policies of agents with the same sensors, actions and memory."
+            )
+        players.append(Player(opponent, self_play.initial_elo, acts=acts))
     return players
 
 
-def _file_of(opponent: str, settings: RunSettings, behavior: str | None) -> Path:
-    """Return the checkpoint that an entry of ``opponents`` means; of several behaviors' (None) any.
+def _load(found: SavedPolicy, context: LearningContext, seed: int) -> tuple[Acts, list[str]]:
+    """Return a policy, and what of it does not fit the behaviour."""
+    path, deterministic = found.checkpoint, context.settings.network_settings.deterministic
+    if path.suffix == _EXPORTED:
+        # Late: no run needs onnx for anything else before its first checkpoint.
+        from trajtrainer.export.onnx_policy import OnnxPolicy
+
+        exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
+        return exported, list(exported.misfits(context.spec))
+    recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
+    policy = Policy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
+    return policy, list(_misfits(recovered.spec, context.spec))
+
+
+def _misfits(held: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:
+    sensors = [[tuple(sensor.shape) for sensor in spec.observation_specs] for spec in (held, wanted)]
+    if sensors[0] != sensors[1]:
+        yield f"it is of agents with the observations {sensors[0]}, not {sensors[1]}"
+    if held.action_spec != wanted.action_spec:
+        yield f"it has the actions {held.action_spec}, not {wanted.action_spec}"
+
+
+def _find(opponent: str, settings: RunSettings, behavior: str | None) -> SavedPolicy:
+    """Return what an entry of ``opponents`` means; of several behaviors' (None) any.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no such thing.
     """
     path, results = Path(opponent), Path(settings.checkpoint_settings.results_dir)
-    if path.suffix == ".onnx":
-        raise CheckpointError(
-            f"{_place(behavior)}: found {opponent}, expected a checkpoint (.pt) or the folder or id of a run. The .pt "
-            "beside an .onnx has the same policy."
-        )
     try:
-        return find_policies(path, results, None if path.is_file() else behavior)[0].checkpoint
+        return find_policies(path, results, None if path.is_file() else behavior)[0]
     except CheckpointError as error:
         raise CheckpointError(f"{_place(behavior)}: {error}") from error
 

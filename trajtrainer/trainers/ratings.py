@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from trajtrainer.algos.acting import Acts
+
 _SCALE = 400.0
 # Weight of a result after one more, so that some hundred of them count: the policy that learns changes.
 _FADING = 0.99
@@ -23,7 +25,8 @@ class Player:
     Attributes:
         name: tells it apart from the others of its behaviour.
         elo: its rating.
-        weights: of its actor, never changed; empty for the present policy.
+        weights: of its actor, never changed; empty for the present policy and for those of files.
+        acts: plays as it, if it comes from a file.
         games: results against it, the older ones faded.
         lost: those of them that the policy which learns has won, draws by half.
     """
@@ -31,6 +34,7 @@ class Player:
     name: str
     elo: float
     weights: Mapping[str, Tensor] = field(default_factory=dict)
+    acts: Acts | None = None
     games: float = 0.0
     lost: float = 0.0
 

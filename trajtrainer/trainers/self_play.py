@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import SettingsError
@@ -41,6 +41,7 @@ class TeamRotation:
 
     Attributes:
         learning: the team that learns; None before there is any.
+        num_changes: how often another team has begun to learn.
         lock: held by who changes or saves anything of self-play.
     """
 
@@ -50,7 +51,7 @@ class TeamRotation:
         self.lock = threading.RLock()
         self._waiting: deque[int] = deque()
         self._sides: dict[int, SelfPlay] = {}
-        self._num_changes = 0
+        self.num_changes = 0
         self._has_changed = False
         self._newer: Mapping[str, Any] | None = None
 
@@ -73,7 +74,7 @@ class TeamRotation:
             return
         self._waiting.append(self.learning)
         self.learning = self._waiting.popleft()
-        self._num_changes += 1
+        self.num_changes += 1
         self._has_changed = True
         logger.debug("Team %d learns now.", self.learning)
 
@@ -94,7 +95,7 @@ class TeamRotation:
 
     def state(self) -> dict[str, Any]:
         """Return plain data. Each behaviour saves it: the one with most changes is the newest."""
-        return {"learning": self.learning, "waiting": list(self._waiting), "changes": self._num_changes}
+        return {"learning": self.learning, "waiting": list(self._waiting), "changes": self.num_changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what ``state`` gave, unless what is known is as new.
@@ -103,19 +104,19 @@ class TeamRotation:
         """
         if self.learning is None:
             self._take(state)
-        elif int(state["changes"]) > (self._num_changes if self._newer is None else int(self._newer["changes"])):
+        elif int(state["changes"]) > (self.num_changes if self._newer is None else int(self._newer["changes"])):
             self._newer = state
 
     def _take(self, state: Mapping[str, Any]) -> None:
         joined = [*self._waiting, *([] if self.learning is None else [self.learning])]
-        self.learning, self._num_changes = int(state["learning"]), int(state["changes"])
+        self.learning, self.num_changes = int(state["learning"]), int(state["changes"])
         teams = dict.fromkeys([*map(int, state["waiting"]), *joined])
         self._waiting = deque(team for team in teams if team != self.learning)
 
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """One team that does not learn: its policy, and whom that plays as."""
+    """One team that does not learn, and whom it plays as: ``policy`` with ``weights``, or a player that acts itself."""
 
     policy: Policy
     player: Player
@@ -123,7 +124,12 @@ class _Seat:
 
     def take(self, player: Player, weights: Mapping[str, Tensor]) -> None:
         self.player, self.weights = player, weights
-        self.policy.load(PolicyUpdate(0, weights))
+        if weights:
+            self.policy.load(PolicyUpdate(0, weights))
+
+    @property
+    def acts(self) -> Acts:
+        return self.policy if self.player.acts is None else self.player.acts
 
 
 class SelfPlay:
@@ -144,7 +150,7 @@ class SelfPlay:
         seed: int,
         policy: Policy,
         policies: PolicyQueue[Tensor],
-        team_policies: dict[str, Policy],
+        team_policies: dict[str, Acts],
         tracker: OpponentTracker,
         reporter: StatsReporter,
         step: Callable[[], int],
@@ -212,11 +218,11 @@ class SelfPlay:
                 self._learning = self._rotation.learning
             if self.learns(behavior_id.team):
                 return
-            seat = self._seat(behavior_id.full, self._snapshots[-1])
             saved = self._saved_seats.pop(behavior_id.full, None)
-            if saved is not None:
-                seat.take(saved["player"], saved["weights"])
-                seat.policy.set_rng_state(saved["rng"])
+            if saved is None:
+                self._seat(behavior_id.full, self._snapshots[-1])
+            else:
+                self._seat(behavior_id.full, saved["player"], saved["weights"]).policy.set_rng_state(saved["rng"])
 
     def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
         """Take the results of one message of the team that learns.
@@ -281,14 +287,17 @@ class SelfPlay:
             else:
                 self._seat(name, self._choose())
 
-    def _seat(self, name: str, player: Player) -> _Seat:
-        """Let a team play as ``player``."""
+    def _seat(self, name: str, player: Player, weights: Mapping[str, Tensor] | None = None) -> _Seat:
+        """Let a team play as ``player``; the present policy stays as it is now, or as ``weights`` say."""
         seat = self._seats.get(name)
         if seat is None:
-            seed = derived_seeds(self._seed, f"{name} opponent")[0]
+            # Of each time that the team sits here its own.
+            seed = derived_seeds(self._seed, f"{name} opponent {self._rotation.num_changes}")[0]
             seat = self._seats[name] = _Seat(self._policy.twin(seed=seed), player)
-        seat.take(player, player.weights or self._policy.weights())
-        self._team_policies[name] = seat.policy
+        if weights is None:
+            weights = self._policy.weights() if player is self._latest else player.weights
+        seat.take(player, weights)
+        self._team_policies[name] = seat.acts
         logger.debug("%s plays as %s, rating %.1f.", name, player.name, player.elo)
         return seat
 
@@ -306,9 +315,8 @@ class SelfPlay:
         (team,) = self._teams.values()
         return (
             f"Behavior {self._behavior!r} has self_play, but after {self._num_steps} steps and {self._num_episodes} "
-            f"episodes there is one team "
-            f"only (team {team}): nobody plays against it. Give the agents of the other side another Team Id in Unity "
-            "(Behavior Parameters), or leave self_play out."
+            f"episodes there is one team only (team {team}): nobody plays against it. Give the agents of the other "
+            "side another Team Id in Unity (Behavior Parameters), or leave self_play out."
         )
 
     def state(self) -> dict[str, Any]:
@@ -350,11 +358,10 @@ class SelfPlay:
         shapes = {name: weights.shape for name, weights in self._policy.weights().items()}
         self._snapshots.extend(self._fitting(state["snapshots"], shapes))
         known = {player.name: player for player in [self._latest, *self._files, *self._snapshots]}
-        self._saved_seats = {
-            name: {**seat, "player": known.get(seat["player"]["name"]) or Player(**seat["player"])}
-            for name, seat in state["teams"].items()
-            if _shapes(seat["weights"]) == shapes
-        }
+        for name, seat in state["teams"].items():
+            player = known.get(seat["player"]["name"]) or Player(**seat["player"])
+            if player.acts is not None or _shapes(seat["weights"]) == shapes:
+                self._saved_seats[name] = {**seat, "player": player}
         self._draws.set_state(state["draws"])
         self._rotation.restore(state["rotation"])
 
