@@ -206,18 +206,25 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     ``default_settings`` change them.
     """
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
+    _spell_out_self_play(mapping, settings)
     if mapping["default_settings"] is not None:
         default = mapping["default_settings"]["hyperparameters"]
         for name, behavior in settings.behaviors.items():
-            if behavior.self_play is not None and mapping["default_settings"]["self_play"] is not None:
-                own = {key: CONVERTER.unstructure(getattr(behavior.self_play, key)) for key in OWN_SELF_PLAY}
-                changed = [key for key in own if key in mapping["default_settings"]["self_play"]]
-                mapping["behaviors"][name]["self_play"] |= {key: own[key] for key in changed}
             hyper = behavior.hyperparameters
             if "value_clipping" in default and isinstance(hyper, PPOHyperparameters | POCAHyperparameters):
                 clipping = hyper.value_clipping
                 mapping["behaviors"][name]["hyperparameters"]["value_clipping"] = clipping
     return mapping
+
+
+def _spell_out_self_play(mapping: dict[str, Any], settings: RunSettings) -> None:
+    """Put the options that only we have into behaviours whose ``default_settings`` have others."""
+    default = (mapping["default_settings"] or {}).get("self_play") or {}
+    changed = [key for key in OWN_SELF_PLAY if key in default]
+    for name, behavior in settings.behaviors.items():
+        if behavior.self_play is not None:
+            own = {key: CONVERTER.unstructure(getattr(behavior.self_play, key)) for key in changed}
+            mapping["behaviors"][name]["self_play"] |= own
 
 
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
