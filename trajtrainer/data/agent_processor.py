@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.columns import Moment, Store, names_of
+from trajtrainer.columns import Moment, Store, names_of, run_or_rows
 from trajtrainer.data.groups import NOBODY_ENDED, Ended, Groups
 from trajtrainer.data.histories import Histories
 from trajtrainer.data.roster import NO_SLOT, Roster
@@ -246,7 +246,7 @@ class AgentProcessor:
     def _write(self, batch: StepBatch) -> LongArray:
         """Return a row for each record, with what it tells about the agent's situation."""
         rows = self._pool.allocate(len(batch))
-        columns, index = self._pool.columns, _run_or_rows(rows)
+        columns, index = self._pool.columns, run_or_rows(rows)
         for column, values in zip(columns.obs, batch.obs, strict=True):
             column[index] = values
         for name in self._observed:
@@ -336,15 +336,6 @@ class AgentProcessor:
     def _discard(self, rows: LongArray | IntArray) -> None:
         self._pool.hand_over(len(rows))
         self._pool.release(rows)
-
-
-def _run_or_rows(rows: LongArray) -> slice | LongArray:
-    """Return ascending rows as a slice if they are neighbours.
-
-    Copying a run is several times faster than scattering.
-    """
-    first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if last - first == len(rows) - 1 else rows
 
 
 def _twice(agents: list[int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.columns import run_or_rows
 from trajtrainer.steps import BoolArray, IntArray, LongArray
 
 _FIRST_MOMENTS = 64
@@ -125,7 +126,7 @@ class Moments:
         """Note who is there with whom.
 
         Args:
-            rows: of all entries, distinct.
+            rows: of all entries, distinct; those that were observed now come first, ascending.
             arrangement: of these.
             num_users: the first so many entries were observed now and belong to the moment, with one reference each;
                 None for all. Nothing is noted of groups without any.
@@ -137,10 +138,12 @@ class Moments:
         moment = moments[which]
         if not is_whole:
             rows = rows[arrangement.present]
+        users: LongArray | slice
         if num_users is None:
+            users = run_or_rows(rows)
             self._uses[moments] = sizes
             self._members[moment, rank] = rows
-            self._keeps[rows] = 1
+            self._keeps[users] = 1
         else:
             is_user = arrangement.present < num_users
             uses = np.bincount(which[is_user], minlength=len(sizes))
@@ -148,10 +151,10 @@ class Moments:
             is_used = uses[which] > 0
             self._members[moment[is_used], rank[is_used]] = rows[is_used]
             self._keeps[rows[is_used]] += 1
-            rows, moment, rank = rows[is_user], moment[is_user], rank[is_user]
+            users, moment, rank = rows[is_user], moment[is_user], rank[is_user]
             self._give(moments[uses == 0])
-        self._of_row[rows] = moment
-        self._rank[rows] = rank
+        self._of_row[users] = moment
+        self._rank[users] = rank
 
     def open_last(self, rows: LongArray, stays: BoolArray, others: LongArray) -> None:
         """Note who is there at the last observations of some members of one group.
