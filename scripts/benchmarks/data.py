@@ -24,6 +24,7 @@ from trajtrainer.data.trajectory import TrajectoryBatch, gather, release
 from trajtrainer.steps import ActionBatch, StepBatch
 
 EPISODE_END_PROBABILITY = 1 / 200
+GROUP_SIZE = 10
 DISTINCT_MESSAGES = 128  # played again and again, so that they need little memory
 
 
@@ -56,7 +57,7 @@ CASES = (Case(12, 8, 1000, 12000), Case(100, 8, 64, 10240, 20), Case(100, 200, 6
 def messages(case: Case) -> tuple[list[StepBatch], ActionBatch]:
     """Messages of agents that always decide, and whose episodes end now and then and begin anew at once."""
     rng = np.random.default_rng(0)
-    numbers = Numbers(vector_spec(case.floats), 0)
+    numbers = Numbers(vector_spec(case.floats), 0, groups=[1 + agent // GROUP_SIZE for agent in range(case.agents)])
     deciding = tuple(range(case.agents))
     batches = []
     for _ in range(DISTINCT_MESSAGES):
@@ -65,10 +66,10 @@ def messages(case: Case) -> tuple[list[StepBatch], ActionBatch]:
     return batches, numbers.actions(case.agents)
 
 
-def measure_columns(case: Case, buffers: int) -> Figures:
+def measure_columns(case: Case, buffers: int, *, groups: bool = False) -> Figures:
     """The data path of this package over ``buffers`` gathered buffers, after one that is not counted."""
     batches, actions = messages(case)
-    pool = RowPool(vector_spec(case.floats), [np.float32], capacity=2 * case.buffer)
+    pool = RowPool(vector_spec(case.floats), [np.float32], groups=groups, capacity=2 * case.buffer)
     processor = AgentProcessor(pool, case.horizon)
     stream = cycle(batches)
     clock = _Clock()
@@ -147,8 +148,10 @@ def measure() -> list[Row]:
         pairs = [(measure_columns(case, buffers=4), measure_oracle(case, buffers=1)) for _ in range(RUNS)]
         label = f"{case.agents} agents x {case.floats} floats"
         columns, oracle = ([pair[i].total for pair in pairs] for i in (0, 1))
+        with_groups = [measure_columns(case, buffers=4, groups=True).total for _ in range(RUNS)]
         rows += [
             Row(f"agent processor + gather, columns, {label}", "us/agent-step", columns),
+            Row(f"the same with groups of {GROUP_SIZE}, {label}", "us/agent-step", with_groups),
             Row(f"agent processor + gather, per-agent oracle, {label}", "us/agent-step", oracle),
             Row(f"oracle / columns, {label}", "times", [o / c for o, c in zip(oracle, columns, strict=True)], case.bar),
         ]

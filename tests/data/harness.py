@@ -41,7 +41,7 @@ class Harness:
             poison=True,
         )
         self.processor = AgentProcessor(self.pool, horizon)
-        self.oracle = PerAgentProcessor(horizon, memory_size)
+        self.oracle = PerAgentProcessor(horizon, memory_size, groups=groups is not None)
         self.expected: list[Trajectory] = []
         self.episode_lengths: list[int] = []
 

@@ -89,8 +89,9 @@ class Trajectory:
 
 
 class PerAgentProcessor:
-    def __init__(self, time_horizon: int, memory_size: int = 0) -> None:
+    def __init__(self, time_horizon: int, memory_size: int = 0, *, groups: bool = False) -> None:
         self.time_horizon = time_horizon
+        self.groups = groups
         self.no_memory = np.zeros(memory_size, np.float32)
         self.episode_lengths: list[int] = []
         self.last_decision: dict[int, Record] = {}
@@ -106,7 +107,8 @@ class PerAgentProcessor:
         ended = {record.agent: record for record in records if record.terminal}
         decisions = [record for record in records if not record.terminal]
         finished: list[Trajectory] = []
-        self._tell_groups(ended, {record.agent: record for record in decisions})
+        if self.groups:
+            self._tell_groups(ended, {record.agent: record for record in decisions})
         for record in ended.values():
             self._process(record, finished)
         for record in decisions:
