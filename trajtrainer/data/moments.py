@@ -165,12 +165,14 @@ class Moments:
             others: rows of who is there, too.
         """
         (moment,) = self._take(1, len(rows) + len(others))
-        members = np.concatenate([rows[stays], others])
+        staying = rows[stays]
+        members = np.concatenate([staying, others]) if len(staying) else others
         self._members[moment, : len(members)] = members
         self._keeps[members] += 1
         self._uses[moment] = len(rows)
         self._of_row[rows] = moment
-        self._rank[rows] = np.where(stays, stays.cumsum() - 1, len(members))
+        self._rank[rows] = len(members)
+        self._rank[staying] = np.arange(len(staying))
 
     def retain(self, rows: NDArray[Any]) -> None:
         """Note one more reference to each of these rows."""
