@@ -300,3 +300,47 @@ def test_sequences_of_a_moment_stand_together() -> None:
     assert minibatch.groups is not None
     assert minibatch.groups.members.shape == (4, 3)
     assert len(minibatch.groups.actions) == 12
+
+
+@pytest.mark.parametrize("memory", [None, MemorySettings(sequence_length=LENGTH, memory_size=6)])
+@torch.no_grad()
+def test_minibatches_give_the_estimates_of_collection(memory: MemorySettings | None) -> None:
+    """Over several drains, from the stored memories: as long as no weight changes."""
+    spec = SPECS["vectors"]
+    critic = critic_of(spec, memory)
+    critic.body.max_group_size.fill_(9)
+    length = LENGTH if memory else 1
+    estimator = GroupValueEstimator(critic, length)
+    size = memory.memory_size if memory else 0
+    buffer = GroupBuffer(
+        spec,
+        [np.float32, np.float32],
+        num_signals=2,
+        sequence_length=length,
+        memory_size=size,
+        critic_memory_size=size,
+        capacity=4,
+        device=CPU,
+    )
+    for seed in range(3):
+        packed = steps(spec, seed)
+        packed = replace(packed, steps=packed.steps.with_columns({"memory": np.zeros((len(packed), size), "f4")}))
+        found = estimator.estimate(packed, spec.action_spec, CPU)
+        nothing = np.zeros(len(packed), np.float32)
+        targets = GroupTargets(
+            found.values, found.values, nothing, found.memory, found.baselines, found.baseline_memory, found.moments
+        )
+        buffer.append(packed, targets)
+    order = buffer.moments_in_order(torch.randperm(buffer.num_moments))
+    count = 0
+    for minibatch in buffer.minibatches(order, 9, {}):
+        values, baselines, _ = critic(
+            minibatch.groups, (minibatch.critic_memory, minibatch.baseline_memory), minibatch.sequence_length
+        )
+        real = torch.ones(len(minibatch)) if minibatch.loss_mask is None else minibatch.loss_mask
+        for estimates, column in ((values, "value"), (baselines, "baseline")):
+            torch.testing.assert_close(
+                estimates.t()[real > 0], minibatch[column][real > 0], rtol=1e-4, atol=1e-5, msg=column
+            )
+        count += int(real.sum())
+    assert count > 30
