@@ -90,6 +90,7 @@ class RowInfoWriter:
             row[self._end : self._end + len(group)] = np.frombuffer(group, dtype=np.uint8)
         self._id_width: LongArray = np.array([len(field) for field in id_fields], dtype=np.int64)
         self._group_width: LongArray = np.array([len(field) for field in group_fields], dtype=np.int64)
+        self._widths = 64 * self._id_width + 8 * self._group_width
         self._runs: list[_Run] = []
         self._rewarded = b"not yet"
 
@@ -137,7 +138,7 @@ class RowInfoWriter:
     ) -> list[_Run]:
         """Write everything before the id and behind the group (rewards as zero) and return the runs of like rows."""
         id_width, group_width = self._id_width[agents], self._group_width[agents]
-        kinds = 64 * id_width + 8 * group_width + 2 * rewarded
+        kinds = self._widths[agents] + 2 * rewarded
         if interrupted is not None:
             kinds += interrupted
         edges = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist(), len(rows)]
