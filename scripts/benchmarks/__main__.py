@@ -16,6 +16,7 @@ PARTS = (
     "data",
     "wire",
     "ppo",
+    "poca",
     "self_play",
     "scaling",
     "overhead",

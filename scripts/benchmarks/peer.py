@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from scripts.benchmarks.networks import GRID_WORLD
+from scripts.benchmarks.poca import FOURS, TENS
 from scripts.benchmarks.ppo import BALL, HUNDRED, Case, follow, speed
 from scripts.benchmarks.report import RUNS, Row, interleaved
 from scripts.benchmarks.sac import BALL as SAC_BALL
@@ -58,6 +59,8 @@ COMPARISONS = (
     Comparison(BASIC, 4),
     Comparison(RECURRENT, 4),
     Comparison(replace(SAC_BALL, summary_freq=2000, max_steps=12000), 3),
+    Comparison(replace(FOURS, max_steps=10240), 5),
+    Comparison(replace(TENS, max_steps=38400), 5),
 )
 
 
