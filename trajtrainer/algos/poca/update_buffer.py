@@ -101,8 +101,7 @@ class GroupBuffer(UpdateBuffer):
         Args:
             order: i64 [K], a permutation of the moments.
         """
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
+        place = order.argsort().to(self._device)
         return place[self.column("moment")[:: self.sequence_length]].argsort(stable=True)
 
     @property
