@@ -22,6 +22,14 @@ WATCHED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="sends POSIX signals")
 
 
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """Signals are heard, although the tests may have been started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 0), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_the_first_signal_asks(number: str, code: int) -> None:
     before = [signal.getsignal(which) for which in WATCHED]

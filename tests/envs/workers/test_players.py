@@ -231,16 +231,20 @@ def test_a_port_that_is_taken_is_passed_over(
             assert f"process {os.getpid()} (" in message
 
 
+def wait_for_all(count: int, base_port: int) -> None:
+    """Wait until all players are there, the others beside the first one."""
+    with players(count, "sim:Basic", base_port) as environment:
+        environment.reset({})
+        for _ in range(int(LIMIT_S)):
+            environment.wait(1.0)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_port_that_the_user_chose_must_be_free(count: int) -> None:
     base_port = free_ports(2)
     taken = base_port + count - 1
-    with (
-        listener(taken),
-        pytest.raises(PortInUseError, match=f"Port {taken} .*process {os.getpid()}"),
-        players(count, "sim:Basic", base_port),
-    ):
-        pass
+    with listener(taken), pytest.raises(PortInUseError, match=f"Port {taken} .*process {os.getpid()}"):
+        wait_for_all(count, base_port)
 
 
 def test_a_missing_build_is_told_before_anything_is_started(tmp_path: Path) -> None:
