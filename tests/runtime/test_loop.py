@@ -93,3 +93,46 @@ def test_nothing_is_left_when_the_environment_fails() -> None:
     with pytest.raises(EnvironmentFaultError):
         run(trainer, last=5)
     assert trainer.advanced_at == [3, 5]
+
+
+def stepped(trainer: Trainer, passes: int, stop: StopRequest, failure: BaseException | None = None) -> Loop:
+    """Return a loop that was left after some passes."""
+    made = loop(trainer, Messages(trainer, 100), stop)
+    with made.running():
+        for _ in range(passes):
+            assert made.step()
+        if failure is not None:
+            raise failure
+    return made
+
+
+def test_a_loop_that_is_left_early_stops_and_takes_in_the_rest() -> None:
+    trainer, stop = Trainer(), StopRequest()
+    made = stepped(trainer, 4, stop)
+    assert trainer.advanced_at == [3, 4]
+    assert stop.requested
+    assert not made.step()
+    assert trainer.messages == 4
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError(), KeyboardInterrupt(), SystemExit(3)])
+def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    saved: list[int] = []
+    trainer = Trainer()
+    monkeypatch.setattr(Loop, "_save", lambda _: saved.append(trainer.messages))
+    with pytest.raises(type(failure)) as raised:
+        stepped(trainer, 2, StopRequest(), failure)
+    assert raised.value is failure
+    assert saved == [2]
+
+
+def test_a_late_further_signal_leaves_without_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(Loop, "_save", lambda _: saved.append(1))
+    stop = StopRequest()
+    stop.is_aborted = True
+    with pytest.raises(KeyboardInterrupt):
+        stepped(Trainer(), 2, stop, KeyboardInterrupt())
+    assert saved == []

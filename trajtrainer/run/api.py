@@ -22,7 +22,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import from_factory, make_environment, to_env_args
 from trajtrainer.errors import SettingsError
 from trajtrainer.run.behavior import Behavior
-from trajtrainer.run.learn import FinishedRun, train
+from trajtrainer.run.learn import Session, train
 from trajtrainer.run.logs import ConsoleHandler, banner, console_logging
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir.folder import RunFolder
@@ -223,7 +223,7 @@ def _console(*, verbose: bool) -> AbstractContextManager[ConsoleHandler | None]:
     return console_logging(debug=False) if verbose else contextlib.nullcontext()
 
 
-def _result(run: FinishedRun) -> LearnResult:
+def _result(run: Session) -> LearnResult:
     behaviors = {name: _behavior_result(name, behavior, run.folder) for name, behavior in run.behaviors.items()}
     return LearnResult(MappingProxyType(behaviors), run.folder.path.absolute(), run.settings)
 
@@ -249,6 +249,7 @@ class _StopInPython(StopRequest):
     """In a program that is not ours a further signal must not end the process (a notebook's kernel, say)."""
 
     def abort(self, number: int) -> None:
+        self.is_aborted = True
         self.emergency()
         if threading.current_thread() is threading.main_thread():
             self.signal = signal.Signals(number)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 from attrs import evolve
@@ -15,7 +15,7 @@ from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
-from trajtrainer.run.loop import make_loop
+from trajtrainer.run.loop import Loop, make_loop
 from trajtrainer.run.opponents import check_opponents
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
@@ -34,21 +34,32 @@ _LARGEST_DRAWN_SEED = 10_000
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRun:
-    """A run that came to its end.
+@dataclass(slots=True)
+class Session:
+    """A run from its first file to its last, whose parts are put together.
 
     Attributes:
-        exit_code: 0 when done or after SIGINT, 143 after SIGTERM.
         settings: its own, the seed settled.
         folder: its files.
-        behaviors: name -> what it has learned, in order of appearance.
+        stop: asks for the end.
+        behaviors: name -> what it learns, in order of appearance.
+        loop: None before the environment is connected, and if it was stopped until then.
     """
 
-    exit_code: int
     settings: RunSettings
     folder: RunFolder
-    behaviors: Mapping[str, Behavior]
+    stop: StopRequest
+    behaviors: dict[str, Behavior] = field(default_factory=dict)
+    loop: Loop | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 when done or after SIGINT, 143 after SIGTERM."""
+        return self.stop.exit_code
+
+    def step(self) -> bool:
+        """Make one pass of the loop; see ``Loop.step``."""
+        return self.loop is not None and self.loop.step()
 
 
 def run(settings: RunSettings, handler: ConsoleHandler, timers: Timers, resume_command: str) -> int:
@@ -63,8 +74,28 @@ def train(
     stop: StopRequest | None = None,
     timers: Timers | None = None,
     resume_command: str = "",
-) -> FinishedRun:
-    """Train, or with ``--inference`` act, until done or stopped.
+) -> Session:
+    """Train, or with ``--inference`` act, until done or stopped. Arguments as ``session``.
+
+    Raises:
+        TrajtrainerError: whatever ended the run early. Everything was saved before.
+    """
+    with session(settings, handler, make_environment, stop, timers, resume_command) as opened:
+        while opened.step():
+            pass
+    return opened
+
+
+@contextmanager
+def session(
+    settings: RunSettings,
+    handler: ConsoleHandler | None,
+    make_environment: EnvironmentFactory = environment_of_settings,
+    stop: StopRequest | None = None,
+    timers: Timers | None = None,
+    resume_command: str = "",
+) -> Iterator[Session]:
+    """Open everything that a run needs; at the end save and close it, whatever happens while this lasts.
 
     Args:
         settings: of the run.
@@ -92,37 +123,52 @@ def train(
         with timers("run_training.setup"):
             folder.create()
             run = make_run(settings, folder, device, timers, stop)
-        behaviors = _train(run, handler, make_environment, resume_command)
-    return FinishedRun(stop.exit_code, settings, folder, behaviors)
+        opened = Session(settings, folder, stop)
+        with _looping(opened, run, handler, make_environment, resume_command):
+            yield opened
 
 
-def _train(
-    run: Run, handler: ConsoleHandler | None, make_environment: EnvironmentFactory, resume_command: str
-) -> Mapping[str, Behavior]:
-    """Open everything, run the loop, close everything in the opposite order. Return the behaviours."""
-    behaviors: dict[str, Behavior] = {}
+@contextmanager
+def _looping(
+    opened: Session,
+    run: Run,
+    handler: ConsoleHandler | None,
+    make_environment: EnvironmentFactory,
+    resume_command: str,
+) -> Iterator[None]:
+    """Open everything, begin the loop; at the end close everything in the opposite order."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(run.stop, saves=run.folder.writes))
         stack.callback(run.write_timers)  # once more when all is closed, which takes its time, too
         stack.callback(run.close_writers)
-        stack.callback(_say_how_to_go_on, resume_command, behaviors)
+        stack.callback(_say_how_to_go_on, resume_command, opened.behaviors)
         with run.timers("run_training.setup"):
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
-        try:
-            with run.stop.interrupting(), run.timers("env_start"):
-                environment = make_environment(_settings_of_environment(run), run.folder)
-                stack.callback(_close, environment, run)
-        except StopInterrupt:
-            logger.info("Stopped before the environment was connected; nothing was trained.")
-            return behaviors
+        environment = _start(run, make_environment, stack)
+        if environment is None:
+            yield
+            return
         run.stop.on_abort(environment.kill)
         run.begin()
         with run.timers("TrainerController.start_learning"):
-            make_loop(run, environment, view, behaviors).train()
-        _say_what_came_out(run, behaviors)
-    return behaviors
+            opened.loop = make_loop(run, environment, view, opened.behaviors)
+            with opened.loop.running():
+                yield
+        _say_what_came_out(run, opened.behaviors)
+
+
+def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> Environment | None:
+    """Return the environment, connected, which ``stack`` closes; None if the run is stopped before that."""
+    try:
+        with run.stop.interrupting(), run.timers("env_start"):
+            environment = make_environment(_settings_of_environment(run), run.folder)
+            stack.callback(_close, environment, run)
+    except StopInterrupt:
+        logger.info("Stopped before the environment was connected; nothing was trained.")
+        return None
+    return environment
 
 
 def _settings_of_environment(run: Run) -> RunSettings:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import CheckpointError, EnvironmentFaultError
@@ -30,9 +32,15 @@ _JOIN_S = 0.25
 _PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Loop:
     """The loop and its end.
+
+    ``train`` is all of it. Who wants to do something in between, steps it::
+
+        with loop.running():
+            while loop.step():
+                ...
 
     Attributes:
         run: what all behaviours share.
@@ -40,6 +48,7 @@ class Loop:
         collector: of the experience.
         lessons: of the environment's parameters.
         view: shows how far it is.
+        is_over: there will be no further pass.
     """
 
     run: Run
@@ -47,6 +56,7 @@ class Loop:
     collector: Collector
     lessons: LessonKeeper
     view: ProgressView
+    is_over: bool = field(default=False, init=False)
 
     def train(self) -> None:
         """Return when every behaviour is done, or a stop was requested; everything is saved, whatever ended it.
@@ -54,55 +64,75 @@ class Loop:
         Raises:
             TrajtrainerError: the environment or a trainer failed, or the last checkpoint could not be written.
         """
-        # Not what is no Exception: that is a late further signal in a program that is not ours, and no trainer must
-        # be saved while its thread perhaps still lives.
+        with self.running():
+            while self.step():
+                pass
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Begin, and at the end save everything, whatever ended it. Who leaves before ``step`` says so stops the run.
+
+        Raises:
+            TrajtrainerError: a trainer failed in its last steps, or the last checkpoint could not be written.
+        """
         try:
-            self._collect_and_learn()
-            self._show()
-        except Exception:
-            self._save()
+            with self._threads_end():
+                self.begin()
+                yield
+                if not self.is_over:
+                    self.run.stop.request()
+                    self.step()
+            self.show()
+        except BaseException:
+            # After a late further signal in a program that is not ours a trainer's thread perhaps still lives.
+            if not self.run.stop.is_aborted:
+                self._save()
             raise
         if self.run.stop.requested and self.run.folder.writes:
             logger.info("Learning was interrupted. Please wait while the graph is generated.")
         self._save()
 
-    def _collect_and_learn(self) -> None:
-        """Return, or raise, when no trainer is at work any more."""
+    def begin(self) -> None:
+        """Reset the environment, to the present lessons."""
         self.lessons.log_lessons()
         self.lessons.reset_environment()
-        try:
-            self._until_done()
-        except BaseException:
-            self.run.stop.request()  # updates in threads need not come to their end
-            raise
-        finally:
-            self._end_threads()
-        for behavior in self.behaviors.values():
-            if behavior.thread is not None:
-                behavior.thread.raise_failure()
 
-    def _until_done(self) -> None:
-        timer = self.run.timers.innermost()
-        try:
-            while not (self.run.stop.requested or self._is_done()):
-                timer.part("TrainerController.advance")
-                self.collector.collect(WAIT_S)
-                for behavior in self.behaviors.values():
-                    behavior.advance()
-                if self.run.is_training:
-                    self.lessons.update(self.behaviors)
-                    self._play_on()
-                if self.view.due():
-                    self._show()
-            self._take_in_the_rest()
-        except EnvironmentFaultError as fault:
-            self._take_in_the_rest()
-            if not self.run.stop.requested:
-                raise
-            # Whoever stops a whole group of processes ends the environments, too.
-            logger.warning("%s", fault)
-        finally:
-            timer.end_part()
+    def step(self) -> bool:
+        """Make one pass: collect once, let everyone advance who is due, then do what follows, in a fixed order.
+
+        Returns:
+            Whether it goes on. If not, all are done or a stop was requested, and no experience waits any more.
+
+        Raises:
+            TrajtrainerError: the environment or a trainer failed.
+        """
+        if self.is_over:
+            return False
+        with self.run.timers("TrainerController.advance"):
+            try:
+                self.is_over = self.run.stop.requested or self._is_done()
+                if self.is_over:
+                    self._take_in_the_rest()
+                else:
+                    self._pass()
+            except EnvironmentFaultError as fault:
+                self.is_over = True
+                self._take_in_the_rest()
+                if not self.run.stop.requested:
+                    raise
+                # Whoever stops a whole group of processes ends the environments, too.
+                logger.warning("%s", fault)
+        return not self.is_over
+
+    def _pass(self) -> None:
+        self.collector.collect(WAIT_S)
+        for behavior in self.behaviors.values():
+            behavior.advance()
+        if self.run.is_training:
+            self.lessons.update(self.behaviors)
+            self._play_on()
+        if self.view.due():
+            self.show()
 
     def _play_on(self) -> None:
         """Let another team learn, and other opponents play, where it is time."""
@@ -124,10 +154,25 @@ class Loop:
         for behavior in self.behaviors.values():
             behavior.take_in_the_rest()
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Show how far it is."""
         with self.run.timers("ProgressView.update"):
             snapshots = [behavior.snapshot() for behavior in self.behaviors.values()]
             self.view.update(RunSnapshot(snapshots, self.run.curriculum.lesson_names))
+
+    @contextmanager
+    def _threads_end(self) -> Iterator[None]:
+        """End all threads when this ends, and raise what failed in them."""
+        try:
+            yield
+        except BaseException:
+            self.run.stop.request()  # updates in threads need not come to their end
+            raise
+        finally:
+            self._end_threads()
+        for behavior in self.behaviors.values():
+            if behavior.thread is not None:
+                behavior.thread.raise_failure()
 
     def _end_threads(self) -> None:
         """Wait until all threads have taken in what is left, and have ended: what they work on is saved next."""

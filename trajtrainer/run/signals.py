@@ -40,6 +40,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self.signal: signal.Signals | None = None
+        self.is_aborted = False  # a late further signal ends what was to end in good order
         self._signal_s = 0.0
         self._emergency: list[Callable[[], None]] = []
         self._interrupts = False
