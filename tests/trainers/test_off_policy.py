@@ -83,6 +83,7 @@ def test_updates_come_at_the_pace_of_the_steps() -> None:
         rig.trainer.advance()
     # Counts begin at 1, as ML-Agents' do: (30 - 25) / 1 > 4, (40 - 25) / 2 > 4, ...
     assert updates == [30, 40, 40, 50, 50, 50, 60, 60]
+    assert rig.learner.gradient_steps == len(updates)
 
 
 def test_nothing_is_learnt_from_less_than_a_batch() -> None:

@@ -123,6 +123,9 @@ def test_updates_when_the_buffer_is_more_than_full() -> None:
     assert update.version == 1
     assert not update.partial
     assert rig.learner._buffer.num_rows == 0
+    hyper = rig.trainer.context.settings.hyperparameters
+    assert isinstance(hyper, PPOHyperparameters)
+    assert rig.learner.gradient_steps == hyper.num_epoch * (33 // hyper.batch_size)
     statistics = rig.statistics()
     assert statistics.keys() >= {
         "Losses/Policy Loss",
@@ -394,6 +397,7 @@ def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_pa
     assert ours is not None
     assert theirs is not None
     assert ours.version == theirs.version == 7
+    assert first.learner.gradient_steps == second.learner.gradient_steps > 0
 
 
 def test_initialising_takes_the_networks_and_starts_anew() -> None:

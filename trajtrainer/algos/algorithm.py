@@ -95,6 +95,7 @@ class Algorithm(ABC):
         context: of the behaviour.
         networks: name -> network, by the names of the checkpoint; ``actor`` is the one that acts and is exported.
         signals: reward signals in the order of the value heads.
+        gradient_steps: updates of the policy's weights so far, which ``update`` counts.
     """
 
     may_be_nan: ClassVar[frozenset[str]] = frozenset()
@@ -115,6 +116,7 @@ class Algorithm(ABC):
         self.context = context
         self.networks = networks
         self.signals = signals
+        self.gradient_steps = 0
 
     @classmethod
     @abstractmethod

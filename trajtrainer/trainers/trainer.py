@@ -214,6 +214,7 @@ class Trainer:
         state["extra"] |= {
             "version": self.publisher.version,
             "episodes": self.episodes.state(),
+            "gradient_steps": self.algorithm.gradient_steps,
             **self.clock.state(),
         }
         return state
@@ -236,6 +237,7 @@ class Trainer:
             self.publisher.version = int(extra.get("version", 0))
             load_generators(self.algorithm, extra.get("rng", {}))
             self.episodes.restore(extra.get("episodes", {}))
+            self.algorithm.gradient_steps = int(extra.get("gradient_steps", 0))
             self.algorithm.load_extra_state(extra, self.step)
         self.publisher.publish()
 

@@ -128,6 +128,7 @@ class SACLearner(Algorithm):
                 with self.context.timers("TorchSACOptimizer.update"):
                     _collect(found, self._sac.update(batch, learning_rate))
                 self._pace.made(1)
+                self.gradient_steps += 1
                 made += 1
             if self.context.is_stopping():
                 break
