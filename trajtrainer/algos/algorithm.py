@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from trajtrainer.algos.cloning.cloning import BehavioralCloning
 from trajtrainer.columns import Columns
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
@@ -92,16 +93,20 @@ class Algorithm(ABC):
         needs_groups: whether ``take`` is given the groupmates of each step (``PackedSteps.groups``), and their rewards
             as the column ``groupmate_reward``.
         counts_group_rewards: whether it tells a group's reward from an agent's own. Otherwise the trainer warns of it.
+        clones: whether ``update`` calls ``clone``. Otherwise ``behavioral_cloning`` is refused.
         context: of the behaviour.
         networks: name -> network, by the names of the checkpoint; ``actor`` is the one that acts and is exported.
         signals: reward signals in the order of the value heads.
         gradient_steps: updates of the policy's weights so far, which ``update`` counts.
+        cloning: of demonstrations, where the settings ask for it.
     """
 
     may_be_nan: ClassVar[frozenset[str]] = frozenset()
     holds_rows: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False
     counts_group_rewards: ClassVar[bool] = False
+    clones: ClassVar[bool] = False
+    cloning: BehavioralCloning | None = None
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -193,6 +198,10 @@ class Algorithm(ABC):
         Returns:
             What is to be reported of the update.
         """
+
+    def clone(self, step: int) -> dict[str, float]:
+        """Learn from demonstrations beside an update at trainer step ``step``, if there are any. Return statistics."""
+        return {} if self.cloning is None else self.cloning.update(step, self.context.is_stopping)
 
     def forget(self, worker: int | None) -> None:  # noqa: B027
         """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None).

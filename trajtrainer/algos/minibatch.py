@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,10 @@ from torch import Tensor
 
 from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
 from trajtrainer.nn.multi_agent import GroupRows
+
+# Rows are put in an epoch's order this many bytes at a time: enough that the index operations cost nothing per
+# minibatch, little enough that a buffer of pictures is not copied whole.
+_BLOCK_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,34 @@ class Minibatch:
     def baseline_memory(self) -> Tensor | None:
         """Return the critic's when it tells baselines, f32 [Q, H]; None without one."""
         return self.sequences.get("baseline_memory")
+
+    def with_rows(self, columns: Mapping[str, Tensor]) -> Minibatch:
+        """Return the same with other columns of the rows beside or instead of its own."""
+        return replace(self, rows=self.rows.with_columns(columns))
+
+
+def in_order(
+    rows: Columns[Tensor], sequences: Columns[Tensor], order: Tensor, batch_size: int, length: int
+) -> Iterator[Minibatch]:
+    """Yield sequences in another order, as minibatches. Those that fill none are left out.
+
+    Args:
+        rows: of Q sequences of ``length`` rows.
+        sequences: their columns, Q rows; or none.
+        order: i64 [any], numbers of sequences.
+        batch_size: rows; rounded down to whole sequences, at least one.
+        length: L.
+    """
+    per_minibatch = max(1, batch_size // length)
+    count = len(rows) // length
+    rows = rows.map(lambda column: column.view(count, length, *column.shape[1:]))
+    size = sum(column[0].numel() * column.element_size() for column in rows.values()) * per_minibatch
+    block = max(1, _BLOCK_BYTES // size) * per_minibatch
+    used = len(order) // per_minibatch * per_minibatch
+    for start in range(0, used, block):
+        index = order[start : min(start + block, used)]
+        chosen = rows.take(index).map(lambda column: column.flatten(0, 1))
+        yield from split(chosen, sequences.take(index), len(index) // per_minibatch, length)
 
 
 def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:

@@ -88,6 +88,10 @@ class ActionHead(nn.Module):
         """
         return None if self.log_sigma is None else GaussianScale(self.log_sigma)
 
+    def from_env(self, continuous: Tensor) -> Tensor:
+        """Return the raw actions that lead to what the environment receives [B, C]: see ``to_env``."""
+        return continuous if self.tanh_squash else continuous * ENV_CLIP
+
     def _log_sigma(self, encoding: Tensor) -> Tensor:
         """Return [1, C], or [B, C] where it depends on the state."""
         if self.log_sigma is not None:

@@ -12,23 +12,26 @@ from trajtrainer.algos.algorithm import Algorithm
 from trajtrainer.errors import CheckpointError
 from trajtrainer.nn.mlagents import mlagents_keys
 
+_CLONING = "cloning"
+
 
 def learned_state(algorithm: Algorithm) -> dict[str, Any]:
     """Return ``modules``, ``optimizers``, ``rewards``, ``keys`` and ``extra``, as ``export.checkpoint_interop`` says.
 
     Tensors are not copied but for those that are parts of larger ones, which would be saved whole.
     """
-    signals, rewards = algorithm.signals, _reward_modules(algorithm)
+    signals, rewards, cloning = algorithm.signals, _reward_modules(algorithm), algorithm.cloning
     return {
         "modules": {name: _entries(network) for name, network in algorithm.networks.items()},
         "optimizers": algorithm.optimizer_states(),
         "rewards": {name: module.state_dict() for name, module in rewards.items()},
         "keys": {name: mlagents_keys(module) for name, module in {**algorithm.networks, **rewards}.items()},
         "extra": {
-            "rng": {name: generator.get_state() for name, generator in algorithm.generators().items()},
+            "rng": {name: generator.get_state() for name, generator in _generators(algorithm).items()},
             "reward_optimizers": {
                 signal.name: state for signal in signals if (state := signal.optimizer_state()) is not None
             },
+            **({} if cloning is None else {_CLONING: cloning.state()}),
             **algorithm.extra_state(),
         },
     }
@@ -41,7 +44,8 @@ def load_learned(algorithm: Algorithm, state: Mapping[str, Any]) -> None:
         CheckpointError: the state is not of networks like these. They may be loaded in part then.
     """
     reward_states = state.get("rewards", {})
-    reward_optimizers = state.get("extra", {}).get("reward_optimizers", {})
+    extra = state.get("extra", {})
+    reward_optimizers = extra.get("reward_optimizers", {})
     try:
         for name, network in algorithm.networks.items():
             network.load_state_dict(state["modules"][name])
@@ -52,6 +56,8 @@ def load_learned(algorithm: Algorithm, state: Mapping[str, Any]) -> None:
         for signal in algorithm.signals:
             if signal.name in reward_optimizers:
                 signal.load_optimizer_state(reward_optimizers[signal.name])
+        if algorithm.cloning is not None and _CLONING in extra:
+            algorithm.cloning.load_state(extra[_CLONING])
     except (KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             f"Behavior {algorithm.context.behavior!r}: the checkpoint is not of these networks. Use the "
@@ -64,10 +70,15 @@ def load_generators(algorithm: Algorithm, states: Mapping[str, Tensor]) -> None:
 
     One without a state goes on as it is, as does one whose state is of another device.
     """
-    for name, generator in algorithm.generators().items():
+    for name, generator in _generators(algorithm).items():
         state = states.get(name)
         if state is not None and state.shape == generator.get_state().shape:
             generator.set_state(state)
+
+
+def _generators(algorithm: Algorithm) -> dict[str, torch.Generator]:
+    cloning = algorithm.cloning
+    return {**algorithm.generators(), **({} if cloning is None else cloning.generators())}
 
 
 def _reward_modules(algorithm: Algorithm) -> dict[str, nn.Module]:

@@ -56,6 +56,7 @@ class PPOLearner(Algorithm):
     estimator_class: ClassVar[Callable[..., Any]] = ValueEstimator
     buffer_class: ClassVar[type[UpdateBuffer]] = UpdateBuffer
     timer: ClassVar[str] = "TorchPPOOptimizer.update"
+    clones = True
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -187,6 +188,7 @@ class PPOLearner(Algorithm):
         buffer.clear()
         # Read back from the device once per update.
         means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}
+        means |= self.clone(step)
         means["Policy/Learning Rate"] = coefficients.learning_rate
         means["Policy/Epsilon"] = coefficients.epsilon
         means["Policy/Beta"] = coefficients.beta

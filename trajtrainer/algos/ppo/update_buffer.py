@@ -15,16 +15,12 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
+from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
 from trajtrainer.algos.values import sequence_offsets
 from trajtrainer.columns import Columns, Entry, Store, entries_of
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, LongArray
-
-# Rows are put in an epoch's order this many bytes at a time: enough that the index operations cost nothing per
-# minibatch, little enough that a buffer of pictures is not copied whole.
-_BLOCK_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +186,8 @@ class UpdateBuffer:
             batch_size: rows; rounded down to whole sequences, at least one.
             columns: to be given instead of or beside the buffer's: ``advantage`` f32 [N], ``encoded`` f32 [N, in].
         """
-        length = self.sequence_length
-        per_minibatch = max(1, batch_size // length)
         rows = self._rows.slice(0, self.num_rows).with_columns(columns)
-        rows = rows.map(lambda column: column.view(self.num_sequences, length, *column.shape[1:]))
-        size = sum(column[0].numel() * column.element_size() for column in rows.values()) * per_minibatch
-        block = max(1, _BLOCK_BYTES // size) * per_minibatch
-        used = len(order) // per_minibatch * per_minibatch
-        for start in range(0, used, block):
-            index = order[start : min(start + block, used)]
-            chosen = rows.take(index).map(lambda column: column.flatten(0, 1))
-            yield from split(chosen, self._sequences.take(index), len(index) // per_minibatch, length)
+        yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
     def _write(self, packed: PackedSteps, targets: Targets, start: int, stop: int, places: LongArray | None) -> None:
         """Write steps into the rows ``start`` to ``stop``, one after the other or with padding in between."""

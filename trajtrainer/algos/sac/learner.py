@@ -45,6 +45,7 @@ class SACLearner(Algorithm):
 
     may_be_nan = frozenset({"Policy/Discrete Entropy Coeff"})  # without discrete actions
     holds_rows = True
+    clones = True
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -127,6 +128,7 @@ class SACLearner(Algorithm):
             for batch in self.until_stop(block):
                 with self.context.timers("TorchSACOptimizer.update"):
                     _collect(found, self._sac.update(batch, learning_rate))
+                _collect(found, {tag: torch.tensor(value) for tag, value in self.clone(step).items()})
                 self._pace.made(1)
                 self.gradient_steps += 1
                 made += 1

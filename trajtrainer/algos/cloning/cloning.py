@@ -1,0 +1,115 @@
+"""Behavioural cloning beside the training: some gradient steps on demonstrations after each update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trajtrainer.algos.cloning.losses import cloning_loss
+from trajtrainer.algos.cloning.rows import DemonstrationRows
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.actor import Actor
+from trajtrainer.settings.trainer import BehavioralCloningSettings, Hyperparameters, ScheduleType
+
+DEFAULT_EPOCHS = 3
+TAG = "Losses/Pretraining Loss"
+
+
+class BehavioralCloning:
+    """Pull a policy towards demonstrations, with an Adam of its own, while another algorithm trains it.
+
+    The learning rate is the algorithm's first one times ``strength``; with ``steps`` it falls to nothing until then,
+    and the demonstrations are left alone afterwards.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        demonstrations: DemonstrationRows,
+        settings: BehavioralCloningSettings,
+        hyper: Hyperparameters,
+        seed: int,
+    ) -> None:
+        """Take the policy as it is, on its device.
+
+        Args:
+            actor: the policy.
+            demonstrations: at least one sequence.
+            settings: of the cloning.
+            hyper: of the algorithm: learning rate, and ``batch_size`` unless the cloning has its own.
+            seed: of the order of minibatches and the policy's noise.
+        """
+        self._actor = actor
+        self._demonstrations = demonstrations
+        self._learning_rate = hyper.learning_rate * settings.strength
+        self._steps = settings.steps
+        self._schedule = ScheduleType.LINEAR if settings.steps else ScheduleType.CONSTANT
+        self._epochs = settings.num_epoch or DEFAULT_EPOCHS
+        # Whole sequences, and no more than there are.
+        length = demonstrations.sequence_length
+        sequences = min(max(1, (settings.batch_size or hyper.batch_size) // length), demonstrations.num_sequences)
+        self._batch_size = sequences * length
+        self._per_epoch = len(demonstrations) // self._batch_size
+        if settings.samples_per_update:
+            self._per_epoch = min(self._per_epoch, max(1, settings.samples_per_update // self._batch_size))
+        self._parameters = list(actor.parameters())
+        self._optimizer = Adam(self._parameters, self._learning_rate)
+        self._shuffle = torch.Generator().manual_seed(seed)
+        self._noise = torch.Generator(demonstrations.rows["mask"].device).manual_seed(seed ^ 1)
+
+    def update(self, step: int, is_stopping: Callable[[], bool] = lambda: False) -> dict[str, float]:
+        """Learn for some epochs, at trainer step ``step``. Return the mean loss by its tag: 0 once it is over."""
+        losses: list[Tensor] = []
+        learning_rate = decayed(self._schedule, self._learning_rate, MIN_LEARNING_RATE, self._steps, step)
+        if learning_rate > MIN_LEARNING_RATE:
+            self._optimizer.param_groups[0]["lr"] = learning_rate
+            for minibatch in self._minibatches():
+                if is_stopping():
+                    break
+                losses.append(self._descend(minibatch))
+        return {TAG: torch.stack(losses).mean().item() if losses else 0.0}
+
+    def _minibatches(self) -> Iterator[Minibatch]:
+        demonstrations = self._demonstrations
+        used = self._per_epoch * self._batch_size // demonstrations.sequence_length
+        for _ in range(self._epochs):
+            yield from demonstrations.minibatches(self._order()[:used], self._batch_size)
+
+    def _order(self) -> Tensor:
+        """Return the order of the sequences in one epoch, i64 [Q]."""
+        return torch.randperm(self._demonstrations.num_sequences, generator=self._shuffle)
+
+    def _descend(self, minibatch: Minibatch) -> Tensor:
+        """Make one gradient step. Return its loss."""
+        minibatch = minibatch.with_rows({"noise": self._normal(minibatch["continuous"])})
+        loss = cloning_loss(self._actor, minibatch)
+        # What zero_grad does, without its profiling hooks.
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return loss.detach()
+
+    def _normal(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like).normal_(generator=self._noise)
+
+    def state(self) -> dict[str, Any]:
+        """Return the optimizer's state. Its tensors go on changing."""
+        return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state`` gave.
+
+        Raises:
+            ValueError: it is of another policy.
+        """
+        load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return the random generators by their names in the checkpoint."""
+        return {"cloning": self._shuffle, "cloning_noise": self._noise}

@@ -1,0 +1,92 @@
+"""Demonstrated steps as a policy learns from them: columns on its device, cut into sequences.
+
+Shape legend: B recorded steps, N rows (padding included), L sequence length, Q = N / L sequences, K discrete branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
+from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.heads import ActionHead
+from trajtrainer.steps import BoolArray, IntArray
+
+
+class DemonstrationRows:
+    """Recorded steps in their order. With a memory each episode begins a new sequence and ends in padding.
+
+    Attributes:
+        rows: ``obs``, ``mask``, ``continuous`` as the policy gives them, ``discrete``, and where a row is padding
+            ``loss_mask``; N rows.
+        sequence_length: L; 1 without a memory.
+    """
+
+    def __init__(self, packed: PackedSteps, head: ActionHead, sequence_length: int, device: torch.device) -> None:
+        """Copy the steps to ``device``.
+
+        Args:
+            packed: recorded steps, whose continuous actions are what the environment received.
+            head: of the policy that is to do the same.
+            sequence_length: L.
+            device: of the policy.
+        """
+        self.sequence_length = sequence_length
+        index, real = _sequences(packed, sequence_length)
+        discrete = packed["discrete"]
+        given: dict[str, NDArray[Any]] = {sensor_name(i): sensor for i, sensor in enumerate(packed.obs)}
+        given |= {"mask": _allowing(packed["mask"], discrete, head.branches), "discrete": discrete}
+        given["continuous"] = packed["continuous"]
+        rows = Columns(given).map(lambda column: _tensor(column if index is None else column[index], device))
+        learned = {"continuous": head.from_env(rows["continuous"])}
+        if real is not None and not real.all():
+            learned["loss_mask"] = _tensor(real.astype(np.float32), device)
+        self.rows = rows.with_columns(learned)
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.rows)
+
+    @property
+    def num_sequences(self) -> int:
+        """Q."""
+        return len(self) // self.sequence_length
+
+    def minibatches(self, order: Tensor, batch_size: int) -> Iterator[Minibatch]:
+        """Yield sequences in this order, i64 [any], as many as ``batch_size`` rows hold at a time, at least one.
+
+        Those that fill no minibatch are left out.
+        """
+        nothing: Columns[Tensor] = Columns({})
+        return in_order(self.rows, nothing, order.to(self.rows["mask"].device), batch_size, self.sequence_length)
+
+
+def _sequences(packed: PackedSteps, length: int) -> tuple[NDArray[np.int64] | None, BoolArray | None]:
+    """Return which step stands in each row [N], the last one of an episode in its padding; and which are real."""
+    if length == 1:
+        return None, None
+    within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
+    begins = np.flatnonzero(within % length == 0)
+    ends = np.repeat(packed.offset[1:], packed.lengths)[begins, None].astype(np.int64)
+    steps = begins[:, None] + np.arange(length)
+    return np.minimum(steps, ends - 1).reshape(-1), (steps < ends).reshape(-1)
+
+
+def _allowing(mask: BoolArray, discrete: IntArray, branches: tuple[int, ...]) -> BoolArray:
+    """Return masks that do not forbid what was done, as those of a heuristic that does not heed them may."""
+    mask = mask.copy()
+    starts = np.cumsum((0, *branches[:-1]))
+    for branch, start in zip(discrete.T, starts, strict=False):
+        mask[np.arange(len(mask)), start + branch] = False
+    return mask
+
+
+def _tensor(column: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(column)).to(device, torch_dtype(column.dtype))
