@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.data.packing import packed_steps
 from tests.data.streams import mixed_spec
-from trajtrainer.algos import minibatch
 from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
 from trajtrainer.algos.values import sequence_offsets
 from trajtrainer.data.trajectory import offsets
@@ -95,7 +94,7 @@ def test_every_step_is_where_all_its_columns_are(drains: list[list[int]], length
 @pytest.mark.parametrize("block_bytes", [1, 1000, 1 << 25])
 @pytest.mark.parametrize("length", [1, 3])
 def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, block_bytes: int, length: int) -> None:
-    monkeypatch.setattr(minibatch, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("trajtrainer.algos.minibatch._BLOCK_BYTES", block_bytes)
     buffer = _buffer(length)
     _append(buffer, [7, 9, 4, 3])
     order = torch.randperm(buffer.num_sequences, generator=torch.Generator().manual_seed(0))
