@@ -19,6 +19,7 @@ LAYERS: list[list[set[str]]] = [
     [{"rundir"}],
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],
+    [{"demos"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"settings"}],
     [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns", "queues"}],
@@ -42,6 +43,7 @@ TORCH_FREE = {
     "envs",
 } | {
     "data",
+    "demos",
     "queues",
     "curriculum",
 }

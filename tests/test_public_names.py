@@ -15,14 +15,16 @@ from trajtrainer import errors
 # fmt: off
 NAMES = [
     "__version__", "learn", "LearnResult", "BehaviorResult",
-    "TrajtrainerError", "CheckpointError", "ConfigurationError", "EnvironmentFaultError", "ExportError",
-    "InvalidDataError", "OutOfMemoryError", "PluginError", "RunFolderError", "SettingsError", "UnsupportedError",
+    "TrajtrainerError", "CheckpointError", "ConfigurationError", "DemonstrationError", "EnvironmentFaultError",
+    "ExportError", "InvalidDataError", "OutOfMemoryError", "PluginError", "RunFolderError", "SettingsError",
+    "UnsupportedError",
     "Algorithm", "AlgorithmRow", "LearningContext", "Hyperparameters", "PackedSteps", "Minibatch", "Columns", "Actor",
     "RewardSignal", "RewardSignalRow", "RewardSignalSettings",
     "EncoderRow", "StatsWriter", "StatsWriterRow", "StatsSummary",
     "Environment", "EnvironmentEvent", "StepBatch", "ActionBatch",
     "RunSettings", "TrainerSettings", "NetworkSettings",
     "BehaviorSpec", "ObservationSpec", "ActionSpec",
+    "Demonstrations", "load_demonstrations",
 ]
 # fmt: on
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from trajtrainer.algos.minibatch import Minibatch
     from trajtrainer.columns import Columns
     from trajtrainer.data.trajectory import PackedSteps
+    from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
     from trajtrainer.envs.protocol import Environment
     from trajtrainer.errors import (
         CheckpointError,
+        DemonstrationError,
         EnvironmentFaultError,
         ExportError,
         InvalidDataError,
@@ -46,9 +48,10 @@ _HOMES = {
     "algos.minibatch": "Minibatch",
     "columns": "Columns",
     "data.trajectory": "PackedSteps",
+    "demos.demonstrations": "Demonstrations load_demonstrations",
     "envs.protocol": "Environment",
-    "errors": "CheckpointError EnvironmentFaultError ExportError InvalidDataError OutOfMemoryError PluginError "
-    "RunFolderError SettingsError TrajtrainerError UnsupportedError",
+    "errors": "CheckpointError DemonstrationError EnvironmentFaultError ExportError InvalidDataError OutOfMemoryError "
+    "PluginError RunFolderError SettingsError TrajtrainerError UnsupportedError",
     "nn.actor": "Actor",
     "rewards.signal": "RewardSignal",
     "run.api": "BehaviorResult LearnResult learn",
@@ -74,6 +77,8 @@ __all__ = [
     "CheckpointError",
     "Columns",
     "ConfigurationError",
+    "DemonstrationError",
+    "Demonstrations",
     "EncoderRow",
     "Environment",
     "EnvironmentEvent",
@@ -104,6 +109,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "learn",
+    "load_demonstrations",
 ]
 
 

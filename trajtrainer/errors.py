@@ -23,6 +23,10 @@ class CheckpointError(TrajtrainerError):
     """A checkpoint is missing, damaged or not a checkpoint."""
 
 
+class DemonstrationError(TrajtrainerError):
+    """A recording is missing, damaged, empty or of another behaviour."""
+
+
 class ExportError(TrajtrainerError):
     """A policy could not be exported to ONNX."""
 

@@ -56,6 +56,14 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[:channels])
 
 
+def size_of(data: bytes) -> tuple[int, int] | None:
+    """Return height and width of the first of some PNG files, None of anything else."""
+    if not data.startswith(_SIGNATURE) or len(data) < len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
+        return None
+    width, height = _SIZE.unpack_from(data, len(_SIGNATURE) + _CHUNK.size)
+    return height, width
+
+
 def _mapped(pixels: NDArray[np.uint8], mapping: list[int], channels: int) -> Picture:
     if len(mapping) != pixels.shape[2]:
         raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, their mapping {mapping} has {len(mapping)}")

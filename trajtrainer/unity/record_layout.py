@@ -160,36 +160,44 @@ def read_layout(data: bytes, position: int, block: ObservationBlock, mask_size: 
             floats packed, the observations of ``block``.
     """
     try:
-        return _Reader(data, position).layout(block, mask_size)
+        return LayoutReader(data, position).layout(block, mask_size)
     except IndexError as error:
         raise UnusualRecordError from error
 
 
-class _Reader:
-    """Reads one record from its first byte to its last and notes which bits of it are fixed."""
+class LayoutReader:
+    """Reads one record from its first byte to its last and notes which bits of it are fixed.
+
+    Attributes:
+        at: the place of the next byte.
+        mask: of the bytes read.
+
+    Every method raises UnusualRecordError or IndexError where the record is another or at its end.
+    """
 
     def __init__(self, data: bytes, position: int) -> None:
         self._record = data[position:]
-        self._at = 0
-        self._mask = bytearray()
+        self.at = 0
+        self.mask = bytearray()
 
     def layout(self, block: ObservationBlock, mask_size: int) -> RecordLayout:
-        self._expect(self._tag(_RECORD))
-        length = self._varint_value()
-        end = self._at + length
-        self._expect(end <= len(self._record))
+        """Read an agent's record."""
+        self.expect(self.tag(_RECORD))
+        length = self.varint_value()
+        end = self.at + length
+        self.expect(end <= len(self._record))
         self._record = self._record[:end] + b"\x00"  # a byte that is no tag, so that every look ahead is inside
-        reward = self._float32(_REWARD)
+        reward = self.float32(_REWARD)
         done = self._true(_DONE)
         interrupted = self._true(_MAX_STEP_REACHED)
-        agent_id = self._varint(_ID)
+        agent_id = self.varint(_ID)
         action_mask = self._action_mask(mask_size)
         floats = self._observations(block)
-        group = self._varint(_GROUP_ID)
-        group_reward = self._float32(_GROUP_REWARD)
-        self._expect(self._at == end)
-        template = bytes(value & mask for value, mask in zip(self._record, self._mask, strict=False))
-        segments = tuple(_segments(template, bytes(self._mask)))
+        group = self.varint(_GROUP_ID)
+        group_reward = self.float32(_GROUP_REWARD)
+        self.expect(self.at == end)
+        template = bytes(value & mask for value, mask in zip(self._record, self.mask, strict=False))
+        segments = tuple(_segments(template, bytes(self.mask)))
         head_size = end if len(segments) == 1 else floats[0]
         return RecordLayout(
             size=end,
@@ -203,71 +211,78 @@ class _Reader:
             floats=floats,
             segments=segments,
             head_size=head_size,
-            head_mask=int.from_bytes(self._mask[:head_size], "little"),
+            head_mask=int.from_bytes(self.mask[:head_size], "little"),
             head_template=int.from_bytes(template[:head_size], "little"),
         )
 
     @staticmethod
-    def _expect(usual: bool) -> None:
+    def expect(usual: bool) -> None:
+        """Refuse what is not usual."""
         if not usual:
             raise UnusualRecordError
 
-    def _advance(self, count: int, mask: int) -> int:
+    def advance(self, count: int, mask: int) -> int:
         """Step over ``count`` bytes of which the bits of ``mask`` are fixed and return where they begin."""
-        begin = self._at
-        self._mask += bytes([mask]) * count
-        self._at += count
+        begin = self.at
+        self.mask += bytes([mask]) * count
+        self.at += count
         return begin
 
-    def _tag(self, tag: int) -> bool:
-        if self._record[self._at] != tag:
+    def tag(self, tag: int) -> bool:
+        """Return whether a field of this tag comes, and step over the tag."""
+        if self._record[self.at] != tag:
             return False
-        self._advance(1, 0xFF)
+        self.advance(1, 0xFF)
         return True
 
-    def _varint_value(self) -> int:
+    def varint_value(self) -> int:
+        """Read a number that is the same in every record."""
         value = shift = 0
         while True:
-            byte = self._record[self._at]
-            self._advance(1, 0xFF)
+            byte = self._record[self.at]
+            self.advance(1, 0xFF)
             value |= byte % _CONTINUED << shift
             if byte < _CONTINUED:
                 return value
             shift += 7
-            self._expect(shift < _LENGTH_BITS)
+            self.expect(shift < _LENGTH_BITS)
 
-    def _float32(self, tag: int) -> int:
-        return self._advance(4, 0) if self._tag(tag) else -1
+    def float32(self, tag: int) -> int:
+        """Return where the number of a field of this tag stands, -1 without one."""
+        return self.advance(4, 0) if self.tag(tag) else -1
 
     def _true(self, tag: int) -> bool:
-        if not self._tag(tag):
+        if not self.tag(tag):
             return False
-        self._expect(self._record[self._at] == 1)
-        self._advance(1, 0xFF)
+        self.expect(self._record[self.at] == 1)
+        self.advance(1, 0xFF)
         return True
 
-    def _varint(self, tag: int) -> Varint:
-        if not self._tag(tag):
-            return Varint(self._at, 0)
+    def varint(self, tag: int) -> Varint:
+        """Return the place of the number of a field of this tag."""
+        return self.varint_number() if self.tag(tag) else Varint(self.at, 0)
+
+    def varint_number(self) -> Varint:
+        """Return the place of a number that differs from record to record."""
         size = 1
-        while self._record[self._at + size - 1] >= _CONTINUED:
+        while self._record[self.at + size - 1] >= _CONTINUED:
             size += 1
-        self._expect(size <= _LONGEST_VARINT)
-        return Varint(self._advance(size, _CONTINUED), size)
+        self.expect(size <= _LONGEST_VARINT)
+        return Varint(self.advance(size, _CONTINUED), size)
 
     def _action_mask(self, mask_size: int) -> int:
-        if not self._tag(_ACTION_MASK):
+        if not self.tag(_ACTION_MASK):
             return -1
-        self._expect(self._varint_value() == mask_size)
-        self._expect(not any(value & _BOOL_BITS for value in self._record[self._at : self._at + mask_size]))
-        return self._advance(mask_size, _BOOL_BITS)
+        self.expect(self.varint_value() == mask_size)
+        self.expect(not any(value & _BOOL_BITS for value in self._record[self.at : self.at + mask_size]))
+        return self.advance(mask_size, _BOOL_BITS)
 
     def _observations(self, block: ObservationBlock) -> tuple[int, ...]:
-        begin, size = self._at, len(block.template)
+        begin, size = self.at, len(block.template)
         found = np.frombuffer(self._record[begin : begin + size], np.uint8)
-        self._expect(len(found) == size and (found & np.frombuffer(block.mask, np.uint8)).tobytes() == block.template)
-        self._mask += block.mask
-        self._at += size
+        self.expect(len(found) == size and (found & np.frombuffer(block.mask, np.uint8)).tobytes() == block.template)
+        self.mask += block.mask
+        self.at += size
         return tuple(begin + offset for offset in block.floats)
 
 

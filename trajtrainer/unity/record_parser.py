@@ -81,7 +81,7 @@ def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, beha
     found: list[NDArray[Any]] = []
     for agent in agents:
         try:
-            found.append(_observation(agent.observations[sensor.index], sensor))
+            found.append(read_observation(agent.observations[sensor.index], sensor))
         except pictures.PictureError as error:
             raise InvalidObservationError(
                 f"Behaviour {behavior.id!r}, agent {agent.id}, {sensor.label}: {error}."
@@ -89,7 +89,12 @@ def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, beha
     return np.stack(found) if found else np.empty((0, *sensor.spec.shape), sensor.dtype)
 
 
-def _observation(observation: columnar_pb2.Observation, sensor: Sensor) -> ObservationArray:
+def read_observation(observation: columnar_pb2.Observation, sensor: Sensor) -> ObservationArray:
+    """Return one observation of one agent, [*O] of the sensor's own type.
+
+    Raises:
+        PictureError: it does not fit the sensor.
+    """
     shape = tuple(observation.shape)
     if shape != sensor.wire_shape:
         raise pictures.PictureError(f"it has the shape {shape}, but the behaviour announced {sensor.wire_shape}")

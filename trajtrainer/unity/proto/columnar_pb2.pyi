@@ -96,3 +96,21 @@ class Observation(_message.Message):
     float_data: Observation.FloatData
     compressed_channel_mapping: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., compression_type: _Optional[int] = ..., compressed_data: _Optional[bytes] = ..., float_data: _Optional[_Union[Observation.FloatData, _Mapping]] = ..., compressed_channel_mapping: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AgentInfoActionPair(_message.Message):
+    __slots__ = ("agent_info", "action_info")
+    AGENT_INFO_FIELD_NUMBER: _ClassVar[int]
+    ACTION_INFO_FIELD_NUMBER: _ClassVar[int]
+    agent_info: AgentInfo
+    action_info: AgentAction
+    def __init__(self, agent_info: _Optional[_Union[AgentInfo, _Mapping]] = ..., action_info: _Optional[_Union[AgentAction, _Mapping]] = ...) -> None: ...
+
+class AgentAction(_message.Message):
+    __slots__ = ("vector_actions_deprecated", "continuous_actions", "discrete_actions")
+    VECTOR_ACTIONS_DEPRECATED_FIELD_NUMBER: _ClassVar[int]
+    CONTINUOUS_ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DISCRETE_ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    vector_actions_deprecated: bytes
+    continuous_actions: bytes
+    discrete_actions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, vector_actions_deprecated: _Optional[bytes] = ..., continuous_actions: _Optional[bytes] = ..., discrete_actions: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -1,0 +1,312 @@
+"""Opens ``.demo`` files: a header, the behaviour, then one recorded step after another (docs/demonstrations.md#files).
+
+A file is read in blocks, so that it costs no more memory than what is kept of it, and its header is believed in nothing
+that the rest of the file does not show.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from trajtrainer.columns import Columns
+from trajtrainer.demos.step_reader import StepError, StepReader
+from trajtrainer.errors import DemonstrationError, InvalidDataError
+from trajtrainer.unity import pictures
+from trajtrainer.unity.behaviors import Behavior, announced
+from trajtrainer.unity.proto.communicator_pb2 import (
+    AgentInfoActionPairProto,
+    AgentInfoProto,
+    BrainParametersProto,
+    DemonstrationMetaProto,
+)
+from trajtrainer.unity.record_layout import ObservationBlock
+from trajtrainer.unity.record_limits import check_records
+from trajtrainer.unity.versions import PictureOrder
+from trajtrainer.unity.wire_fields import fields
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".demo"
+# The header is written anew, in place, when the recorder is closed.
+HEADER_SIZE = 33
+API_VERSION = 1
+# A field of the behaviour's message that nobody else writes or reads.
+MARK = 1000
+
+_API_VERSIONS = (0, 1)
+_LONGEST_PARAMETERS = 1 << 20
+_LONGEST_STEP = 1 << 28
+_BLOCK = 1 << 20
+_STEP = 0x0A  # each begins with its AgentInfoProto
+_CONTINUED = 0x80
+_LONGEST_VARINT = 5
+_MANY = 1 << 62
+_PICTURE_RANK = 3
+_CHANNELS = 1  # the dimension property NONE
+
+
+class Block(NamedTuple):
+    """Whole steps that follow one another in a file.
+
+    Attributes:
+        data: the bytes in which they stand.
+        starts: i64 [N], where each begins.
+        sizes: i64 [N].
+        stop: where the file goes on.
+    """
+
+    data: bytes
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    stop: int
+
+    def end_of(self, row: int) -> int:
+        """Return where a step ends in the data."""
+        return int(self.starts[row] + self.sizes[row])
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFile:
+    """A recording that was looked through: how many steps are there, and what they look like.
+
+    Attributes:
+        path: of the file.
+        meta: its header.
+        parameters: the behaviour, as serialized.
+        behavior: what its steps look like.
+        block: the observations of the first step; None where some are compressed.
+        start: where the first step begins.
+        num_records: whole steps, the ends of episodes included.
+        action_delay: how many records after an observation the action stands that answered it.
+    """
+
+    path: Path
+    meta: DemonstrationMetaProto
+    parameters: bytes
+    behavior: Behavior
+    block: ObservationBlock | None
+    start: int
+    num_records: int
+    action_delay: int
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all steps as they stand in the file."""
+        return _blocks(self.path, self.start, self.num_records)
+
+    def records(self) -> Iterator[Columns[NDArray[Any]]]:
+        """Yield the columns of all steps, block by block.
+
+        Raises:
+            DemonstrationError: one is damaged or does not fit the first.
+        """
+        reader = StepReader(self.behavior, self.block)
+        num_before = 0
+        for data, starts, sizes, _ in self.blocks():
+            try:
+                yield reader.read(data, starts, sizes)
+            except StepError as error:
+                raise DemonstrationError(f"{self.path}, step {num_before + error.row + 1}: {error}.") from error
+            num_before += len(starts)
+
+
+def open_demo(path: Path) -> DemoFile:
+    """Look through a file: what is recorded in it, and how many whole steps.
+
+    A file that ends in the middle of a step, or before the number of steps that its header names, is told once and used
+    as far as it goes.
+
+    Raises:
+        DemonstrationError: it cannot be read, is no recording, or holds no step.
+    """
+    if path.suffix != SUFFIX:
+        raise DemonstrationError(
+            f"{path} is not a {SUFFIX} file. Expected a recording of Unity's Demonstration Recorder."
+        )
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
+        meta, meta_bytes = _header(head, path)
+        parameters, start = _parameters(head, path)
+        num_records, stop = _count(path, start, meta.number_steps)
+        is_closed = _is_end(path, stop, size, meta_bytes)
+        first = next(_blocks(path, start, 1))
+    except OSError as error:
+        raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
+    is_cut = num_records < meta.number_steps or not (meta.number_steps or size == stop or is_closed)
+    if is_cut:
+        logger.warning("%s was cut off: its last step is not whole. The %d before it are used.", path, num_records)
+    is_marked = any(field.number == MARK for field in fields(parameters))
+    behavior, block = _behavior(first, parameters, path, is_marked)
+    by_unity = not is_marked and (is_closed or is_cut or not meta.number_steps)
+    return DemoFile(path, meta, parameters, behavior, block, start, num_records, int(by_unity))
+
+
+def _header(head: bytes, path: Path) -> tuple[DemonstrationMetaProto, bytes]:
+    """Return the header and its bytes."""
+    if not head:
+        raise DemonstrationError(f"The recording {path} is empty.")
+    data = head[1 : 1 + head[0]]
+    if head[0] >= HEADER_SIZE or len(data) < head[0]:
+        raise DemonstrationError(_no_recording(path, "it begins with no header"))
+    try:
+        meta = DemonstrationMetaProto.FromString(data)
+    except DecodeError as error:
+        raise DemonstrationError(_no_recording(path, "its header is no valid message")) from error
+    if meta.api_version not in _API_VERSIONS:
+        raise DemonstrationError(
+            f"{path} has version {meta.api_version} of the format. Known are {_API_VERSIONS[0]} and "
+            f"{_API_VERSIONS[1]}, which every release of ML-Agents writes."
+        )
+    if len(head) <= HEADER_SIZE:
+        raise DemonstrationError(
+            f"The recording {path} ends after its header ({len(head)} bytes): the recorder was stopped before its "
+            "first step. Record it again."
+        )
+    return meta, data
+
+
+def _no_recording(path: Path, reason: str) -> str:
+    return f"{path} is no recording of Unity's Demonstration Recorder: {reason}."
+
+
+def _parameters(head: bytes, path: Path) -> tuple[bytes, int]:
+    """Return the serialized behaviour, and where the first step begins."""
+    found = _size_at(head, HEADER_SIZE)
+    if found is None:
+        raise DemonstrationError(_no_recording(path, "its behavior has no valid length"))
+    size, begin = found
+    parameters = head[begin : begin + size]
+    if len(parameters) < size:
+        raise DemonstrationError(_no_recording(path, f"the {size} bytes of its behavior are not there"))
+    return parameters, begin + size
+
+
+def _count(path: Path, start: int, named: int) -> tuple[int, int]:
+    """Return how many whole steps there are, at most those that the header names, and where the last ends."""
+    count, stop = 0, start
+    for block in _blocks(path, start, named or _MANY):
+        # Without a number the recorder was never closed, and what follows the steps may look like one.
+        kept = len(block.starts) if named else _num_steps(block)
+        if kept:
+            count += kept
+            stop = block.stop - block.end_of(-1) + block.end_of(kept - 1)
+        if kept < len(block.starts):
+            break
+    if count == 0:
+        raise DemonstrationError(
+            f"The recording {path} holds no step: the recorder was stopped before its first. Record it again."
+        )
+    return count, stop
+
+
+def _num_steps(block: Block) -> int:
+    """Return how many of the first look like steps."""
+    first_bytes = np.frombuffer(block.data, np.uint8)[np.minimum(block.starts, len(block.data) - 1)]
+    others = (block.sizes == 0) | (first_bytes != _STEP)
+    return int(others.argmax()) if others.any() else len(others)
+
+
+def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
+    """Return whether the header follows once more, which Unity's recorder appends when it is closed."""
+    if size - stop != len(meta_bytes):
+        return False
+    with path.open("rb") as file:
+        file.seek(stop)
+        return file.read() == meta_bytes
+
+
+def _blocks(path: Path, start: int, num_records: int) -> Iterator[Block]:
+    """Yield at most so many whole steps."""
+    data, wanted, position = b"", _BLOCK, start
+    with path.open("rb") as file:
+        file.seek(start)
+        while num_records > 0:
+            more = file.read(wanted)
+            if not more:
+                return
+            data += more
+            starts, sizes, end = _frames(data, num_records)
+            wanted = _BLOCK
+            if starts:
+                position += end
+                yield Block(data, np.array(starts, np.int64), np.array(sizes, np.int64), position)
+                num_records -= len(starts)
+            data = data[end:]
+            size, begin = _size_at(data, 0) or (0, 0)
+            if size > _LONGEST_STEP or (not begin and len(data) >= _LONGEST_VARINT):
+                raise DemonstrationError(
+                    f"The recording {path} is damaged at byte {position}: no step has the length that stands there."
+                )
+            wanted = max(_BLOCK, begin + size - len(data))
+
+
+def _frames(data: bytes, most: int) -> tuple[list[int], list[int], int]:
+    """Return where whole steps begin, their sizes, and where the last ends."""
+    starts: list[int] = []
+    sizes: list[int] = []
+    position, end = 0, len(data)
+    while position < end and len(starts) < most:
+        size, begin = data[position], position + 1
+        if size >= _CONTINUED:
+            found = _size_at(data, position)
+            if found is None:
+                break
+            size, begin = found
+        if begin + size > end:
+            break
+        starts.append(begin)
+        sizes.append(size)
+        position = begin + size
+    return starts, sizes, position
+
+
+def _size_at(data: bytes, position: int) -> tuple[int, int] | None:
+    """Return the length that stands at ``position`` and where it ends, None where the data end before."""
+    size = 0
+    for index, byte in enumerate(data[position : position + _LONGEST_VARINT]):
+        size |= (byte & ~_CONTINUED) << 7 * index
+        if byte < _CONTINUED:
+            return size, position + index + 1
+    return None
+
+
+def _behavior(first: Block, parameters: bytes, path: Path, is_marked: bool) -> tuple[Behavior, ObservationBlock | None]:
+    data = first.data[first.starts[0] : first.starts[0] + first.sizes[0]]
+    try:
+        check_records(data, path.name)
+        info = AgentInfoActionPairProto.FromString(data).agent_info
+        order = PictureOrder.CHANNELS_FIRST if is_marked else _picture_order(info)
+        behavior = announced(BrainParametersProto.FromString(parameters), info, order)
+    except (DecodeError, InvalidDataError) as error:
+        raise DemonstrationError(_no_recording(path, f"step 1 or the behavior is damaged ({error})")) from error
+    compressed = any(sensor.compressed for sensor in behavior.sensors)
+    return behavior, None if compressed else ObservationBlock.of(info.observations)
+
+
+def _picture_order(info: AgentInfoProto) -> PictureOrder:
+    """Return how the package that wrote a file wrote its pictures, which the file does not tell.
+
+    Since package 2.0 the dimensions' properties tell the channels. Before, a PNG tells height and width; otherwise the
+    channels are taken to be the smallest dimension, the last one if in doubt, as those packages had them.
+    """
+    for observation in info.observations:
+        if len(observation.shape) != _PICTURE_RANK:
+            continue
+        shape, properties = tuple(observation.shape), tuple(observation.dimension_properties)
+        first, last = (tuple(properties[i : i + 1]) == (_CHANNELS,) for i in (0, 2))
+        if first != last:
+            return PictureOrder.ANNOUNCED_CHANNELS_FIRST if first else PictureOrder.CHANNELS_LAST
+        size = pictures.size_of(observation.compressed_data)
+        if size is not None and (shape[1:] == size) != (shape[:2] == size):
+            return PictureOrder.CHANNELS_FIRST if shape[1:] == size else PictureOrder.CHANNELS_LAST
+        return PictureOrder.CHANNELS_FIRST if shape[0] < shape[2] else PictureOrder.CHANNELS_LAST
+    return PictureOrder.CHANNELS_FIRST

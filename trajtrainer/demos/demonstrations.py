@@ -1,0 +1,175 @@
+"""Recorded steps as experience: what reward signals, cloning and the offline trainers learn from.
+
+Shape legend: B steps, S trajectories, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.columns import Columns, Entry, concatenate, empty, entry_bytes, sensor_name
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.demos.demo_file import SUFFIX, DemoFile, open_demo
+from trajtrainer.demos.matching import check_spec
+from trajtrainer.demos.pairing import Piece, pieces
+from trajtrainer.demos.step_reader import entries_of_steps
+from trajtrainer.errors import DemonstrationError
+from trajtrainer.spec import BehaviorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """Recorded steps of one behaviour.
+
+    Attributes:
+        spec: what was observed and done; pictures are (channels, height, width).
+        packed: whole episodes as trajectories, in the order of the files. The last one of a file may be cut off.
+            Columns that only a policy knows (``log_prob``, ``version``) are not there; ``agent`` is the number of the
+            file. What was done is never forbidden by the mask.
+        sources: the files.
+        name: of the behaviour, as the first file has it.
+    """
+
+    spec: BehaviorSpec
+    packed: PackedSteps
+    sources: tuple[Path, ...]
+    name: str = ""
+
+    def __len__(self) -> int:
+        """Return B."""
+        return len(self.packed)
+
+
+def load_demonstrations(
+    paths: Sequence[str | Path], *, spec: BehaviorSpec | None = None, max_steps: int | None = None
+) -> Demonstrations:
+    """Read recordings.
+
+    Args:
+        paths: ``.demo`` files, or folders of which every one is taken, in the order of their names.
+        spec: what they must fit: the number and shapes of the sensors, and the actions.
+        max_steps: how many to read at most; None for all.
+
+    Raises:
+        DemonstrationError: a file is missing, damaged, or of another behaviour than ``spec`` or the first file; or
+            there is no step at all.
+    """
+    files = [open_demo(path) for path in demo_paths(paths)]
+    for file in files:
+        if spec is not None:
+            check_spec(file.behavior.spec, spec, file.path, "the behavior")
+        check_spec(file.behavior.spec, files[0].behavior.spec, file.path, str(files[0].path))
+    num_records = sum(file.num_records for file in files)
+    store = _Store(files, num_records if max_steps is None else min(num_records, max_steps))
+    for number, file in enumerate(files):
+        store.read(file, number)
+    if not store.num_steps:
+        raise DemonstrationError(
+            f"No step was recorded in {', '.join(str(file.path) for file in files[:3])}: at least two records are "
+            "needed, as the second one tells the reward of the first. Record longer episodes."
+        )
+    first = files[0].behavior
+    return Demonstrations(first.spec, store.packed(), tuple(file.path for file in files), first.id)
+
+
+def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the recordings that some files and folders are or hold.
+
+    Raises:
+        DemonstrationError: one is missing, or a folder without recordings.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
+            if not inside:
+                raise DemonstrationError(f"There is no {SUFFIX} file in the folder {path}.")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise DemonstrationError(f"There is no recording {path}.")
+    if not found:
+        raise DemonstrationError("No recording was given. Expected one or more .demo files or folders.")
+    return found
+
+
+class _Store:
+    """The columns of at most so many steps, filled from the front."""
+
+    def __init__(self, files: Sequence[DemoFile], most_steps: int) -> None:
+        self._entries = _entries(files)
+        try:
+            self._steps = empty(self._entries, most_steps)
+        except MemoryError as error:
+            raise DemonstrationError(
+                f"There is no memory for {most_steps} recorded steps of {entry_bytes(self._entries)} bytes each. Use "
+                "fewer recordings at once."
+            ) from error
+        self._after = [*map(sensor_name, range(len(self._steps.obs))), "memory"]
+        self.num_steps = 0
+        self._most_steps = most_steps
+        self._bootstrap: list[Columns[NDArray[Any]]] = []
+        self._ends = [0]
+        self._agent: list[int] = []
+
+    def read(self, file: DemoFile, number: int) -> None:
+        """Add the steps of a file, as many as there is room for."""
+        for piece in pieces(file):
+            self._add(piece, number)
+            if self.num_steps == self._most_steps == self._ends[-1]:
+                return
+
+    def _add(self, piece: Piece, number: int) -> None:
+        start = self.num_steps
+        kept = min(len(piece.steps), self._most_steps - start)
+        for name, entry in self._entries.items():
+            self._steps[name][start : start + kept] = _of_dtype(piece.steps[name][:kept], entry)
+        self.num_steps += kept
+        ends = piece.ends[piece.ends <= kept]
+        self._end(start + ends, piece.after.slice(0, len(ends)), number)
+        if kept < len(piece.steps) and self._ends[-1] < self.num_steps:
+            self._end(np.array([self.num_steps]), piece.steps.slice(kept, kept + 1), number)
+
+    def _end(self, ends: NDArray[np.int64], after: Columns[NDArray[Any]], number: int) -> None:
+        """End trajectories before these steps, with what was observed then."""
+        known = {name: _of_dtype(after[name], self._entries[name]) for name in self._after}
+        self._bootstrap.append(Columns(known))
+        self._ends += ends.tolist()
+        self._agent += [number] * len(ends)
+
+    def packed(self) -> PackedSteps:
+        steps = self._steps.slice(0, self.num_steps)
+        offset = np.array(self._ends, np.int32)
+        last = offset[1:] - 1
+        ended = steps["done"][last]
+        return PackedSteps(
+            steps=steps,
+            bootstrap=concatenate(self._bootstrap),
+            offset=offset,
+            terminated=ended & ~steps["interrupted"][last],
+            ended=ended,
+            agent=np.array(self._agent, np.int64),
+        )
+
+
+def _entries(files: Sequence[DemoFile]) -> dict[str, Entry]:
+    """Return the columns of all files: pictures stay u8 where all files have them so."""
+    entries = entries_of_steps(files[0].behavior)
+    for number in range(len(files[0].behavior.sensors)):
+        if any(file.behavior.sensors[number].dtype == np.float32 for file in files):
+            name = sensor_name(number)
+            entries[name] = entries[name]._replace(dtype=np.dtype(np.float32))
+    return entries
+
+
+def _of_dtype(column: NDArray[Any], entry: Entry) -> NDArray[Any]:
+    if column.dtype == np.uint8 and entry.dtype == np.float32:
+        return column.astype(np.float32) / np.float32(255.0)
+    return column

@@ -1,0 +1,88 @@
+"""Pairs what is recorded step by step: an observation, the action that answered it, and what came of that.
+
+A recorder writes what it knows when an agent asks for a decision: the observation, the reward since the last decision,
+and, in Unity, the *last* action; the end of an episode has the final observation, reward and action. So the reward of a
+step stands in the next record, and in Unity's recordings the action does, too (docs/demonstrations.md#actions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.columns import Columns, concatenate
+from trajtrainer.demos.demo_file import DemoFile
+from trajtrainer.demos.step_reader import ACTED
+from trajtrainer.errors import DemonstrationError
+
+_FOLLOWED = ("reward", "group_reward", "done", "interrupted")
+_ACTIONS = ("continuous", "discrete")
+
+
+class Piece(NamedTuple):
+    """Some steps of a file, which follow those of the piece before.
+
+    Attributes:
+        steps: the columns of a packed step.
+        ends: i64 [any], ascending: trajectories end before these steps, the number of steps for the last one.
+        after: what was observed after each of those trajectories; all columns, of which only those of the moment of an
+            observation mean something.
+    """
+
+    steps: Columns[NDArray[Any]]
+    ends: NDArray[np.int64]
+    after: Columns[NDArray[Any]]
+
+
+def pieces(file: DemoFile) -> Iterator[Piece]:
+    """Yield all steps of a file. The last trajectory may be cut off.
+
+    Raises:
+        DemonstrationError: one is damaged, does not fit the first, or has no action.
+    """
+    last: Columns[NDArray[Any]] | None = None
+    num_before, is_open = 0, False
+    for records in file.records():
+        joined = records if last is None else concatenate([last, records])
+        # The end of an episode is no step: nobody decided then.
+        rows = np.flatnonzero(~joined["done"][:-1])
+        _check_acted(file, joined, rows, num_before - (last is not None))
+        steps = _steps(file, joined, rows)
+        ends = np.flatnonzero(steps["done"]) + 1
+        yield Piece(steps, ends, joined.take(rows[ends - 1] + 1))
+        if len(rows):
+            is_open = not steps["done"][-1]
+        num_before += len(records)
+        last = joined.slice(len(joined) - 1, len(joined))
+    if is_open and last is not None:
+        yield Piece(last.slice(0, 0), np.zeros(1, np.int64), last)
+
+
+def _steps(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int64]) -> Columns[NDArray[Any]]:
+    """Return the steps that begin with these records."""
+    delays = dict.fromkeys(_FOLLOWED, 1) | dict.fromkeys(_ACTIONS, file.action_delay)
+    steps = Columns(
+        {name: column.take(rows + delays.get(name, 0), axis=0) for name, column in records.items() if name != ACTED}
+    )
+    steps["interrupted"][:] &= steps["done"]
+    # Unity lets a heuristic do what is forbidden. What was done is nothing that a policy must not learn.
+    begin = 0
+    for branch, size in enumerate(file.behavior.spec.action_spec.discrete_branches):
+        steps["mask"][np.arange(len(rows)), begin + steps["discrete"][:, branch]] = False
+        begin += size
+    return steps
+
+
+def _check_acted(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int64], num_before: int) -> None:
+    deciding = rows + file.action_delay
+    missing = deciding[~records[ACTED][deciding]]
+    if len(missing):
+        actions = file.behavior.spec.action_spec
+        raise DemonstrationError(
+            f"{file.path}, step {num_before + int(missing[0]) + 1}: it has no action. Expected "
+            f"{actions.continuous_size} continuous and {actions.discrete_size} discrete numbers, as Unity's "
+            "Demonstration Recorder writes them."
+        )

@@ -1,0 +1,254 @@
+"""Reads recorded steps into columns: those of one byte layout at once, others (PNG, unusual writers) one by one.
+
+Shape legend: N steps, C continuous actions, D sum of branch sizes, K discrete branches, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from trajtrainer.columns import Columns, Entry, Store, entries_of, sensor_name, zeros
+from trajtrainer.demos.step_layout import StepLayout, read_step_layout
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.unity.behaviors import Behavior
+from trajtrainer.unity.pictures import PictureError
+from trajtrainer.unity.proto import columnar_pb2
+from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto
+from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError, Varint
+from trajtrainer.unity.record_limits import check_records
+from trajtrainer.unity.record_parser import read_observation
+
+ACTED = "acted"
+_MOST_LAYOUTS = 256
+_Bytes = NDArray[np.uint8]
+
+
+class StepError(Exception):
+    """A recorded step that cannot be read; the message completes 'so-and-so.demo, step 7: ...'.
+
+    Attributes:
+        row: which, from 0 on.
+    """
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def entries_of_steps(behavior: Behavior) -> dict[str, Entry]:
+    """Return the columns of recorded steps: those of the pool but for what only a policy knows."""
+    entries = entries_of(Store.POOL, behavior.spec, [sensor.dtype for sensor in behavior.sensors])
+    return {name: entry for name, entry in entries.items() if name not in ("log_prob", "version")}
+
+
+class StepReader:
+    """Reads the steps of one file.
+
+    Args:
+        behavior: what is in them.
+        block: the observations of the first step; None where some are compressed.
+    """
+
+    def __init__(self, behavior: Behavior, block: ObservationBlock | None) -> None:
+        self._behavior = behavior
+        self._block = block
+        self._actions = behavior.spec.action_spec
+        self._branches = np.array(self._actions.discrete_branches, np.int64)
+        self._entries = entries_of_steps(behavior)
+        self._layouts: dict[int, list[StepLayout]] = {}
+
+    def read(self, data: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Columns[NDArray[Any]]:
+        """Read N steps as they stand in the file: their rewards, ``done`` and ``interrupted`` are of the step before.
+
+        A column more, ``ACTED``, tells which have an action.
+
+        Args:
+            data: where they stand.
+            starts: i64 [N].
+            sizes: i64 [N].
+
+        Raises:
+            StepError: one of them is damaged, does not fit the first, or holds numbers that no one can learn from.
+        """
+        steps = zeros(self._entries | {ACTED: Entry(np.dtype(np.bool_), ())}, len(starts))
+        left = np.arange(len(starts))
+        if self._block is not None:
+            left = self._read_alike(data, starts, sizes, self._block, steps)
+        for row in left.tolist():
+            self._read_one(data[starts[row] : starts[row] + sizes[row]], row, steps)
+        self._check(steps)
+        return steps
+
+    def _read_alike(
+        self,
+        data: bytes,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        block: ObservationBlock,
+        steps: Columns[NDArray[Any]],
+    ) -> NDArray[np.int64]:
+        """Read all steps whose layout is known or can be learnt; return the others."""
+        others = []
+        for size in np.unique(sizes).tolist():
+            rows = np.flatnonzero(sizes == size)
+            windows: _Bytes = np.ndarray((len(data) - size + 1, size), np.uint8, data, 0, (1, 1))
+            found = windows[starts[rows]]
+            layouts = self._layouts.setdefault(size, [])
+            num_tried = 0
+            while len(rows):
+                if num_tried == len(layouts) and not self._learn(found[0].tobytes(), block):
+                    others.append(rows)
+                    break
+                layout = layouts[num_tried]
+                num_tried += 1
+                fits = layout.fits(found)
+                if fits.any():
+                    self._fill(layout, found[fits], rows[fits], steps)
+                    rows, found = rows[~fits], found[~fits]
+        return np.sort(np.concatenate(others)) if others else np.zeros(0, np.int64)
+
+    def _learn(self, step: bytes, block: ObservationBlock) -> bool:
+        """Add the layout of a step and return whether it has a usual one."""
+        if sum(map(len, self._layouts.values())) == _MOST_LAYOUTS:
+            return False
+        try:
+            self._layouts[len(step)].append(read_step_layout(step, block, self._actions))
+        except UnusualRecordError:
+            return False
+        return True
+
+    def _fill(self, layout: StepLayout, found: _Bytes, rows: NDArray[np.int64], steps: Columns[NDArray[Any]]) -> None:
+        """Write the values of steps u8 [n, size] of one layout."""
+        info, places = layout.info, layout.action
+        steps["done"][rows] = info.done
+        steps["interrupted"][rows] = info.interrupted
+        if info.reward >= 0:
+            steps["reward"][rows] = _floats(found, info.reward, 1)[:, 0]
+        if info.group_reward >= 0:
+            steps["group_reward"][rows] = _floats(found, info.group_reward, 1)[:, 0]
+        if info.group.size:
+            steps["group"][rows] = _varints(found, info.group)
+        if info.action_mask >= 0 and not info.done:
+            mask = found[:, info.action_mask : info.action_mask + self._behavior.mask_size]
+            steps["mask"][rows] = mask.view(np.bool_)
+        for sensor, offset, column in zip(self._behavior.sensors, info.floats, steps.obs, strict=True):
+            values = _floats(found, offset, int(np.prod(sensor.float_shape))).reshape(-1, *sensor.float_shape)
+            column[rows] = np.moveaxis(values, -1, 1) if sensor.channels_last else values
+        if places is None:
+            return
+        steps[ACTED][rows] = True
+        steps["continuous"][rows] = _floats(found, places.continuous, self._actions.continuous_size)
+        for branch, place in enumerate(places.discrete):
+            steps["discrete"][rows, branch] = _varints(found, place)
+        if places.discrete_floats >= 0:
+            floats = _floats(found, places.discrete_floats, self._actions.discrete_size)
+            steps["discrete"][rows] = _whole(floats, rows)
+
+    def _read_one(self, data: bytes, row: int, steps: Columns[NDArray[Any]]) -> None:
+        """Read a step in any form that protobuf allows."""
+        step = _parsed(data, row, self._behavior.id)
+        info, behavior = step.agent_info, self._behavior
+        if len(info.observations) != len(behavior.sensors):
+            raise StepError(
+                row, f"it has {len(info.observations)} observations, the first step has {len(behavior.sensors)}"
+            )
+        for sensor, observation, column in zip(behavior.sensors, info.observations, steps.obs, strict=True):
+            try:
+                column[row] = read_observation(observation, sensor)
+            except PictureError as error:
+                raise StepError(row, f"{sensor.label}: {error}") from error
+        values = {"reward": info.reward, "group_reward": info.group_reward, "group": info.group_id}
+        values |= {"done": info.done, "interrupted": info.max_step_reached}
+        for name, value in values.items():
+            steps[name][row] = value
+        if not info.done:
+            self._read_mask(info.action_mask, row, steps)
+        self._read_action(step.action_info, row, steps)
+
+    def _read_mask(self, mask: bytes, row: int, steps: Columns[NDArray[Any]]) -> None:
+        if len(mask) not in (0, self._behavior.mask_size):
+            raise StepError(
+                row,
+                f"its action mask has {len(mask)} entries; expected none or {self._behavior.mask_size}, one per action "
+                f"of the branches {tuple(self._actions.discrete_branches)}",
+            )
+        if mask:
+            steps["mask"][row] = np.frombuffer(mask, np.bool_)
+
+    def _read_action(self, action: columnar_pb2.AgentAction, row: int, steps: Columns[NDArray[Any]]) -> None:
+        continuous = np.frombuffer(action.continuous_actions, "<f4")
+        discrete = np.array(action.discrete_actions, np.int64)
+        old = np.frombuffer(action.vector_actions_deprecated, "<f4")
+        num_continuous, num_discrete = self._actions.continuous_size, self._actions.discrete_size
+        if not len(continuous) and not len(discrete):
+            if not len(old) and num_continuous + num_discrete:
+                return
+            if len(old) == num_continuous + num_discrete:
+                continuous, discrete = old[:num_continuous], _whole(old[num_continuous:], np.array([row]))
+        if (len(continuous), len(discrete)) != (num_continuous, num_discrete):
+            raise StepError(
+                row,
+                f"its action has {len(continuous) or len(old)} continuous and {len(discrete)} discrete numbers, "
+                f"expected {num_continuous} and {num_discrete}",
+            )
+        steps["continuous"][row], steps["discrete"][row], steps[ACTED][row] = continuous, discrete, True
+
+    def _check(self, steps: Columns[NDArray[Any]]) -> None:
+        """Refuse what would spoil a network for good."""
+        labels = {"reward": "its reward", "group_reward": "its group reward", "continuous": "its action"}
+        labels |= {sensor_name(sensor.index): sensor.label for sensor in self._behavior.sensors}
+        for name, label in labels.items():
+            column = steps[name]
+            if column.dtype == np.float32 and np.count_nonzero(np.isfinite(column)) != column.size:
+                row, *_ = index = tuple(np.argwhere(~np.isfinite(column))[0].tolist())
+                raise StepError(row, f"{label} holds {column[index]}. Nothing can be learnt from that")
+        chosen = steps["discrete"]
+        outside = (chosen < 0) | (chosen >= self._branches)
+        if outside.any():
+            row = int(outside.any(axis=1).argmax())
+            raise StepError(
+                row,
+                f"it chose {chosen[row].tolist()}, but the branches have {self._branches.tolist()} choices, from 0 on",
+            )
+
+
+def _parsed(data: bytes, row: int, behavior: str) -> columnar_pb2.AgentInfoActionPair:
+    try:
+        check_records(data, behavior)
+        # Writing anew packs what was written unpacked and merges what came in parts, as `bytes` fields need it.
+        usual = AgentInfoActionPairProto.FromString(data)
+        usual.DiscardUnknownFields()
+        return columnar_pb2.AgentInfoActionPair.FromString(usual.SerializeToString())
+    except (DecodeError, InvalidDataError) as error:
+        raise StepError(row, f"its {len(data)} bytes are no recorded step ({error})") from error
+
+
+def _floats(found: _Bytes, offset: int, count: int) -> NDArray[np.float32]:
+    """Return f32 [n, count] that stand at ``offset`` of each of n steps."""
+    values: NDArray[np.float32] = np.ascontiguousarray(found[:, offset : offset + 4 * count]).view("<f4")
+    return values
+
+
+def _varints(found: _Bytes, place: Varint) -> NDArray[np.int64]:
+    numbers = np.zeros(len(found), np.int64)
+    for index in range(place.size):
+        numbers |= (found[:, place.offset + index] & 0x7F).astype(np.int64) << 7 * index
+    return numbers
+
+
+def _whole(numbers: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the choices that packages before 2.0 wrote as floats.
+
+    Args:
+        numbers: f32 [n, K] or [K].
+        rows: i64 [n], whose they are.
+    """
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        row = rows[int((~finite).reshape(len(rows), -1).any(axis=1).argmax())]
+        raise StepError(int(row), "its action is not finite")
+    return np.clip(numbers, -1, 1 << 30).astype(np.int64)
