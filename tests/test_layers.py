@@ -16,6 +16,7 @@ LAYERS: list[list[set[str]]] = [
     [{"cli"}],
     [{"tournament"}],
     [{"run"}, {"testing"}],
+    [{"evaluation"}],
     [{"rundir"}],
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],

@@ -8,6 +8,7 @@ import numpy as np
 
 from trajtrainer.algos.acting import Acts, PolicyDivergedError
 from trajtrainer.errors import SettingsError, TrajtrainerError
+from trajtrainer.evaluation.acting import act
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.steps import ActionBatch, StepBatch
@@ -77,18 +78,10 @@ class Cast:
     def _act(
         self, worker: int, model: int, behavior: str, batch: StepBatch, rows: list[int], agents: Sequence[Agent]
     ) -> ActionBatch:
-        policy = self._policy(worker, model, behavior)
-        where = batch.num_terminal + np.array(rows)
-        empty = np.zeros(policy.memory_size, np.float32)
-        memory = np.stack([empty if agent.memory is None else agent.memory for agent in agents])
         try:
-            actions = policy.act([sensor[where] for sensor in batch.obs], batch.mask[where], memory)
+            return act(self._policy(worker, model, behavior), batch, batch.num_terminal + np.array(rows), agents)
         except PolicyDivergedError as error:
             raise PolicyDivergedError(f"{self._entrants[model].name}: {error}") from error
-        if policy.memory_size:
-            for agent, kept in zip(agents, actions.memory, strict=True):
-                agent.memory = kept
-        return actions
 
     def _policy(self, worker: int, model: int, behavior: str) -> Acts:
         key = (worker, model, behavior)

@@ -1,0 +1,213 @@
+"""The outcome of episodes that were played: returns and lengths, their spread, and how certain their mean is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_RESAMPLES = 10_000
+_LEVEL = 0.95
+_SEED = 0
+# Numbers drawn at a time: the memory is bounded however many episodes there are.
+_MOST_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode of one agent.
+
+    Attributes:
+        worker: the copy of the environment, from 0.
+        team: of the agent.
+        number: in the order in which the episodes of this worker and team began, from 0.
+        reward: sum of the agent's own rewards.
+        group_reward: sum of what its group received while it was there.
+        length: decisions.
+        interrupted: a limit ended it.
+    """
+
+    worker: int
+    team: int
+    number: int
+    reward: float
+    group_reward: float
+    length: int
+    interrupted: bool
+
+    @property
+    def total(self) -> float:
+        """The return: what the agent was rewarded with in all."""
+        return self.reward + self.group_reward
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEpisode:
+    """One episode of a group, from its first member's beginning to its last one's end.
+
+    Attributes:
+        worker: the copy of the environment, from 0.
+        team: of the group.
+        number: of the episode of its first member.
+        reward: what the group received while the member was there that was there longest of those who ended it.
+    """
+
+    worker: int
+    team: int
+    number: int
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some numbers, one for each episode.
+
+    >>> Sample((1.0, 2.0, 3.0)).mean
+    2.0
+    """
+
+    values: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        """NaN without values, as the others."""
+        return math.fsum(self.values) / len(self) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the values themselves (divided by their number, as numpy has it)."""
+        return float(np.std(self.values)) if self.values else math.nan
+
+    @property
+    def min(self) -> float:
+        """The lowest."""
+        return min(self.values, default=math.nan)
+
+    @property
+    def max(self) -> float:
+        """The highest."""
+        return max(self.values, default=math.nan)
+
+    def ci95(self) -> tuple[float, float]:
+        """Return the 95 % interval of the mean: percentiles of the means of 10,000 bootstrap resamples.
+
+        Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The same values have the same
+        interval.
+        """
+        if not self.values:
+            return math.nan, math.nan
+        values = np.array(self.values)
+        low, high = np.quantile(_resampled_means(values), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+        return float(low), float(high)
+
+    def to_json(self, *, with_interval: bool = True) -> dict[str, Any]:
+        """Return what there is to know as plain data, null where there are no values."""
+        found = {name: _plain(getattr(self, name)) for name in ("mean", "std", "min", "max")}
+        interval = {"ci95": [_plain(bound) for bound in self.ci95()]} if with_interval else {}
+        return {**found, **interval}
+
+
+def _resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    random = np.random.default_rng(_SEED)
+    at_once = max(1, _MOST_AT_ONCE // len(values))
+    sizes = [min(at_once, _RESAMPLES - start) for start in range(0, _RESAMPLES, at_once)]
+    return np.concatenate([values[random.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes])
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """The episodes of one behaviour.
+
+    Attributes:
+        behavior: name, without team.
+        episodes: by team, worker and number.
+        groups: those of which every member's episode is among ``episodes``.
+        decisions: of all its agents, also in episodes that do not count.
+        seconds: that all behaviours of the environment took together.
+    """
+
+    behavior: str
+    episodes: tuple[Episode, ...]
+    groups: tuple[GroupEpisode, ...]
+    decisions: int
+    seconds: float
+
+    @property
+    def returns(self) -> Sample:
+        """The return of each episode."""
+        return Sample(tuple(episode.total for episode in self.episodes))
+
+    @property
+    def lengths(self) -> Sample:
+        """The number of decisions of each episode."""
+        return Sample(tuple(float(episode.length) for episode in self.episodes))
+
+    @property
+    def group_returns(self) -> Sample:
+        """What each group received."""
+        return Sample(tuple(group.reward for group in self.groups))
+
+    @property
+    def teams(self) -> Mapping[int, EvaluationResult]:
+        """The result of each team by itself; decisions and seconds are those of all."""
+        return {team: self._of_team(team) for team in sorted({episode.team for episode in self.episodes})}
+
+    def _of_team(self, team: int) -> EvaluationResult:
+        return replace(
+            self,
+            episodes=tuple(episode for episode in self.episodes if episode.team == team),
+            groups=tuple(group for group in self.groups if group.team == team),
+        )
+
+    @property
+    def decisions_per_second(self) -> float:
+        """How fast it went; NaN for nothing in no time."""
+        return self.decisions / self.seconds if self.seconds else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain data (docs/evaluation.md#json)."""
+        teams = self.teams if len(self.teams) > 1 else {}
+        return {
+            **self._spread(),
+            "length": self.lengths.to_json(with_interval=False),
+            "decisions": self.decisions,
+            "seconds": self.seconds,
+            "decisions_per_second": _plain(self.decisions_per_second),
+            **({"teams": {str(team): result._spread() for team, result in teams.items()}} if teams else {}),
+        }
+
+    def _spread(self) -> dict[str, Any]:
+        groups = {"groups": {"episodes": len(self.groups), **self.group_returns.to_json()}} if self.groups else {}
+        return {"episodes": len(self.episodes), **self.returns.to_json(), **groups}
+
+
+def difference(result: EvaluationResult, first: EvaluationResult) -> Sample:
+    """Return how much better each episode of ``result`` is than the same one of ``first``.
+
+    The same is what began as the so-manieth of its worker and team. Those that only one of the two has are left out.
+    """
+    earlier = {_key(episode): episode.total for episode in first.episodes}
+    return Sample(
+        tuple(episode.total - earlier[_key(episode)] for episode in result.episodes if _key(episode) in earlier)
+    )
+
+
+def _key(episode: Episode) -> tuple[int, int, int]:
+    return episode.team, episode.worker, episode.number
+
+
+def in_order(episodes: Sequence[Episode]) -> tuple[Episode, ...]:
+    """Return episodes by team, worker and number."""
+    return tuple(sorted(episodes, key=_key))
+
+
+def _plain(number: float) -> float | None:
+    """Return a number as JSON knows it."""
+    return number if math.isfinite(number) else None
