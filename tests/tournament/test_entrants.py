@@ -1,4 +1,4 @@
-"""What the words of the command line mean, and what is told of those that mean nothing."""
+"""Who takes part: each model once, and two at least."""
 
 from __future__ import annotations
 
@@ -6,89 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_export import checkpoint_of, saved
-from tests.export.test_onnx import random_actor
-from tests.nn.specs import behavior, network, vector
-from trajtrainer.errors import CheckpointError, SettingsError
-from trajtrainer.export.onnx import export_policy
-from trajtrainer.tournament.entrants import ActingOptions, Entrant, find_entrants
-
-SPEC = behavior([vector(3)], 0, (3,))
-
-
-def checkpoint(path: Path, step: int = 7, seed: int = 5) -> Path:
-    content = checkpoint_of(random_actor(SPEC, seed=seed), network())
-    content["global_step"]["_GlobalSteps__global_step"].fill_(step)
-    return saved(path, content)
-
-
-def run_with(folder: Path, **steps: list[int]) -> Path:
-    """A run with numbered checkpoints of each behavior, and the newest as checkpoint.pt."""
-    for name, own in steps.items():
-        for step in own:
-            checkpoint(folder / name / f"{name}-{step}.pt", step)
-        checkpoint(folder / name / "checkpoint.pt", own[-1])
-    (folder / "run_logs").mkdir()
-    return folder
-
-
-def found(results: Path, *words: str | Path) -> list[Entrant]:
-    return find_entrants([str(word) for word in words], results, ActingOptions())
-
-
-def files(entrant: Entrant) -> dict[str, str]:
-    return {behavior: file.path.name for behavior, file in entrant.policies.items()}
-
-
-def refusal(results: Path, *words: str | Path) -> list[str]:
-    with pytest.raises(SettingsError) as caught:
-        found(results, *words)
-    return str(caught.value).splitlines()
-
-
-def test_runs_folders_and_files(tmp_path: Path) -> None:
-    first = run_with(tmp_path / "first", Striker=[10, 20], Goalie=[11, 23])
-    other = checkpoint(tmp_path / "elsewhere" / "Striker-5.pt", 5)
-    export_policy(random_actor(SPEC), SPEC, tmp_path / "Striker-99.onnx")
-    entrants = found(tmp_path, "first", first / "Goalie", other, tmp_path / "Striker-99.onnx")
-
-    assert [entrant.name for entrant in entrants] == [
-        "first", str(first / "Goalie"), str(other), str(tmp_path / "Striker-99.onnx")
-    ]  # fmt: skip
-    assert [files(entrant) for entrant in entrants] == [
-        {"Goalie": "checkpoint.pt", "Striker": "checkpoint.pt"},
-        {"Goalie": "checkpoint.pt"},
-        {"elsewhere": "Striker-5.pt"},
-        {"Striker": "Striker-99.onnx"},
-    ]
-    assert [entrant.steps for entrant in entrants] == [23, 23, 5, 99]
-
-
-def test_all_checkpoints_of_a_run(tmp_path: Path) -> None:
-    run_with(tmp_path / "first", A=[9, 100])
-    entrants = found(tmp_path, "first/*")
-
-    assert [(entrant.name, entrant.steps, entrant.series) for entrant in entrants] == [
-        ("first/9", 9, "first"), ("first/100", 100, "first")
-    ]  # fmt: skip
-    assert [files(entrant) for entrant in entrants] == [{"A": "A-9.pt"}, {"A": "A-100.pt"}]
-    assert [files(entrant) for entrant in found(tmp_path, tmp_path / "first" / "A" / "*")] == [
-        {"A": "A-9.pt"}, {"A": "A-100.pt"}
-    ]  # fmt: skip
-
-
-def test_of_other_behaviors_it_is_the_nearest_step(tmp_path: Path) -> None:
-    run_with(tmp_path / "first", A=[10, 20, 30], B=[4, 12, 29])
-    entrants = found(tmp_path, "first/*")
-
-    assert [files(entrant) for entrant in entrants] == [
-        {"A": "A-10.pt", "B": "B-12.pt"}, {"A": "A-20.pt", "B": "B-12.pt"}, {"A": "A-30.pt", "B": "B-29.pt"}
-    ]  # fmt: skip
+from tests.evaluation.test_models import run_with
+from trajtrainer.errors import SettingsError
+from trajtrainer.evaluation.models import ActingOptions
+from trajtrainer.tournament.entrants import find_entrants
 
 
 def test_each_once(tmp_path: Path) -> None:
     run_with(tmp_path / "first", A=[9, 100])
-    entrants = found(tmp_path, "first/*", tmp_path / "first" / "A" / "A-9.pt")
+    entrants = find_entrants(["first/*", str(tmp_path / "first" / "A" / "A-9.pt")], tmp_path, ActingOptions())
 
     assert [entrant.name for entrant in entrants] == ["first/9", "first/100"]
 
@@ -96,43 +22,8 @@ def test_each_once(tmp_path: Path) -> None:
 def test_one_is_too_few(tmp_path: Path) -> None:
     run_with(tmp_path / "first", A=[9])
 
-    (line,) = refusal(tmp_path, "first/*", "first/*")
+    with pytest.raises(SettingsError) as caught:
+        find_entrants(["first/*", "first/*"], tmp_path, ActingOptions())
+    line = str(caught.value)
     assert line.startswith("A tournament needs at least two models, and this is one: first/9.")
     assert "'RUN/*' means all checkpoints" in line
-
-
-def test_all_mistakes_are_told(tmp_path: Path) -> None:
-    run_with(tmp_path / "first", A=[9])
-    (tmp_path / "untrained" / "run_logs").mkdir(parents=True)
-    (tmp_path / "notes.txt").write_text("notes")
-    missing: list[str | Path] = ["missing", "missing/*", tmp_path / "missing.pt", tmp_path / "missing.onnx"]
-    lines = refusal(tmp_path, "first", "untrained", "untrained/*", tmp_path / "notes.txt", *missing)
-
-    assert lines[0].startswith(f"There is no checkpoint in {tmp_path / 'untrained'}")
-    assert lines[1].startswith(f"There is no checkpoint with a step in its name in {tmp_path / 'untrained'}")
-    assert lines[2].startswith(f"The checkpoint {tmp_path / 'notes.txt'} was refused")
-    assert lines[3].startswith(f"There is no checkpoint, no folder missing, and no run of this name in {tmp_path}")
-    assert lines[4].startswith(f"There is no folder missing, and no run of this name in {tmp_path}")
-    assert lines[5].startswith(f"There is no checkpoint, no folder {tmp_path / 'missing.pt'}")
-    assert lines[6].startswith(f"The model {tmp_path / 'missing.onnx'} cannot act: there is no such file")
-    assert len(lines) == 7
-
-
-def test_a_checkpoint_of_other_agents(tmp_path: Path) -> None:
-    run_with(tmp_path / "first", A=[9, 10])
-    (file, *_) = found(tmp_path, "first/*")[0].policies.values()
-
-    file.check_fit(SPEC)
-    with pytest.raises(CheckpointError, match="is of agents with other observations"):
-        file.check_fit(behavior([vector(4)], 0, (3,)))
-    with pytest.raises(CheckpointError, match=r"other actions: 0 continuous and the branches \[3\], not 1 cont"):
-        file.check_fit(behavior([vector(3)], 1, ()))
-
-
-def test_checkpoints_of_ml_agents_take_the_environments_word_for_what_is_seen(shared_data: Path) -> None:
-    models = shared_data / "models"
-    entrants = found(models, models / "PushButton-499970.pt", models / "PushButton_checkpoint.pt")
-    for entrant in entrants:
-        (file,) = entrant.policies.values()
-        file.check_fit(behavior([vector(4)], 0, (3, 3, 2)))
-    assert [entrant.steps for entrant in entrants] == [499970, 500019]

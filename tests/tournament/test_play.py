@@ -15,9 +15,9 @@ from trajtrainer.algos.acting import Acts
 from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import CheckpointError, SettingsError, UnsupportedError
+from trajtrainer.evaluation.models import Model, PolicyFile
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
-from trajtrainer.tournament.entrants import Entrant, PolicyFile
 from trajtrainer.tournament.play import Result, play
 
 Choose = Callable[[np.random.Generator, Any, BoolArray, FloatArray], Any]
@@ -73,15 +73,15 @@ def gamble(random: np.random.Generator, obs: FloatArray, *_: object) -> Any:
     return random.integers(0, 3, len(obs))
 
 
-def entrant(name: str, choose: Choose, *behaviors: str) -> Entrant:
-    return Entrant(name, {behavior: Bidder(choose) for behavior in behaviors or ("Bids",)})
+def entrant(name: str, choose: Choose, *behaviors: str) -> Model:
+    return Model(name, {behavior: Bidder(choose) for behavior in behaviors or ("Bids",)})
 
 
 def environment(*envs: Bids) -> Environment:
     return BaseEnvEnvironment([BaseEnvWorker(env) for env in envs])
 
 
-def tournament(world: Environment, entrants: Sequence[Entrant], games: int, seed: int = 0) -> list[Result]:
+def tournament(world: Environment, entrants: Sequence[Model], games: int, seed: int = 0) -> list[Result]:
     results = [result for result in play(world, entrants, games=games, seed=seed) if result is not None]
     assert sorted(result.match.number or 0 for result in results) == list(range(len(results)))
     return sorted(results, key=lambda result: result.match.number or 0)
@@ -147,8 +147,8 @@ def test_an_environment_that_is_started_anew_plays_its_games_again() -> None:
 
 
 def test_two_behaviors_are_two_roles() -> None:
-    clever = Entrant("clever", {"Striker": Bidder(always(2)), "Goalie": Bidder(always(1))})
-    simple = Entrant("simple", {"Striker": Bidder(always(1)), "Goalie": Bidder(always(0))})
+    clever = Model("clever", {"Striker": Bidder(always(2)), "Goalie": Bidder(always(1))})
+    simple = Model("simple", {"Striker": Bidder(always(1)), "Goalie": Bidder(always(0))})
     results = tournament(environment(roles()), [clever, simple], games=4)
 
     # clever attacks: 2 against 0; simple attacks: 1 against 1.
@@ -188,7 +188,7 @@ def test_one_team_plays_nobody() -> None:
 def test_all_that_does_not_fit_is_told() -> None:
     entrants = [
         entrant("good", gamble, "Striker", "Goalie"),
-        Entrant("bad", {"Striker": Bidder(gamble, fault="It sees other things."), "Goalie": Bidder(gamble)}),
+        Model("bad", {"Striker": Bidder(gamble, fault="It sees other things."), "Goalie": Bidder(gamble)}),
         entrant("half", gamble, "Striker"),
     ]
     with pytest.raises(SettingsError) as caught:

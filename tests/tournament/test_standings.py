@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.tournament.entrants import Entrant
+from trajtrainer.evaluation.models import Model
 from trajtrainer.tournament.picture import check_picture, draw
 from trajtrainer.tournament.play import Result
 from trajtrainer.tournament.schedule import Match, Queue, all_matches
 from trajtrainer.tournament.standings import pairs, standings
 
-ENTRANTS = [Entrant(name, {}) for name in ("a", "b", "c")]
+ENTRANTS = [Model(name, {}) for name in ("a", "b", "c")]
 
 
 def results(games: int, better: list[int]) -> list[Result]:
@@ -97,9 +97,9 @@ def test_a_queue_counts_each_game_once() -> None:
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_picture(tmp_path: Path, suffix: str) -> None:
-    entrants = [Entrant(f"run/{n}", {}, "run", 10 * n) for n in range(3)] + [
-        Entrant("alone", {}, steps=15),
-        Entrant("?", {}),
+    entrants = [Model(f"run/{n}", {}, "run", 10 * n) for n in range(3)] + [
+        Model("alone", {}, steps=15),
+        Model("?", {}),
     ]
     path = tmp_path / f"ratings.{suffix}"
     check_picture(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trajtrainer.algos.acting import Acts
@@ -26,6 +26,11 @@ logger = logging.getLogger(__name__)
 _WAIT_S = 0.25
 _TELL_EVERY_S = 10.0
 
+Announce = Callable[[Mapping[str, BehaviorSpec]], None]
+
+
+def _nobody_is_told(specs: Mapping[str, BehaviorSpec]) -> None: ...
+
 
 def play(
     environment: Environment,
@@ -34,6 +39,7 @@ def play(
     *,
     seed: int,
     parameters: Parameters | None = None,
+    announce: Announce = _nobody_is_told,
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, EvaluationResult]:
     """Play episodes from a reset on, and return what came out by behaviour.
@@ -45,13 +51,14 @@ def play(
         episodes: that count, of each behaviour and team, at least 1.
         seed: of all policies' random numbers.
         parameters: of the environment.
+        announce: told of behaviours as the environment announces them, before any of their policies is asked for.
         stopped: asked after each step whether to end early, with the episodes that are over by then.
 
     Raises:
         EnvironmentFaultError: an environment failed for good.
         PolicyDivergedError: a policy gives NaN.
     """
-    game = Play(environment, policies, episodes, seed=seed)
+    game = Play(environment, policies, episodes, seed=seed, announce=announce)
     game.begin(parameters)
     while not game.is_over and not stopped():
         game.step()
@@ -61,8 +68,17 @@ def play(
 class Play:
     """Episodes that are being played; for whoever does something else in between. See :func:`play`."""
 
-    def __init__(self, environment: Environment, policies: MakePolicy, episodes: int, *, seed: int) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        policies: MakePolicy,
+        episodes: int,
+        *,
+        seed: int,
+        announce: Announce = _nobody_is_told,
+    ) -> None:
         self._environment = environment
+        self._announce = announce
         workers = environment.num_workers
         self._workers = [
             _Worker(worker, policies, episodes // workers + (worker < episodes % workers), seed)
@@ -85,6 +101,7 @@ class Play:
         """Answer the messages that are there; wait for the first of them at most so long."""
         for event in self._environment.wait(timeout_s):
             worker = self._workers[event.worker]
+            self._announce(event.new_specs)
             if not worker.is_over:
                 waiting = worker.take(event)
                 if not worker.is_over:  # otherwise it may rest

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trajtrainer.algos.acting import Acts, PolicyDivergedError
-from trajtrainer.errors import SettingsError, TrajtrainerError
 from trajtrainer.evaluation.acting import act
+from trajtrainer.evaluation.models import Model, Roles
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, StepBatch
 from trajtrainer.tournament.areas import Agent
-from trajtrainer.tournament.entrants import Entrant
 
 
 class Cast:
@@ -26,30 +25,15 @@ class Cast:
         seed: of the tournament.
     """
 
-    def __init__(self, entrants: Sequence[Entrant], seed: int) -> None:
+    def __init__(self, entrants: Sequence[Model], seed: int) -> None:
         self._entrants = entrants
+        self._roles = Roles(entrants)
         self._seed = seed
-        self._specs: dict[str, BehaviorSpec] = {}
         self._policies: dict[tuple[int, int, str], Acts] = {}
 
     def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
-        """Look whether every model can play the behaviors that an environment names.
-
-        Raises:
-            SettingsError: some cannot; all are told, with the reasons.
-        """
-        new = {BehaviorId.parse(id_).name: spec for id_, spec in specs.items()}
-        new = {name: spec for name, spec in new.items() if name not in self._specs}
-        self._specs |= new
-        problems = []
-        for name, spec in new.items():
-            for entrant in self._entrants:
-                try:
-                    entrant.file(name, list(self._specs)).check_fit(spec)
-                except TrajtrainerError as error:
-                    problems.append(f"{entrant.name} cannot play {name!r}: {error}")
-        if problems:
-            raise SettingsError("\n".join(problems))
+        """Look whether every model can play the behaviors that an environment names; see ``Roles``."""
+        self._roles.announce(specs)
 
     def act(
         self, worker: int, behavior: str, batch: StepBatch, agents: Sequence[Agent], teams: Sequence[int]
@@ -87,7 +71,7 @@ class Cast:
         key = (worker, model, behavior)
         if key not in self._policies:
             seed = derived_seeds(self._seed, f"{worker} {model} {behavior}")[0]
-            self._policies[key] = self._entrants[model].file(behavior, list(self._specs)).policy(seed)
+            self._policies[key] = self._roles.policy(model, behavior, seed)
         return self._policies[key]
 
 

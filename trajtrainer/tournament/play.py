@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import UnsupportedError
+from trajtrainer.evaluation.models import Model
 from trajtrainer.spec import BehaviorId
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.tournament.areas import Areas, FinishedGame
 from trajtrainer.tournament.cast import Cast
-from trajtrainer.tournament.entrants import Entrant
 from trajtrainer.tournament.schedule import NUM_SIDES, Match, Queue, all_matches
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Result:
 
 
 def play(
-    environment: Environment, entrants: Sequence[Entrant], *, games: int, seed: int, num_areas: int = 1
+    environment: Environment, entrants: Sequence[Model], *, games: int, seed: int, num_areas: int = 1
 ) -> Iterator[Result | None]:
     """Play games of every pair, and yield their results as they are over.
 

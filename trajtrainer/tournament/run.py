@@ -15,13 +15,14 @@ from attrs import evolve
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_separate_environments
 from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.evaluation.models import ActingOptions, Model
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.tournament.entrants import ActingOptions, Entrant, find_entrants
+from trajtrainer.tournament.entrants import find_entrants
 from trajtrainer.tournament.picture import check_picture, draw
 from trajtrainer.tournament.play import Result, play
 from trajtrainer.tournament.standings import Standing, standings, to_json
@@ -104,7 +105,7 @@ def _settled(settings: RunSettings) -> RunSettings:
 
 
 def _play(
-    entrants: Sequence[Entrant], settings: RunSettings, games: int, stop: StopRequest, results: list[Result]
+    entrants: Sequence[Model], settings: RunSettings, games: int, stop: StopRequest, results: list[Result]
 ) -> EnvironmentFaultError | None:
     """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
     with ExitStack() as stack:
@@ -143,7 +144,7 @@ def _write_json(
     path: Path,
     head: Mapping[str, object],
     table: Sequence[Standing],
-    entrants: Sequence[Entrant],
+    entrants: Sequence[Model],
     results: Sequence[Result],
 ) -> None:
     atomic.write_text(path, json.dumps({**head, **to_json(table, entrants, results)}, indent=2) + "\n")

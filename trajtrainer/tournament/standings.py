@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from openskill.models import BradleyTerryFull
 
-from trajtrainer.tournament.entrants import Entrant
+from trajtrainer.evaluation.models import Model
 from trajtrainer.tournament.play import Result
 
 _ORDERS = 20
@@ -49,13 +49,13 @@ class Standing:
         uncertainty: standard deviation of that.
     """
 
-    entrant: Entrant
+    entrant: Model
     score: Score
     rating: float
     uncertainty: float
 
 
-def standings(entrants: Sequence[Entrant], results: Sequence[Result]) -> list[Standing]:
+def standings(entrants: Sequence[Model], results: Sequence[Result]) -> list[Standing]:
     """Return the table, the best first.
 
     Ratings are those of Weng and Lin (2011, JMLR 12, algorithm 1), the Bradley-Terry model with Bayesian updates. They
@@ -82,7 +82,7 @@ def _rate(num_models: int, results: Sequence[Result]) -> tuple[list[float], list
     return [rating.mu for rating in ratings], [rating.sigma for rating in ratings]
 
 
-def pairs(entrants: Sequence[Entrant], results: Sequence[Result]) -> list[dict[str, Any]]:
+def pairs(entrants: Sequence[Model], results: Sequence[Result]) -> list[dict[str, Any]]:
     """Return the games of every pair, as the first of it sees them: all, and those of each side that it played."""
     found = []
     for first in range(len(entrants)):
@@ -99,7 +99,7 @@ def pairs(entrants: Sequence[Entrant], results: Sequence[Result]) -> list[dict[s
     return found
 
 
-def to_json(table: Sequence[Standing], entrants: Sequence[Entrant], results: Sequence[Result]) -> Mapping[str, Any]:
+def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Sequence[Result]) -> Mapping[str, Any]:
     """Return table and pairs as plain data."""
     models = [
         {

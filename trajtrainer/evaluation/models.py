@@ -1,0 +1,252 @@
+"""Models to act with: runs, checkpoints and exported policies, as they are named on the command line."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.errors import CheckpointError, SettingsError, TrajtrainerError
+from trajtrainer.export.checkpoint_file import read_checkpoint
+from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
+from trajtrainer.export.onnx_policy import OnnxPolicy
+from trajtrainer.export.recovered_policy import recover_policy
+from trajtrainer.nn.actor import Actor
+from trajtrainer.rundir.filenames import behavior_of
+from trajtrainer.rundir.saved_policies import SavedPolicy, find_checkpoints, find_policies
+from trajtrainer.spec import BehaviorId, BehaviorSpec
+
+_ALL = "*"
+_MODEL = ".onnx"
+_STEP = re.compile(r"-(\d{1,18})$")
+_SAME_FILE = "best"  # best.onnx lies in the folder of its behavior
+
+
+@dataclass(frozen=True, slots=True)
+class ActingOptions:
+    """The way in which policies act.
+
+    Attributes:
+        deterministic: take the mean and the likeliest branch instead of sampling.
+        device: where policies of checkpoints compute.
+    """
+
+    deterministic: bool = False
+    device: torch.device | str = "cpu"
+
+
+class PolicyFile(ABC):
+    """One file with the policy of one behavior."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def check(self) -> None:
+        """Look whether it can be read.
+
+        Raises:
+            TrajtrainerError: it cannot.
+        """
+
+    @abstractmethod
+    def check_fit(self, spec: BehaviorSpec) -> None:
+        """Look whether it is of agents that see and do what these do.
+
+        Raises:
+            TrajtrainerError: it is not.
+        """
+
+    @abstractmethod
+    def policy(self, seed: int) -> Acts:
+        """Return a policy with random numbers of its own, after ``check_fit``."""
+
+
+class CheckpointPolicy(PolicyFile):
+    """The policy of a checkpoint, ours or of ML-Agents."""
+
+    def __init__(self, saved: SavedPolicy, options: ActingOptions) -> None:
+        super().__init__(saved.checkpoint)
+        self.steps: int | None = None
+        self._options = options
+        self._actor: Actor | None = None
+
+    def check(self) -> None:
+        """See ``PolicyFile``."""
+        content = read_checkpoint(self.path)
+        try:
+            self.steps = int(content[STEP][STEP_ENTRY])
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            self.steps = None
+
+    def check_fit(self, spec: BehaviorSpec) -> None:
+        """See ``PolicyFile``. What the agents see is what the environment says, which ML-Agents' files do not."""
+        found = recover_policy(read_checkpoint(self.path), source=str(self.path), sensors=spec.observation_specs)
+        if found.spec.action_spec != spec.action_spec:
+            raise CheckpointError(
+                f"{self.path} is of agents with other actions: {_actions(found.spec)}, not {_actions(spec)}."
+            )
+        self._actor = found.actor
+
+    def policy(self, seed: int) -> Acts:
+        """See ``PolicyFile``."""
+        assert self._actor is not None
+        return Policy(self._actor, seed=seed, deterministic=self._options.deterministic, device=self._options.device)
+
+
+class OnnxFile(PolicyFile):
+    """An exported policy."""
+
+    def __init__(self, path: Path, options: ActingOptions) -> None:
+        super().__init__(path)
+        self._options = options
+
+    def check(self) -> None:
+        """See ``PolicyFile``."""
+        self.policy(0)
+
+    def check_fit(self, spec: BehaviorSpec) -> None:
+        """See ``PolicyFile``."""
+        policy = OnnxPolicy(self.path, seed=0, deterministic=self._options.deterministic)
+        if misfits := "; ".join(policy.misfits(spec)):
+            raise CheckpointError(f"{self.path} is of other agents: {misfits}.")
+
+    def policy(self, seed: int) -> Acts:
+        """See ``PolicyFile``."""
+        return OnnxPolicy(self.path, seed=seed, deterministic=self._options.deterministic)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One policy, or one for each behavior of a run.
+
+    Attributes:
+        name: as it was given; of ``RUN/*`` with the step behind it.
+        policies: behavior -> its file.
+        series: the run whose checkpoints these are, for ``RUN/*``.
+        steps: it was trained for; None where nothing tells.
+    """
+
+    name: str
+    policies: Mapping[str, PolicyFile]
+    series: str | None = None
+    steps: int | None = None
+
+    def file(self, behavior: str, behaviors: Sequence[str]) -> PolicyFile:
+        """Return the policy that plays a behavior.
+
+        Args:
+            behavior: name, without team.
+            behaviors: all of the environment that are known. A single policy that is called like none of them plays
+                any.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        if behavior in self.policies:
+            return self.policies[behavior]
+        if len(self.policies) == 1 and not self.policies.keys() & set(behaviors):
+            return next(iter(self.policies.values()))
+        raise CheckpointError(
+            f"{self.name} has no policy for the behavior {behavior!r}, only for {', '.join(self.policies)}. Give the "
+            "folder of a run that has trained all of them."
+        )
+
+
+class Roles:
+    """The behaviors of an environment, as it announces them, and every model's policy for each.
+
+    Args:
+        models: each must be able to play all of them.
+    """
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._models = models
+        self._behaviors: list[str] = []
+
+    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        """Look whether every model can play the behaviors that an environment names.
+
+        Args:
+            specs: by behaviour id.
+
+        Raises:
+            SettingsError: some cannot; all are told, with the reasons.
+        """
+        new = {BehaviorId.parse(id_).name: spec for id_, spec in specs.items()}
+        new = {name: spec for name, spec in new.items() if name not in self._behaviors}
+        self._behaviors += new
+        problems = []
+        for name, spec in new.items():
+            for model in self._models:
+                try:
+                    model.file(name, self._behaviors).check_fit(spec)
+                except TrajtrainerError as error:
+                    problems.append(f"{model.name} cannot play {name!r}: {error}")
+        if problems:
+            raise SettingsError("\n".join(problems))
+
+    def policy(self, model: int, behavior: str, seed: int) -> Acts:
+        """Return the policy of a model for a behavior that was announced, with random numbers of its own."""
+        return self._models[model].file(behavior, self._behaviors).policy(seed)
+
+
+def find_models(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
+    """Return the models that are meant, in this order.
+
+    Args:
+        words: run ids, folders of runs or of their behaviors, ``.pt`` and ``.onnx`` files; with ``@best`` behind a run
+            or behavior its best checkpoint, with ``/*`` all of them.
+        results: the folder where run ids are looked for.
+        options: how they act.
+
+    Raises:
+        SettingsError: some of them are none. All mistakes are told.
+    """
+    models: list[Model] = []
+    problems = []
+    for word in words:
+        try:
+            models += _models(word, results, options)
+        except TrajtrainerError as error:
+            problems.append(str(error))
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return models
+
+
+def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]:
+    path = Path(word)
+    if path.name == _ALL:
+        for steps, saved in find_checkpoints(path.parent, results):
+            yield Model(f"{path.parent}/{steps}", _checkpoints(saved, options), str(path.parent), steps)
+    elif path.suffix == _MODEL:
+        found = _STEP.search(path.stem)
+        model = OnnxFile(path, options)
+        model.check()
+        yield Model(word, {_behavior_of(path): model}, steps=int(found[1]) if found else None)
+    else:
+        policies = _checkpoints(find_policies(path, results, None), options)
+        yield Model(word, policies, steps=next(iter(policies.values())).steps)
+
+
+def _behavior_of(model: Path) -> str:
+    stem = _STEP.sub("", model.stem)
+    return behavior_of(model.absolute().parent.name if stem == _SAME_FILE else stem)
+
+
+def _checkpoints(saved: Sequence[SavedPolicy], options: ActingOptions) -> dict[str, CheckpointPolicy]:
+    policies = {behavior_of(each.name): CheckpointPolicy(each, options) for each in saved}
+    for policy in policies.values():
+        policy.check()
+    return policies
+
+
+def _actions(spec: BehaviorSpec) -> str:
+    action = spec.action_spec
+    return f"{action.continuous_size} continuous and the branches {list(action.discrete_branches)}"
