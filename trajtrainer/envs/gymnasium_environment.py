@@ -6,6 +6,7 @@ Shape legend: N copies, T of them whose episode ended with this step.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
@@ -55,10 +56,16 @@ class GymnasiumEnvironment(InProcessEnvironment):
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
                 raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
         self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name)
-        self._seeds: list[int | None] = [seed + copy for copy in range(len(envs))]
+        self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
         self._parameters = EpisodeParameters()
         self._copies: LongArray = np.arange(len(envs), dtype=np.int64)
         self._announced = False
+
+    def seed_episodes(self, first: int, step: int = 1) -> bool:
+        """See ``InProcessEnvironment``."""
+        copies = len(self._envs)
+        self._seeds = [itertools.count(first + copy * step, copies * step) for copy in range(copies)]
+        return True
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``. They count from each copy's next episode on."""
@@ -99,8 +106,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         )
 
     def _reset(self, copy: int) -> tuple[Any, dict[str, Any]]:
-        seed, self._seeds[copy] = self._seeds[copy], None
-        return self._envs[copy].reset(seed=seed, options=self._parameters.draw() or None)
+        return self._envs[copy].reset(seed=next(self._seeds[copy]), options=self._parameters.draw() or None)
 
     def _event(
         self,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 _Actions = Mapping[str, ActionBatch]
+
+
+def first_seeded(seed: int) -> Iterator[int | None]:
+    """Yield the seed of the first reset, and None for all others, which go on with the random numbers."""
+    return itertools.chain([seed], itertools.repeat(None))
 
 
 class InProcessEnvironment(ABC):
@@ -33,6 +39,16 @@ class InProcessEnvironment(ABC):
     def num_workers(self) -> int:
         """The number of workers."""
         return self._num_workers
+
+    def seed_episodes(self, first: int, step: int = 1) -> bool:  # noqa: ARG002
+        """Begin the episodes of each copy with seeds of their own, where its environment takes any.
+
+        With two copies those of the first are ``first``, ``first + 2 * step``, ..., those of the other lie in between.
+
+        Returns:
+            Whether it takes any.
+        """
+        return False
 
     @abstractmethod
     def set_parameters(self, parameters: Parameters) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -75,6 +76,12 @@ class PettingZooEnvironment(InProcessEnvironment):
         # Behaviour -> who was asked in the last event, in the order of its decisions.
         self._asked: dict[str, list[tuple[int, AgentName]]] = {}
         self._announced: set[str] = set()
+
+    def seed_episodes(self, first: int, step: int = 1) -> bool:
+        """See ``InProcessEnvironment``."""
+        for copy, game in enumerate(self._games):
+            game.seeds = itertools.count(first + copy * step, len(self._games) * step)
+        return True
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``. They count from each copy's next episode on."""

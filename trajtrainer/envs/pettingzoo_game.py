@@ -14,6 +14,7 @@ from pettingzoo.utils.conversions import (
 )
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
+from trajtrainer.envs.in_process import first_seeded
 from trajtrainer.envs.pettingzoo_agents import AgentName
 
 _NO_INFO: Mapping[str, Any] = {}
@@ -71,13 +72,14 @@ class Game:
 
     Attributes:
         env: likewise.
+        seeds: of its resets, None to go on with its random numbers.
         in_turns: only one agent is asked at a time.
     """
 
     def __init__(self, env: Any, seed: int) -> None:
         self.env = env
         self.in_turns = isinstance(env, turn_based_aec_to_parallel_wrapper)
-        self._seed: int | None = seed
+        self.seeds = first_seeded(seed)
         self._earned: dict[AgentName, float] = {}
         # Agents whose episode goes on -> their newest observation.
         self._seen: dict[AgentName, Any] = {}
@@ -86,8 +88,7 @@ class Game:
     def reset(self, options: dict[str, float]) -> Turn:
         """Begin an episode of all agents."""
         arguments: dict[str, Any] = {"options": options} if options else {}
-        seed, self._seed = self._seed, None
-        observations, infos = self.env.reset(seed=seed, **arguments)
+        observations, infos = self.env.reset(seed=next(self.seeds), **arguments)
         self._earned = {}
         self._seen = {}
         self._gone = set()

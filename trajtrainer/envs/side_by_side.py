@@ -21,6 +21,15 @@ class SideBySide(InProcessEnvironment):
         super().__init__(name, len(environments))
         self._environments = list(environments)
 
+    def seed_episodes(self, first: int, step: int = 1) -> bool:
+        """See ``InProcessEnvironment``."""
+        every = step * len(self._environments)
+        seeded = [
+            isinstance(environment, InProcessEnvironment) and environment.seed_episodes(first + copy * step, every)
+            for copy, environment in enumerate(self._environments)
+        ]
+        return all(seeded)
+
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``."""
         for environment in self._environments:

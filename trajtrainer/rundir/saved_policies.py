@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from trajtrainer.spec import ObservationSpec
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".onnx"
+_BEST, _BEST_CHECKPOINT = "@best", "best.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ def export_saved(
     """Write the ``.onnx`` of one or more checkpoints.
 
     Args:
-        target: a checkpoint, a behaviour's folder, a run's folder, or a run id.
+        target: a checkpoint, a behaviour's folder, a run's folder, or a run id; ``@best`` behind a folder or id means
+            the best checkpoint instead of the newest.
         results: the folder where run ids are looked for.
         behavior: export only this one of a run.
         sensors: what the agents observe, for checkpoints that do not say it.
@@ -90,7 +92,8 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     Raises:
         CheckpointError: there are none, or none of this behaviour.
     """
-    target = _in_results(target, results)
+    best = target.name.endswith(_BEST) and not _in_results(target, results).exists()
+    target = _in_results(target.with_name(target.name.removesuffix(_BEST)) if best else target, results)
     if target.is_file():
         return [_of_file(target)]
     if not target.is_dir():
@@ -98,10 +101,12 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
             f"There is no checkpoint, no folder {target}, and no run of this name in {results}. "
             "Give a .pt file, the folder of a run, or a run id with --results-dir."
         )
-    own = _of_folder(target)
-    found = {own.name: own} if own is not None else dict(_of_run(target))
+    of_folder = _best_of_folder if best else _of_folder
+    own = of_folder(target)
+    found = {own.name: own} if own is not None else dict(_of_run(target, of_folder))
     if not found:
-        raise CheckpointError(f"There is no checkpoint in {target}, nor in the folders of behaviours in it.")
+        what = _BEST_CHECKPOINT if best else "checkpoint"
+        raise CheckpointError(f"There is no {what} in {target}, nor in the folders of behaviours in it.")
     if behavior is None:
         return list(found.values())
     name = behavior_file_name(behavior)
@@ -151,9 +156,9 @@ def _in_results(target: Path, results: Path) -> Path:
     return target
 
 
-def _of_run(folder: Path) -> Iterator[tuple[str, SavedPolicy]]:
+def _of_run(folder: Path, of_folder: Callable[[Path], SavedPolicy | None]) -> Iterator[tuple[str, SavedPolicy]]:
     for path in sorted(folder.iterdir()):
-        policy = _of_folder(path) if path.is_dir() else None
+        policy = of_folder(path) if path.is_dir() else None
         if policy is not None:
             yield policy.name, policy
 
@@ -169,6 +174,12 @@ def _of_folder(path: Path) -> SavedPolicy | None:
     else:
         return None
     return SavedPolicy(folder.name, checkpoint, folder.exported, _models(folder, checkpoint))
+
+
+def _best_of_folder(path: Path) -> SavedPolicy | None:
+    """Return the best checkpoint in a behaviour's folder; None if it holds none."""
+    checkpoint = path / _BEST_CHECKPOINT
+    return _of_file(checkpoint) if checkpoint.is_file() else None
 
 
 def _of_file(path: Path) -> SavedPolicy:

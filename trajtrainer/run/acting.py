@@ -1,0 +1,88 @@
+"""The parts of commands that act in an environment and train nothing: settings, the environment, files of results."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from attrs import evolve
+
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.select import make_separate_environments
+from trajtrainer.errors import SettingsError
+from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.run import RunSettings
+
+logger = logging.getLogger(__name__)
+
+FAILED = 1
+INTERRUPTED = 130
+_LARGEST_DRAWN_SEED = 10_000
+
+
+def settled(settings: RunSettings) -> RunSettings:
+    """Return the settings with a seed, and as those of a run that writes nothing."""
+    seed = settings.env_settings.seed
+    seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
+    checkpoints = evolve(settings.checkpoint_settings, inference=True)
+    return evolve(settings.with_seed(seed), checkpoint_settings=checkpoints)
+
+
+@contextlib.contextmanager
+def opened(
+    settings: RunSettings,
+    stop: StopRequest,
+    make: Callable[[RunSettings, RunFolder], Environment] = make_separate_environments,
+) -> Iterator[Environment | None]:
+    """Start the environment, and close it in the end.
+
+    Meanwhile the signals are connected with ``stop``; None if one came before the environment was there.
+
+    Raises:
+        TrajtrainerError: see ``make_environment``.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop, saves=False))
+        environment = None
+        try:
+            with stop.interrupting():
+                environment = make(settings, RunFolder(settings.checkpoint_settings))
+                stack.callback(_close, environment, stop)
+        except StopInterrupt:
+            environment = None
+        if environment is not None:
+            stop.on_abort(environment.kill)
+        yield environment
+
+
+def _close(environment: Environment, stop: StopRequest) -> None:
+    with stop.limiting(environment.kill):
+        environment.close()
+
+
+def check_file(option: str, path: Path | None) -> None:
+    """Look whether a file of results can be written, before hours of work.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        found = "is a folder" if path.is_dir() else f"is in the folder {path.parent}, which does not exist"
+        raise SettingsError(f"{option} {path} {found}. Expected a file in a folder that exists.")
+
+
+def write_file(path: Path, write: Callable[[Path], None]) -> bool:
+    """Write a file of results; a failure is logged, and must not cost the others. Returns whether it went well."""
+    try:
+        write(path)
+    except OSError as error:
+        logger.error("%s could not be written: %s.", path, error.strerror or error)
+        return False
+    logger.info("Wrote %s.", path)
+    return True
