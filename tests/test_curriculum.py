@@ -56,7 +56,7 @@ def rewards_of(recorded: list[float] | str) -> list[float]:
     return [math.nan] * int(recorded.split()[2]) if isinstance(recorded, str) else recorded
 
 
-def test_criteria_decide_as_the_peer(golden: dict[str, Any]) -> None:
+def test_criteria_decide_as_mlagents(golden: dict[str, Any]) -> None:
     for case in golden["criteria"]:
         settings = CompletionCriteria(**case["criteria"] | {"measure": Measure(case["criteria"]["measure"])})
         for call in case["calls"]:
@@ -93,7 +93,7 @@ def sampler_of(value: float | dict[str, Any]) -> Sampler:
     return classes[value["sampler_type"]](**value["sampler_parameters"])
 
 
-def test_flow_of_several_parameters_is_that_of_the_peer(golden: dict[str, Any]) -> None:
+def test_flow_of_several_parameters_is_that_of_mlagents(golden: dict[str, Any]) -> None:
     flow = golden["flow"]
     parameters = {name: parameter_of(mapping) for name, mapping in flow["environment_parameters"].items()}
     curriculum = Curriculum(parameters, flow["run_seed"])

@@ -263,7 +263,7 @@ def test_no_agents() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo_hybrid", "ppo_lstm", "ppo_visual_two_vector", "ppo_goal_hyper"])
-def test_the_peers_actions(shared_data: Path, name: str) -> None:
+def test_mlagents_actions(shared_data: Path, name: str) -> None:
     case = policy_case(shared_data, name)
     policy = Policy(case.actor(), seed=1, deterministic=True)
     memory = case.memory()

@@ -9,9 +9,9 @@ import pytest
 import torch
 from attrs import evolve
 
-from tests.algos import peer
+from tests.algos import mlagents
 from tests.algos.minibatches import with_rows
-from tests.algos.peer import Case
+from tests.algos.mlagents import Case
 from trajtrainer.algos.poca.optimizer import POCA
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.nn.actor import Actor
@@ -40,7 +40,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 
 
 def _ppo(case: Case, **changes: Any) -> PPO:
-    settings = peer.with_hyperparameters(case.settings, **changes)
+    settings = mlagents.with_hyperparameters(case.settings, **changes)
     hyper = settings.hyperparameters
     signals = list(settings.reward_signals)
     actor = Actor(case.spec, settings.network_settings)
@@ -51,12 +51,12 @@ def _ppo(case: Case, **changes: Any) -> PPO:
         shared = hyper.shared_critic
         critic = SharedCritic(actor, signals) if shared else Critic(case.spec, settings.network_settings, signals)
         ppo = PPO(actor, critic, settings)
-    peer.restore(ppo, case.checkpoint("start"))
+    mlagents.restore(ppo, case.checkpoint("start"))
     return ppo
 
 
 def test_golden_updates(case: Case) -> None:
-    ppo, minibatch = _ppo(case), peer.minibatch(case)
+    ppo, minibatch = _ppo(case), mlagents.minibatch(case)
     for number, expected in enumerate(case.json["statistics"], start=1):
         coefficients = ppo.coefficients(case.json["step"])
         found = {tag: value.item() for tag, value in ppo.update(minibatch, coefficients).items()}
@@ -70,17 +70,17 @@ def test_golden_updates(case: Case) -> None:
             assert found[tag] == pytest.approx(value, rel=2e-5, abs=1e-5), tag
         if (case.folder / f"after_{number}.pt").exists():
             atol = 5e-5 if isinstance(ppo, POCA) else 1e-5
-            peer.assert_weights(ppo, case.checkpoint(f"after_{number}"), atol)
+            mlagents.assert_weights(ppo, case.checkpoint(f"after_{number}"), atol)
 
 
 def test_golden_gradients(case: Case) -> None:
     ppo = _ppo(case)
-    loss, _ = ppo.loss(peer.minibatch(case), ppo.coefficients(case.json["step"]))
+    loss, _ = ppo.loss(mlagents.minibatch(case), ppo.coefficients(case.json["step"]))
     loss.backward()  # type: ignore[no-untyped-call]
     policy = _below(case, "gradient_Policy/")
     for module, expected in ((ppo.actor, policy), (ppo.critic, _below(case, "gradient_Optimizer:critic/") or policy)):
         found = {name: p.grad for name, p in module.named_parameters()}
-        for name, gradient in peer.gradients(module, expected).items():
+        for name, gradient in mlagents.gradients(module, expected).items():
             torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-5, msg=f"{name} differs")
 
 
@@ -90,7 +90,7 @@ def _below(case: Case, prefix: str) -> dict[str, torch.Tensor]:
 
 def test_entropy_weight_counts_against_the_loss(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_hybrid")
-    ppo, minibatch = _ppo(case), peer.minibatch(case)
+    ppo, minibatch = _ppo(case), mlagents.minibatch(case)
     coefficients = ppo.coefficients(0)
     with torch.no_grad():
         distribution, _ = ppo.actor.distribution(minibatch.obs, minibatch["mask"])
@@ -102,7 +102,7 @@ def test_entropy_weight_counts_against_the_loss(shared_data: Path) -> None:
 @pytest.mark.parametrize("name", ["ppo_continuous", "poca_hybrid"])
 def test_value_clipping_is_inert_until_switched_on(shared_data: Path, name: str) -> None:
     case = Case.read(shared_data / "golden" / "updates" / name)
-    minibatch = peer.minibatch(case)
+    minibatch = mlagents.minibatch(case)
     far = with_rows(minibatch, old_values=minibatch["value"].t() + 5.0)
     losses = {}
     for clipping in (False, True):
@@ -119,7 +119,7 @@ def test_value_clipping_is_inert_until_switched_on(shared_data: Path, name: str)
 
 def test_clipping_of_baselines_is_always_on(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "poca_hybrid")
-    poca, minibatch = _ppo(case), peer.minibatch(case)
+    poca, minibatch = _ppo(case), mlagents.minibatch(case)
     far = with_rows(minibatch, baseline=minibatch["baseline"] + 5.0)
     with torch.no_grad():
         near_loss, far_loss = (poca.loss(one, poca.coefficients(0))[1] for one in (minibatch, far))
@@ -129,7 +129,7 @@ def test_clipping_of_baselines_is_always_on(shared_data: Path) -> None:
 
 def test_state_continues_identically(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
-    minibatch = peer.minibatch(case)
+    minibatch = mlagents.minibatch(case)
     first, second = _ppo(case), _ppo(case)
     first.update(minibatch, first.coefficients(10))
     second.actor.load_state_dict(first.actor.state_dict())
@@ -151,7 +151,7 @@ def test_state_of_another_network_is_refused(shared_data: Path) -> None:
 def test_diagnostics_are_left_out_on_request(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
     ppo = _ppo(case)
-    found = ppo.update(peer.minibatch(case), ppo.coefficients(0), diagnostics=False)
+    found = ppo.update(mlagents.minibatch(case), ppo.coefficients(0), diagnostics=False)
     assert found.keys() == {"Losses/Policy Loss", "Losses/Value Loss"}
     assert not any(value.requires_grad for value in found.values())
 
@@ -160,6 +160,6 @@ def test_nothing_is_learnt_at_the_end_of_the_schedules(shared_data: Path) -> Non
     case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous_fresh")
     ppo = _ppo(case)
     before = [p.clone() for p in ppo.actor.parameters()]
-    ppo.update(peer.minibatch(case), ppo.coefficients(evolve(case.settings, max_steps=1000).max_steps * 100))
+    ppo.update(mlagents.minibatch(case), ppo.coefficients(evolve(case.settings, max_steps=1000).max_steps * 100))
     for old, new in zip(before, ppo.actor.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=0, atol=1e-8)

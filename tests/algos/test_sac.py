@@ -11,9 +11,9 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
-from tests.algos import peer, sac_peer
+from tests.algos import mlagents, sac_mlagents
 from tests.algos.minibatches import with_rows
-from tests.algos.peer import Case
+from tests.algos.mlagents import Case
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import losses as sac_losses
 from trajtrainer.algos.sac.optimizer import SAC
@@ -37,7 +37,7 @@ def way(request: pytest.FixtureRequest, shared_data: Path) -> tuple[Case, bool]:
     return _read(shared_data, name), stacked
 
 
-def _peers_value_target(q: Tensor, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
+def _mlagents_value_target(q: Tensor, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
     """With both kinds of actions the entropy of the continuous ones has the wrong sign.
 
     See docs/mlagents-behavior.md#value-targets.
@@ -47,40 +47,40 @@ def _peers_value_target(q: Tensor, continuous: Tensor | None, discrete: Tensor |
     return sac_losses.value_target(q, continuous, discrete)
 
 
-def _peers_value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _mlagents_value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Padding counts (docs/mlagents-behavior.md#padding)."""
     return sac_losses.value_loss(values, targets, None)
 
 
-def _peers_entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None) -> Tensor:
+def _mlagents_entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None) -> Tensor:
     """Masks do not count."""
     return sac_losses.entropy_target(torch.zeros_like(forbidden), sum_by_branch, mask)
 
 
-class _PeersLosses:
+class _MLAgentsLosses:
     """``sac_losses`` with ML-Agents' defects."""
 
-    value_target = staticmethod(_peers_value_target)
-    value_loss = staticmethod(_peers_value_loss)
-    entropy_target = staticmethod(_peers_entropy_target)
+    value_target = staticmethod(_mlagents_value_target)
+    value_loss = staticmethod(_mlagents_value_loss)
+    entropy_target = staticmethod(_mlagents_entropy_target)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sac_losses, name)
 
 
 @pytest.fixture
-def with_the_peers_defects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _PeersLosses())
+def with_mlagents_defects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _MLAgentsLosses())
 
 
 def _update(sac: SAC, case: Case, number: int, batch: Minibatch) -> dict[str, float]:
     rate = sac.learning_rate(case.json["step"])
-    found = sac.update(sac_peer.with_noise(batch, case, number), rate)
+    found = sac.update(sac_mlagents.with_noise(batch, case, number), rate)
     return {tag: value.item() for tag, value in found.items()} | {"Policy/Learning Rate": rate}
 
 
 def _assert_golden_updates(case: Case, stacked: bool) -> None:
-    sac, batch = sac_peer.restored(case, stacked=stacked), sac_peer.transitions(case)
+    sac, batch = sac_mlagents.restored(case, stacked=stacked), sac_mlagents.transitions(case)
     assert isinstance(sac._evaluate, StackedEvaluation) == stacked
     for number, expected in enumerate(case.json["statistics"], start=1):
         found = _update(sac, case, number, batch)
@@ -88,7 +88,7 @@ def _assert_golden_updates(case: Case, stacked: bool) -> None:
         for tag, value in expected.items():
             wanted = float("nan") if value is None else value
             assert found[tag] == pytest.approx(wanted, rel=2e-5, abs=1e-5, nan_ok=True), tag
-        for kind, value in sac_peer.coefficients(case, f"update_{number}_after").items():
+        for kind, value in sac_mlagents.coefficients(case, f"update_{number}_after").items():
             torch.testing.assert_close(sac.coefficients()[kind], value, rtol=1e-5, atol=1e-6)
         if (case.folder / f"after_{number}.pt").exists():
             _assert_state(sac, case.checkpoint(f"after_{number}"))
@@ -96,7 +96,7 @@ def _assert_golden_updates(case: Case, stacked: bool) -> None:
 
 def _assert_state(sac: SAC, checkpoint: dict[str, Any]) -> None:
     """Weights, normalisers and Adams are ML-Agents'."""
-    found = sac_peer.state(sac)
+    found = sac_mlagents.state(sac)
     expected = from_mlagents(checkpoint, found)
     for module, entries in found["modules"].items():
         for name, value in entries.items():
@@ -114,26 +114,26 @@ def _assert_state(sac: SAC, checkpoint: dict[str, Any]) -> None:
 def test_golden_updates(way: tuple[Case, bool], request: pytest.FixtureRequest) -> None:
     case, stacked = way
     if "continuous" not in case.folder.name:
-        request.getfixturevalue("with_the_peers_defects")
+        request.getfixturevalue("with_mlagents_defects")
     _assert_golden_updates(case, stacked)
 
 
-@pytest.mark.usefixtures("with_the_peers_defects")
+@pytest.mark.usefixtures("with_mlagents_defects")
 def test_golden_updates_of_sequences(shared_data: Path) -> None:
     _assert_golden_updates(_read(shared_data, NEVER_STACKED), stacked=False)
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.usefixtures("with_the_peers_defects")
+@pytest.mark.usefixtures("with_mlagents_defects")
 def test_golden_gradients(shared_data: Path, name: str) -> None:
     case = _read(shared_data, name)
-    sac = sac_peer.restored(case, stacked=False)
-    _backward(sac, sac_peer.with_noise(sac_peer.transitions(case), case, 1))
+    sac = sac_mlagents.restored(case, stacked=False)
+    _backward(sac, sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1))
     homes = {"critic": "Optimizer:value_network/", "q1": "Optimizer:q_network/q1_network."}
     homes |= {"actor": "Policy/", "q2": "Optimizer:q_network/q2_network."}
     for name, prefix in homes.items():
-        module = sac_peer.modules(sac)[name]
-        _assert_gradients(module, peer.gradients(module, _below(case, f"gradient_{prefix}")))
+        module = sac_mlagents.modules(sac)[name]
+        _assert_gradients(module, mlagents.gradients(module, _below(case, f"gradient_{prefix}")))
     for kind, log_alpha in (("continuous", sac.log_alpha_continuous), ("discrete", sac.log_alpha_discrete)):
         if f"gradient_log_ent_coef_{kind}" in case.arrays and log_alpha.grad is not None:
             expected = torch.tensor(case.arrays[f"gradient_log_ent_coef_{kind}"])
@@ -164,10 +164,10 @@ def test_entropy_of_continuous_actions_is_paid_for_beside_discrete_ones_too(shar
     case = _read(shared_data, "sac_hybrid")
     losses = []
     for log_alpha in (-20.0, 0.0):
-        sac = sac_peer.restored(case)
+        sac = sac_mlagents.restored(case)
         nothing = torch.full_like(sac.log_alpha_discrete, -20.0)
         sac.load_coefficients({"discrete": nothing, "continuous": torch.tensor([log_alpha])})
-        batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
+        batch = sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1)
         policy, _ = sac.actor.distribution(batch.obs, batch["mask"])
         sampled, entropy = sac._decide(policy, batch["noise"])
         estimates = sac._evaluate(batch, sac.actor.body.encoder(batch.obs), sampled)
@@ -178,9 +178,9 @@ def test_entropy_of_continuous_actions_is_paid_for_beside_discrete_ones_too(shar
     torch.testing.assert_close(with_entropy[0] - without[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_peers_number_for_both_kinds_of_actions_is_not_ours(shared_data: Path) -> None:
+def test_mlagents_number_for_both_kinds_of_actions_is_not_ours(shared_data: Path) -> None:
     case = _read(shared_data, "sac_hybrid")
-    found = _update(sac_peer.restored(case), case, 1, sac_peer.transitions(case))
+    found = _update(sac_mlagents.restored(case), case, 1, sac_mlagents.transitions(case))
     expected = case.json["statistics"][0]
     assert found["Losses/Value Loss"] != pytest.approx(expected["Losses/Value Loss"], rel=1e-2)
     for tag in ("Losses/Policy Loss", "Losses/Q1 Loss", "Losses/Q2 Loss"):
@@ -195,28 +195,28 @@ def test_the_entropy_wanted_is_a_fifth_of_what_masks_allow() -> None:
     torch.testing.assert_close(sac_losses.entropy_target(forbidden, sum_by_branch, None), expected)
     of_first = sac_losses.entropy_target(forbidden, sum_by_branch, torch.tensor([1.0, 0.0, 0.0]))
     torch.testing.assert_close(of_first, 0.2 * torch.tensor([math.log(3), 0.0]))
-    assert (_peers_entropy_target(forbidden, sum_by_branch, None) > expected).all()
+    assert (_mlagents_entropy_target(forbidden, sum_by_branch, None) > expected).all()
 
 
 def test_a_coefficient_does_not_grow_for_entropy_that_masks_forbid(shared_data: Path) -> None:
     """Where one action of each branch is allowed there is no entropy, and none is wanted; ML-Agents wants it anyway, so
     that its coefficients grow without end."""
     case = _read(shared_data, "sac_discrete")
-    batch = sac_peer.transitions(case)
+    batch = sac_mlagents.transitions(case)
     forced = with_rows(batch, mask=torch.tensor([[0, 1, 1, 0, 1]]).bool().expand_as(batch["mask"]))
-    sac = sac_peer.restored(case)
+    sac = sac_mlagents.restored(case)
     _backward(sac, forced)
     assert sac.log_alpha_discrete.grad is not None
     assert sac.log_alpha_discrete.grad.abs().max() < 1e-5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _PeersLosses())
+        patch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _MLAgentsLosses())
         _backward(sac, forced)
     assert (sac.log_alpha_discrete.grad < -0.05).all()
 
 
 def _without_padding(case: Case) -> tuple[Minibatch, Minibatch]:
     """The golden sequences, with their padding filled with other numbers, and only those without padding."""
-    batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
+    batch = sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1)
     assert batch.loss_mask is not None
     padding = batch.loss_mask == 0
     assert padding.any()
@@ -233,7 +233,7 @@ def _without_padding(case: Case) -> tuple[Minibatch, Minibatch]:
 def test_padding_changes_nothing(shared_data: Path) -> None:
     case = _read(shared_data, "sac_lstm")
     clean, rubbish = _without_padding(case)
-    first, second = sac_peer.restored(case), sac_peer.restored(case)
+    first, second = sac_mlagents.restored(case), sac_mlagents.restored(case)
     _backward(first, clean)
     _backward(second, rubbish)
     for ours, theirs in zip(first._parameters, second._parameters, strict=True):
@@ -242,11 +242,11 @@ def test_padding_changes_nothing(shared_data: Path) -> None:
         torch.testing.assert_close(second.loss(rubbish)[1][tag], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("with_the_peers_defects")
-def test_padding_changes_the_peers_losses(shared_data: Path) -> None:
+@pytest.mark.usefixtures("with_mlagents_defects")
+def test_padding_changes_mlagents_losses(shared_data: Path) -> None:
     case = _read(shared_data, "sac_lstm")
     clean, rubbish = _without_padding(case)
-    sac = sac_peer.restored(case)
+    sac = sac_mlagents.restored(case)
     found = [sac.loss(batch)[1]["Losses/Q1 Loss"].item() for batch in (clean, rubbish)]
     assert found[0] != pytest.approx(found[1], rel=0.1)
 
@@ -256,16 +256,16 @@ def test_padding_changes_the_peers_losses(shared_data: Path) -> None:
 
 def test_a_state_is_copied_when_it_is_loaded(shared_data: Path) -> None:
     case = _read(shared_data, "sac_continuous")
-    first, second = sac_peer.restored(case), sac_peer.restored(case)
+    first, second = sac_mlagents.restored(case), sac_mlagents.restored(case)
     second.load_states(first.states())
     before = [moments["exp_avg"].clone() for moments in first.states()["value"]["state"].values()]
-    _update(second, case, 1, sac_peer.transitions(case))
+    _update(second, case, 1, sac_mlagents.transitions(case))
     after = [moments["exp_avg"] for moments in first.states()["value"]["state"].values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_the_state_of_another_network_is_refused(shared_data: Path) -> None:
-    small, large = (sac_peer.restored(_read(shared_data, name)) for name in ("sac_discrete", "sac_continuous"))
+    small, large = (sac_mlagents.restored(_read(shared_data, name)) for name in ("sac_discrete", "sac_continuous"))
     with pytest.raises(ValueError, match="fit no parameter"):
         large.load_states(small.states())
     with pytest.raises(RuntimeError):
@@ -274,24 +274,24 @@ def test_the_state_of_another_network_is_refused(shared_data: Path) -> None:
 
 def test_moments_of_some_parameters(shared_data: Path) -> None:
     case = _read(shared_data, "sac_continuous")
-    sac = sac_peer.restored(case)
+    sac = sac_mlagents.restored(case)
     states = sac.states()
     del states["policy"]["state"][0]
     states["entropy"]["state"].clear()
     sac.load_states(states)
     assert 0 not in sac.states()["policy"]["state"]
     assert sac.states()["entropy"]["state"] == {}
-    _update(sac, case, 1, sac_peer.transitions(case))
+    _update(sac, case, 1, sac_mlagents.transitions(case))
     assert sac.states()["entropy"]["state"][1]["step"] == 1
 
 
 def test_the_target_follows_by_tau(shared_data: Path) -> None:
     case = _read(shared_data, "sac_continuous")
-    settings = peer.with_hyperparameters(case.settings, tau=0.25)
+    settings = mlagents.with_hyperparameters(case.settings, tau=0.25)
     for stacked in (True, False):
-        sac = sac_peer.make_sac(case.spec, settings, stacked=stacked)
+        sac = sac_mlagents.make_sac(case.spec, settings, stacked=stacked)
         before = [parameter.clone() for parameter in sac.networks.target.parameters()]
-        _update(sac, case, 1, sac_peer.transitions(case))
+        _update(sac, case, 1, sac_mlagents.transitions(case))
         critic, target = sac.networks.critic.parameters(), sac.networks.target.parameters()
         for old, new, followed in zip(before, target, critic, strict=True):
             torch.testing.assert_close(new, 0.75 * old + 0.25 * followed)
@@ -301,14 +301,14 @@ def test_the_target_follows_by_tau(shared_data: Path) -> None:
 def test_what_goes_into_a_loss(shared_data: Path) -> None:
     """The policy's loss reaches the policy only, and its gradients are those of the first Q network alone."""
     case = _read(shared_data, "sac_hybrid")
-    batch = sac_peer.with_noise(sac_peer.transitions(case), case, 1)
+    batch = sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1)
     for stacked in (True, False):
         gradients = []
         for spoilt in (None, "q2", "critic", "target"):
-            sac = sac_peer.restored(case, stacked=stacked)
+            sac = sac_mlagents.restored(case, stacked=stacked)
             if spoilt is not None:
                 with torch.no_grad():
-                    for parameter in sac_peer.modules(sac)[spoilt].parameters():
+                    for parameter in sac_mlagents.modules(sac)[spoilt].parameters():
                         parameter.mul_(2.0)
             _backward(sac, batch)
             gradients.append([p.grad for p in sac.actor.parameters()])
@@ -320,7 +320,7 @@ def test_what_goes_into_a_loss(shared_data: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data: Path, name: str) -> None:
     case = _read(shared_data, name)
-    sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
+    sac, batch = sac_mlagents.restored(case), sac_mlagents.transitions(case)
     policy, _ = sac.actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     _, entropy = sac._decide(policy, batch["noise"])
     _backward(sac, batch)
@@ -337,19 +337,19 @@ def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data
 
 def test_nothing_is_learnt_at_the_end_of_a_schedule(shared_data: Path) -> None:
     case = _read(shared_data, "sac_continuous")
-    linear = peer.with_hyperparameters(case.settings, learning_rate_schedule=ScheduleType.LINEAR)
+    linear = mlagents.with_hyperparameters(case.settings, learning_rate_schedule=ScheduleType.LINEAR)
     settings = evolve(linear, max_steps=1000)
-    sac = sac_peer.make_sac(case.spec, settings)
+    sac = sac_mlagents.make_sac(case.spec, settings)
     assert sac.learning_rate(500) == pytest.approx(5e-4, rel=1e-3)
     before = [parameter.clone() for parameter in sac.actor.parameters()]
-    sac.update(sac_peer.transitions(case), sac.learning_rate(100_000))
+    sac.update(sac_mlagents.transitions(case), sac.learning_rate(100_000))
     for old, new in zip(before, sac.actor.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=0, atol=1e-8)
 
 
 def test_coefficients_start_where_the_settings_say(shared_data: Path) -> None:
     case = _read(shared_data, "sac_hybrid")
-    sac = sac_peer.make_sac(case.spec, peer.with_hyperparameters(case.settings, init_entcoef=0.1))
+    sac = sac_mlagents.make_sac(case.spec, mlagents.with_hyperparameters(case.settings, init_entcoef=0.1))
     for value in sac.coefficients().values():
         torch.testing.assert_close(value.exp(), torch.full_like(value, 0.1))
 
@@ -357,7 +357,7 @@ def test_coefficients_start_where_the_settings_say(shared_data: Path) -> None:
 def test_deterministic_actions_are_squashed(shared_data: Path) -> None:
     """ML-Agents' are not (docs/mlagents-behavior.md#actions)."""
     case = _read(shared_data, "sac_continuous")
-    sac, batch = sac_peer.restored(case), sac_peer.transitions(case)
+    sac, batch = sac_mlagents.restored(case), sac_mlagents.transitions(case)
     with torch.no_grad():
         sac.actor.head.mu.weight.mul_(50.0)  # type: ignore[union-attr]
         policy, _ = sac.actor.distribution(batch.obs, batch["mask"])
@@ -367,7 +367,7 @@ def test_deterministic_actions_are_squashed(shared_data: Path) -> None:
 
 def test_networks_are_of_sacs_kind(shared_data: Path) -> None:
     case = _read(shared_data, "sac_hybrid")
-    sac = sac_peer.make_sac(case.spec, case.settings)
+    sac = sac_mlagents.make_sac(case.spec, case.settings)
     assert isinstance(sac.actor, Actor)
     assert sac.actor.head.conditional_sigma
     assert sac.actor.head.tanh_squash

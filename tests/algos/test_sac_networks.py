@@ -9,7 +9,7 @@ import torch
 from attrs import evolve
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
-from tests.algos import sac_peer
+from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
@@ -34,7 +34,7 @@ ROWS = 12
 def _sac(sensors: Sequence[ObservationSpec], actions: ActionSpec, network: NetworkSettings) -> SAC:
     settings = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(), network_settings=network)
     torch.manual_seed(1)
-    return sac_peer.make_sac(BehaviorSpec(list(sensors), actions), settings)
+    return sac_mlagents.make_sac(BehaviorSpec(list(sensors), actions), settings)
 
 
 def _observation(sensor: ObservationSpec, generator: torch.Generator) -> torch.Tensor:

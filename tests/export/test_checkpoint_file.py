@@ -175,6 +175,6 @@ def test_a_negative_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous/3DBall", "ppo_discrete_two_behaviors/Recall"])
-def test_the_peers_checkpoints_load(shared_data: Path, run: str) -> None:
+def test_mlagents_checkpoints_load(shared_data: Path, run: str) -> None:
     loaded = read_checkpoint(shared_data / "golden" / "runs" / run / "checkpoint.pt")
     assert {"Policy", "global_step", "Optimizer:value_optimizer", "Optimizer:critic"} <= loaded.keys()

@@ -120,7 +120,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 # writing
 
 
-def test_the_keys_and_shapes_are_the_peers(case: Case) -> None:
+def test_the_keys_and_shapes_are_those_of_mlagents(case: Case) -> None:
     written = to_mlagents(fresh(case))
     assert set(written) - set(case.checkpoint) == {EXTRA}
     for key, entries in case.described["checkpoint_keys"].items():
@@ -132,7 +132,7 @@ def test_the_keys_and_shapes_are_the_peers(case: Case) -> None:
             assert written[key][name].dtype == case.checkpoint[key][name].dtype, f"{key}/{name}"
 
 
-def test_the_optimizers_have_the_peers_form(case: Case) -> None:
+def test_the_optimizers_have_the_form_of_mlagents(case: Case) -> None:
     written = to_mlagents(fresh(case))
     for key in filter(is_adam, case.checkpoint):
         assert written[key] == case.checkpoint[key], key
@@ -176,12 +176,12 @@ def test_our_state_written_and_read_is_the_same(case: Case, caplog: pytest.LogCa
 def test_moments_of_adam_are_carried_over(shared_data: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """These have been through updates. Written back they are the same, and our Adam takes them."""
     folder = shared_data / "golden" / "updates" / name
-    peer = read_checkpoint(folder / "start.pt")
-    case = Case(name, json.loads((folder / "case.json").read_text()), {}, peer)
+    theirs = read_checkpoint(folder / "start.pt")
+    case = Case(name, json.loads((folder / "case.json").read_text()), {}, theirs)
     modules = modules_of(case)
     optimizers = optimizers_of(modules, len(case.spec.action_spec.discrete_branches))
     like = fresh(case)
-    state = from_mlagents(peer, {**like, **state_of(modules, optimizers), "keys": like["keys"]})
+    state = from_mlagents(theirs, {**like, **state_of(modules, optimizers), "keys": like["keys"]})
     assert not caplog.records, caplog.text
     for ours, optimizer in optimizers.items():
         assert state["optimizers"][ours]["state"]
@@ -190,15 +190,15 @@ def test_moments_of_adam_are_carried_over(shared_data: Path, name: str, caplog: 
             assert moments["exp_avg"].shape == parameter.shape
     written = to_mlagents(state)
     del written[EXTRA]
-    same(written, peer)
+    same(written, theirs)
 
 
 def test_moments_stand_with_the_right_parameters(shared_data: Path) -> None:
     """PPO's first moments after one update from nothing are a tenth of the gradients, which the golden data name."""
     folder = shared_data / "golden" / "updates" / "ppo_continuous_fresh"
-    peer = read_checkpoint(folder / "after_1.pt")
-    case = Case("", json.loads((folder / "case.json").read_text()), {}, peer)
-    state = from_mlagents(peer, fresh(case))
+    theirs = read_checkpoint(folder / "after_1.pt")
+    case = Case("", json.loads((folder / "case.json").read_text()), {}, theirs)
+    state = from_mlagents(theirs, fresh(case))
     with np.load(folder / "data.npz") as data:
         gradient = data["gradient_Policy/action_model._continuous_distribution.mu.weight"]
     names = [name for name, _ in modules_of(case)["actor"].named_parameters()]
@@ -223,12 +223,14 @@ def simple(spec: BehaviorSpec, settings: NetworkSettings, signals: tuple[str, ..
 
 
 def test_all_that_does_not_match_is_named_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    peer = to_mlagents(simple(behavior([vector(4)], 2), network(normalize=True, hidden=8), ("extrinsic", "curiosity")))
-    peer["Module:Curiosity"] = {"something": torch.zeros(1)}
-    peer["Policy"]["network_body.odd"] = torch.zeros(1)
-    del peer["Policy"]["action_model._continuous_distribution.mu.bias"]
+    theirs = to_mlagents(
+        simple(behavior([vector(4)], 2), network(normalize=True, hidden=8), ("extrinsic", "curiosity"))
+    )
+    theirs["Module:Curiosity"] = {"something": torch.zeros(1)}
+    theirs["Policy"]["network_body.odd"] = torch.zeros(1)
+    del theirs["Policy"]["action_model._continuous_distribution.mu.bias"]
     like = simple(behavior([vector(4)], 2, (3, 2)), network(hidden=16), ("extrinsic", "rnd"))
-    state = from_mlagents(peer, like, source="old.pt")
+    state = from_mlagents(theirs, like, source="old.pt")
     (record,) = caplog.records
     for words in (
         "old.pt",
@@ -255,10 +257,10 @@ def test_all_that_does_not_match_is_named_in_one_warning(caplog: pytest.LogCaptu
 def test_what_fits_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     spec = behavior([vector(4)], 0, (3, 2))
     source = simple(spec, network())
-    peer = to_mlagents(source)
-    peer["Policy"]["network_body._body_endoder.seq_layers.0.weight"] = torch.zeros(16, 5)
+    theirs = to_mlagents(source)
+    theirs["Policy"]["network_body._body_endoder.seq_layers.0.weight"] = torch.zeros(16, 5)
     like = simple(spec, network())
-    state = from_mlagents(peer, like)
+    state = from_mlagents(theirs, like)
     for module in ("actor", "critic"):
         for name, value in state["modules"][module].items():
             expected = like if (module, name) == ("actor", "body.layers.layers.0.weight") else source
@@ -267,9 +269,9 @@ def test_what_fits_is_taken(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_branches_of_other_sizes_but_the_same_sum_do_not_fit(caplog: pytest.LogCaptureFixture) -> None:
-    peer = to_mlagents(simple(behavior([vector(4)], 0, (3, 2)), network()))
+    theirs = to_mlagents(simple(behavior([vector(4)], 0, (3, 2)), network()))
     like = simple(behavior([vector(4)], 0, (2, 3)), network())
-    state = from_mlagents(peer, like)
+    state = from_mlagents(theirs, like)
     assert torch.equal(
         state["modules"]["actor"]["head.discrete.weight"], like["modules"]["actor"]["head.discrete.weight"]
     )
@@ -279,22 +281,22 @@ def test_branches_of_other_sizes_but_the_same_sum_do_not_fit(caplog: pytest.LogC
 @pytest.mark.parametrize("broken", [{}, {"state": {}}, {"state": {}, "param_groups": [{"params": [0]}]}, 5, None])
 def test_an_optimizer_that_does_not_fit_starts_anew(broken: Any, caplog: pytest.LogCaptureFixture) -> None:
     spec = behavior([vector(4)])
-    peer = to_mlagents(simple(spec, network()))
-    peer["Optimizer:value_optimizer"] = broken
+    theirs = to_mlagents(simple(spec, network()))
+    theirs["Optimizer:value_optimizer"] = broken
     like = simple(spec, network())
-    same(from_mlagents(peer, like)["optimizers"], like["optimizers"])
+    same(from_mlagents(theirs, like)["optimizers"], like["optimizers"])
     assert "Optimizer:value_optimizer" in caplog.text
     assert len(caplog.records) == 1
 
 
 def test_rubbish_instead_of_weights(caplog: pytest.LogCaptureFixture) -> None:
     spec = behavior([vector(4)])
-    peer: dict[str, Any] = to_mlagents(simple(spec, network()))
-    peer["Policy"]["action_model._continuous_distribution.mu.bias"] = "text"
-    peer["Optimizer:critic"] = [1, 2]
-    peer["global_step"] = "many"
+    theirs: dict[str, Any] = to_mlagents(simple(spec, network()))
+    theirs["Policy"]["action_model._continuous_distribution.mu.bias"] = "text"
+    theirs["Optimizer:critic"] = [1, 2]
+    theirs["global_step"] = "many"
     like = simple(spec, network())
-    state = from_mlagents(peer, like)
+    state = from_mlagents(theirs, like)
     assert state["step"] == 0
     same(state["modules"]["critic"], like["modules"]["critic"])
     assert "mu.bias (a str, expected shape (2,))" in caplog.text
@@ -338,8 +340,8 @@ def test_a_real_run_loads_and_acts_as_its_export(
     shared_data: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    peer = read_checkpoint(shared_data / "models" / f"{name}.pt")
-    found = describe(peer)
+    theirs = read_checkpoint(shared_data / "models" / f"{name}.pt")
+    found = describe(theirs)
     assert found.trainer_type == "ppo"
     assert found.signals == ("extrinsic",)
     assert tuple(found.action_spec.discrete_branches) == (3, 3, 2)
@@ -349,7 +351,7 @@ def test_a_real_run_loads_and_acts_as_its_export(
     spec = BehaviorSpec([vector(found.plain_vector_size)], found.action_spec)
     actor = Actor(spec, found.settings)
     modules: dict[str, nn.Module] = {"actor": actor, "critic": Critic(spec, found.settings, found.signals)}
-    state = from_mlagents(peer, state_of(modules, optimizers_of(modules, 0)))
+    state = from_mlagents(theirs, state_of(modules, optimizers_of(modules, 0)))
     assert not caplog.records, caplog.text
     assert state["step"] == (499970 if name.endswith("499970") else 500019)
     assert len(state["optimizers"]["adam"]["state"]) == len(parameters(*modules.values()))
@@ -420,13 +422,13 @@ def test_a_policy_from_the_checkpoint_alone(shared_data: Path, name: str) -> Non
     ],
 )
 def test_a_policy_for_other_agents(shared_data: Path, spec: BehaviorSpec, words: str) -> None:
-    peer = policy_case(shared_data, "ppo_hybrid").checkpoint
+    theirs = policy_case(shared_data, "ppo_hybrid").checkpoint
     with pytest.raises(CheckpointError, match=words) as caught:
-        load_actor(peer, spec, source="a.pt")
+        load_actor(theirs, spec, source="a.pt")
     assert "a.pt" in str(caught.value)
 
 
-@pytest.mark.parametrize("peer", [{}, {"Policy": {}}, {"Policy": {"version_number": 3}}, {"Policy": "x"}])
-def test_a_policy_of_something_else_cannot_be_described(peer: dict[str, Any]) -> None:
+@pytest.mark.parametrize("theirs", [{}, {"Policy": {}}, {"Policy": {"version_number": 3}}, {"Policy": "x"}])
+def test_a_policy_of_something_else_cannot_be_described(theirs: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="none of ML-Agents"):
-        describe(peer)
+        describe(theirs)

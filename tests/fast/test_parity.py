@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.algos import sac_peer
+from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
 from tests.fast.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch
 from tests.nn.specs import behavior, camera, network, vector
@@ -438,15 +438,15 @@ def _after(shape: tuple[str, int], ways: str) -> Numbers:
     for way in ways:
         sac, batch = _sac(*shape, stacked=way == "s")
         if last is not None:
-            for name, module in sac_peer.modules(sac).items():
-                module.load_state_dict(sac_peer.modules(last)[name].state_dict())
+            for name, module in sac_mlagents.modules(sac).items():
+                module.load_state_dict(sac_mlagents.modules(last)[name].state_dict())
             sac.load_states(last.states())
             sac.load_coefficients(last.coefficients())
         if way != "-":
             sac.update(batch, 1e-3)
         last = sac
     found: Numbers = {}
-    for name, module in sac_peer.modules(last).items():
+    for name, module in sac_mlagents.modules(last).items():
         found |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
     for name, one in last.states().items():
         found |= {f"{name} {key}": value for key, value in _numbers((), one).items()}
@@ -463,7 +463,7 @@ def _sac(name: str, signals: int, *, stacked: bool) -> tuple[Any, Minibatch]:
         reward_signals=dict(list(rewards.items())[:signals]),
     )
     with seeded(1):
-        sac = sac_peer.make_sac(spec, settings, stacked=stacked)
+        sac = sac_mlagents.make_sac(spec, settings, stacked=stacked)
     batch = minibatch(spec)
     rng = torch.Generator().manual_seed(5)
     return sac, minibatch_of(

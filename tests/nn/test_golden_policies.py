@@ -152,7 +152,7 @@ def test_sequences(recurrent: Case) -> None:
 
 
 @torch.no_grad()
-def test_sampling_with_the_noise_that_the_peer_drew(case: Case) -> None:
+def test_sampling_with_the_noise_that_mlagents_drew(case: Case) -> None:
     distribution, _ = case.actor().distribution(case.obs(), case.mask(), case.memory())
     expected = []
     discrete = case["sample_discrete"].long() if "sample_discrete" in case else torch.empty(len(case.obs()[0]), 0)

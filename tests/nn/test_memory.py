@@ -105,7 +105,7 @@ def test_the_shared_critic_has_the_actors_memory() -> None:
 
 
 @torch.no_grad()
-def test_values_of_the_peers_trajectories(shared_data: Path) -> None:
+def test_values_of_mlagents_trajectories(shared_data: Path) -> None:
     """ML-Agents keeps one critic memory for all agents, so each trajectory starts where its record says."""
     folder = shared_data / "golden" / "trajectories" / "ppo_lstm"
     described = json.loads((folder / "case.json").read_text())

@@ -18,7 +18,7 @@ from trajtrainer.nn.critic import Critic, SharedCritic, update_normalizations
 from trajtrainer.nn.normalizer import Normalizer
 
 
-def update_as_the_peer_says(state: tuple[int, Tensor, Tensor], x: Tensor) -> tuple[int, Tensor, Tensor]:
+def update_as_mlagents_says(state: tuple[int, Tensor, Tensor], x: Tensor) -> tuple[int, Tensor, Tensor]:
     """The rule of docs/mlagents-behavior.md#networks, literally, in float64."""
     steps, mean, variance = state
     steps += len(x)
@@ -40,7 +40,7 @@ def test_worked_numbers() -> None:
     assert float(normalizer(torch.tensor([[3.0]]))) == pytest.approx(1.2127, abs=1e-4)
 
 
-def test_the_peers_ten_batches(shared_data: Path) -> None:
+def test_mlagents_ten_batches(shared_data: Path) -> None:
     arrays = np.load(shared_data / "golden" / "trajectories" / "normalizer.npz")
     one_by_one, batches = Normalizer(4), []
     for k in range(10):
@@ -73,7 +73,7 @@ def test_many_trajectories_at_once_are_one_after_the_other(
     state = (1, torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
     for part in x.split(lengths):  # type: ignore[no-untyped-call]
         for _ in range(repeats if len(part) else 0):
-            state = update_as_the_peer_says(state, part)
+            state = update_as_mlagents_says(state, part)
     normalizer = Normalizer(3)
     normalizer.update(x, repeats)
     check(normalizer, *state)

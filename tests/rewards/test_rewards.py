@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tests.algos import peer
+from tests.algos import mlagents
 from tests.algos.minibatches import minibatch_of
 from tests.data.packing import packed_steps, with_columns
 from trajtrainer.algos.minibatch import Minibatch
@@ -67,9 +67,9 @@ class Golden:
     def __init__(self, folder: Path, name: str) -> None:
         self.json = json.loads((folder / f"{name}.json").read_text())
         self.arrays: Mapping[str, Any] = np.load(folder / f"{name}.npz")
-        spec = peer.behavior_spec(self.json["behavior_spec"])
+        spec = mlagents.behavior_spec(self.json["behavior_spec"])
         self.obs = [self.arrays[f"batch_obs__{i}"] for i in range(len(spec.observation_specs))]
-        settings = peer.rnd_settings(self.json["settings"])
+        settings = mlagents.rnd_settings(self.json["settings"])
         self.signal = RndReward(spec, settings, CPU)
         assert (self.signal.gamma, self.signal.strength) == (self.json["gamma"], self.json["strength"])
         for key, network in self.signal.modules().items():
@@ -111,7 +111,7 @@ def test_golden_extrinsic(shared_data: Path) -> None:
     arrays = np.load(shared_data / "golden" / "rewards" / "extrinsic.npz")
     own = arrays["batch_environment_rewards"]
     packed = _packed([np.zeros((len(own), 1), np.float32)], reward=own, group_reward=arrays["batch_group_reward"])
-    signal = ExtrinsicReward(peer_spec(), RewardSignalSettings(strength=0.7), CPU)
+    signal = ExtrinsicReward(mlagents_spec(), RewardSignalSettings(strength=0.7), CPU)
     np.testing.assert_array_equal(signal.evaluate(packed), arrays["rewards_ppo_sac"])
     of_mates = np.nansum(arrays["batch_groupmate_reward"], 1, dtype=np.float64).astype(np.float32)
     with_mates = with_columns(packed, groupmate_reward=of_mates)
@@ -144,22 +144,22 @@ def test_the_optimizer_goes_on_from_its_state(shared_data: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
-def peer_spec() -> Any:
+def mlagents_spec() -> Any:
     data = {
         "observation_specs": [{"name": "v", "shape": [3], "dimension_property": [1], "observation_type": 0}],
         "action_spec": {"continuous_size": 1, "discrete_branches": []},
     }
-    return peer.behavior_spec(data)
+    return mlagents.behavior_spec(data)
 
 
 def test_encoding_size_is_the_width() -> None:
-    signal = RndReward(peer_spec(), RndSettings(encoding_size=7), CPU)
+    signal = RndReward(mlagents_spec(), RndSettings(encoding_size=7), CPU)
     assert signal.predictor.encoding_size == 7
 
 
 def test_signals_keep_the_order_of_the_settings() -> None:
     kinds = {"rnd": RndSettings(), "extrinsic": RewardSignalSettings()}
-    signals = create_reward_signals("B", peer_spec(), TrainerSettings(reward_signals=kinds), CPU)
+    signals = create_reward_signals("B", mlagents_spec(), TrainerSettings(reward_signals=kinds), CPU)
     assert [signal.name for signal in signals] == ["rnd", "extrinsic"]
     assert [signal.ignore_done for signal in signals] == [True, False]
 
@@ -173,4 +173,4 @@ def test_unbuilt_signals_are_refused_by_name() -> None:
         }
     )
     with pytest.raises(UnsupportedError, match=r"'Ball'.*'curiosity' is not built yet"):
-        create_reward_signals("Ball", peer_spec(), settings, CPU)
+        create_reward_signals("Ball", mlagents_spec(), settings, CPU)

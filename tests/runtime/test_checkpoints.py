@@ -100,7 +100,7 @@ def test_a_final_save_copies_the_policy(tmp_path: Path, caplog: pytest.LogCaptur
     assert entry["final_checkpoint"] == {**entry["checkpoints"][-1], "file_path": target}
 
 
-def test_rotation_is_the_peers(shared_data: Path, tmp_path: Path) -> None:
+def test_rotation_is_that_of_mlagents(shared_data: Path, tmp_path: Path) -> None:
     cases = json.loads((shared_data / "golden" / "schedules" / "checkpoint_rotation.json").read_text())
     for case in cases:
         run = Run(tmp_path / str(case["keep_checkpoints"]), keep=case["keep_checkpoints"])

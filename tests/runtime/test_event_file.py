@@ -64,7 +64,7 @@ def test_two_files_at_once_have_two_names(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(-1e18, 1e18), min_size=1, max_size=60))
-def test_histograms_are_those_of_the_peers_writer(values: list[float]) -> None:
+def test_histograms_are_those_of_mlagents_writer(values: list[float]) -> None:
     summary = pytest.importorskip("torch.utils.tensorboard.summary")
     numbers = np.array(values)
     message = event_file.histogram("a_hist", numbers)

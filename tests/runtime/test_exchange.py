@@ -21,7 +21,7 @@ from trajtrainer.export.inspect import inspect_model
 MISMATCH = "does not quite match"
 
 
-def peer_run(shared_data: Path, tmp_path: Path, name: str, run_id: str = "run") -> Path:
+def mlagents_run(shared_data: Path, tmp_path: Path, name: str, run_id: str = "run") -> Path:
     """A run folder as ML-Agents left it, in the results folder of ``learn``."""
     folder = tmp_path / "results" / run_id
     shutil.copytree(shared_data / "golden" / "runs" / name, folder)
@@ -54,7 +54,7 @@ def finished(run: FinishedRun) -> FinishedRun:
 
 def test_a_finished_run_is_exported_as_it_was(shared_data: Path, tmp_path: Path) -> None:
     """Past its max_steps nothing is trained any more: the same policy comes out."""
-    folder = peer_run(shared_data, tmp_path, "ppo_continuous")
+    folder = mlagents_run(shared_data, tmp_path, "ppo_continuous")
     theirs = onnxruntime.InferenceSession(folder / "3DBall.onnx")
     before = checkpoint(folder, "3DBall")
     run = finished(learn(tmp_path, folder / "trainer.yaml", "--resume", "--env=sim:3DBall"))
@@ -71,7 +71,7 @@ def test_a_finished_run_is_exported_as_it_was(shared_data: Path, tmp_path: Path)
 
 
 def test_a_run_goes_on_with_everything_it_had(shared_data: Path, tmp_path: Path) -> None:
-    folder = peer_run(shared_data, tmp_path, "ppo_continuous")
+    folder = mlagents_run(shared_data, tmp_path, "ppo_continuous")
     before = checkpoint(folder, "3DBall")
     settings = settings_of(folder, max_steps=9000, summary_freq=500)
     run = finished(learn(tmp_path, settings, "--resume", "--env=sim:3DBall", "--env-args", "--agents", "8"))
@@ -95,7 +95,7 @@ def test_a_trained_policy_acts_as_trained(shared_data: Path, tmp_path: Path, how
     """The task is ML-Agents' own, Basic, and 0.93 is its best score; it takes thousands of steps to learn."""
     resuming = how == "--resume"
     run_id = "theirs" if resuming else "ours"
-    peer_run(shared_data, tmp_path, "ppo_discrete_two_behaviors", "theirs")
+    mlagents_run(shared_data, tmp_path, "ppo_discrete_two_behaviors", "theirs")
     settings = behaviors_settings(Basic=ppo(7000 if resuming else 800, summary_freq=400))
     run = finished(learn(tmp_path, settings, how, "--env=sim:Basic", "--env-args", "--agents", "8", run_id=run_id))
     assert MISMATCH not in run.output
@@ -105,7 +105,7 @@ def test_a_trained_policy_acts_as_trained(shared_data: Path, tmp_path: Path, how
 
 def test_a_recurrent_run_with_two_reward_signals_goes_on(shared_data: Path, tmp_path: Path) -> None:
     """There is no such task here, so one of the same observations and actions stands in for it."""
-    folder = peer_run(shared_data, tmp_path, "ppo_discrete_two_behaviors")
+    folder = mlagents_run(shared_data, tmp_path, "ppo_discrete_two_behaviors")
     shutil.move(folder / "Recall", folder / "Bench")
     settings = settings_of(folder, max_steps=7000)
     settings["behaviors"] = {"Bench": settings["behaviors"]["Recall"]}
@@ -124,7 +124,7 @@ def test_a_recurrent_run_with_two_reward_signals_goes_on(shared_data: Path, tmp_
 
 
 def test_what_does_not_fit_is_named_in_one_warning(shared_data: Path, tmp_path: Path) -> None:
-    folder = peer_run(shared_data, tmp_path, "ppo_continuous", "theirs")
+    folder = mlagents_run(shared_data, tmp_path, "ppo_continuous", "theirs")
     settings = settings_of(folder, max_steps=300, network_settings={"hidden_units": 24, "num_layers": 2})
     run = finished(learn(tmp_path, settings, "--initialize-from=theirs", "--env=sim:3DBall", run_id="ours"))
     (warning,) = [line for line in run.output.splitlines() if MISMATCH in line]
@@ -153,7 +153,7 @@ def test_a_hostile_checkpoint_ends_the_run_and_runs_nothing(
     shared_data: Path, tmp_path: Path, how: str, damage: str, words: str
 ) -> None:
     run_id = "theirs" if how == "--resume" else "ours"
-    folder = peer_run(shared_data, tmp_path, "ppo_continuous", "theirs")
+    folder = mlagents_run(shared_data, tmp_path, "ppo_continuous", "theirs")
     path = folder / "3DBall" / "checkpoint.pt"
     content = path.read_bytes()
     path.write_bytes(

@@ -96,7 +96,7 @@ def test_a_resumed_run_goes_on_with_its_experience(tmp_path: Path) -> None:
     ],
     ids=["two signals", "both kinds of actions", "lstm"],
 )
-def test_a_checkpoint_of_the_peer_goes_on(
+def test_a_checkpoint_of_mlagents_goes_on(
     shared_data: Path, tmp_path: Path, name: str, how: str, sensors_and_actions: tuple[str, ...]
 ) -> None:
     golden, resuming = shared_data / "golden" / "updates" / name, how == "--resume"

@@ -18,7 +18,7 @@ from trajtrainer.run.logs import LogFile, banner, console_logging, log_file, she
 LOGGER = logging.getLogger("trajtrainer.run.something")
 
 
-def test_lines_are_the_peers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_those_of_mlagents(capsys: pytest.CaptureFixture[str]) -> None:
     with console_logging(debug=False):
         LOGGER.debug("not shown")
         LOGGER.info("Connected new brain: %s", "3DBall?team=0")

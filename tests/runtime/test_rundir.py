@@ -77,7 +77,7 @@ def test_layout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous", "ppo_discrete_two_behaviors"])
-def test_layout_is_the_peers(shared_data: Path, run: str) -> None:
+def test_layout_is_that_of_mlagents(shared_data: Path, run: str) -> None:
     recorded = json.loads((shared_data / "golden" / "runs" / run / "run.json").read_text())
     expected = set(recorded["files_written_by_the_peer"])
     mine = folder(Path("results"), run_id=run)

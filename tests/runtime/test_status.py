@@ -25,7 +25,7 @@ def reloaded(status: TrainingStatus) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous", "ppo_discrete_two_behaviors"])
-def test_the_peers_file_is_read_and_written_as_it_was(shared_data: Path, tmp_path: Path, run: str) -> None:
+def test_mlagents_file_is_read_and_written_as_it_was(shared_data: Path, tmp_path: Path, run: str) -> None:
     golden = json.loads((shared_data / "golden" / "runs" / run / "run_logs" / "training_status.json").read_text())
     status = TrainingStatus(tmp_path / "status.json")
     for name, entry in golden.items():

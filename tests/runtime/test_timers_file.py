@@ -14,7 +14,7 @@ from trajtrainer.timers import Timers
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous", "ppo_discrete_two_behaviors"])
-def test_keys_are_the_peers(shared_data: Path, run: str) -> None:
+def test_keys_are_those_of_mlagents(shared_data: Path, run: str) -> None:
     golden = json.loads((shared_data / "golden" / "runs" / run / "run_logs" / "timers.json").read_text())
     shown = json.loads((shared_data / "golden" / "runs" / run / "tensorboard.json").read_text())
     gauges = GaugeWriter()

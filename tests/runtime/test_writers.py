@@ -51,7 +51,7 @@ def tensorboard_writer(tmp_path: Path) -> TensorboardWriter:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_tensorboard_shows_the_peers_tags_steps_and_kinds(shared_data: Path, tmp_path: Path, run: str) -> None:
+def test_tensorboard_shows_mlagents_tags_steps_and_kinds(shared_data: Path, tmp_path: Path, run: str) -> None:
     golden = json.loads((shared_data / "golden" / "runs" / run / "tensorboard.json").read_text())
     writer = tensorboard_writer(tmp_path)
     for behavior, series in golden.items():
@@ -159,7 +159,7 @@ def test_summary_lines(values: dict[str, StatsSummary], ending: str) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_console_shows_the_peers_lines(shared_data: Path, run: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_console_shows_mlagents_lines(shared_data: Path, run: str, caplog: pytest.LogCaptureFixture) -> None:
     """From ML-Agents' own numbers the same lines come, but for the time and the spread, which no file tells."""
     golden = shared_data / "golden" / "runs" / run
     expected = [line for line in (golden / "console.txt").read_text().splitlines() if ". Step: " in line]
@@ -180,7 +180,7 @@ def test_the_console_shows_the_peers_lines(shared_data: Path, run: str, caplog: 
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_hyperparameters_are_shown_as_the_peer_does(
+def test_hyperparameters_are_shown_as_mlagents_does(
     shared_data: Path, run: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     yaml = pytest.importorskip("yaml")

@@ -57,7 +57,7 @@ def row(settings: RunSettings, behavior: str) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_it_has_the_numbers_of_the_peers_example(name: str) -> None:
+def test_it_has_the_numbers_of_the_example_of_mlagents(name: str) -> None:
     (behavior,) = example(name).behaviors
 
     assert behavior == name.partition("_")[0]

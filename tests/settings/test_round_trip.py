@@ -60,7 +60,7 @@ def assert_within(written: Any, dumped: Any, place: str) -> None:
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous", "ppo_discrete_two_behaviors"])
-def test_a_dump_has_the_keys_of_the_peers_in_their_order(shared_data: Path, run: str) -> None:
+def test_a_dump_has_the_keys_of_mlagents_in_their_order(shared_data: Path, run: str) -> None:
     file = shared_data / "golden" / "runs" / run / "configuration.yaml"
     written = yaml.safe_load(file.read_text(encoding="utf-8"))
 
@@ -77,17 +77,17 @@ def keys_in_order(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous", "ppo_discrete_two_behaviors"])
-def test_what_the_peer_made_of_a_users_file(shared_data: Path, run: str) -> None:
+def test_what_mlagents_made_of_a_users_file(shared_data: Path, run: str) -> None:
     folder = shared_data / "golden" / "runs" / run
     ours = settle(*read_file(folder / "trainer.yaml")).with_seed(11)
-    peers = settle(*read_file(folder / "configuration.yaml"))
+    theirs = settle(*read_file(folder / "configuration.yaml"))
 
-    assert ours.behaviors == peers.behaviors
-    assert ours.default_settings == peers.default_settings
-    assert ours.environment_parameters == peers.environment_parameters
+    assert ours.behaviors == theirs.behaviors
+    assert ours.default_settings == theirs.default_settings
+    assert ours.environment_parameters == theirs.environment_parameters
 
 
-def test_what_the_peer_made_of_the_settings_of_every_golden_case(shared_data: Path) -> None:
+def test_what_mlagents_made_of_the_settings_of_every_golden_case(shared_data: Path) -> None:
     compared = 0
     for file in sorted((shared_data / "golden").rglob("*.json")):
         case = json.loads(file.read_text(encoding="utf-8"))

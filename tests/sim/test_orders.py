@@ -100,7 +100,7 @@ def test_an_empty_answer_has_status_zero_and_rubbish_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["pkg2.3_3dball", "pkg2.3_basic", "pkg2.3_hybrid", "pkg2.3_two_behaviors"])
-def test_recorded_answers_of_the_peer_are_read_as_protobuf_reads_them(name: str, shared_data: Path) -> None:
+def test_recorded_answers_of_mlagents_are_read_as_protobuf_reads_them(name: str, shared_data: Path) -> None:
     compared = 0
     for direction, message in recorded(shared_data / "wire" / f"{name}.wire"):
         parsed = pb.UnityMessageProto.FromString(message)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.algos.peer import Case, groupmates
+from tests.algos.mlagents import Case, groupmates
 from tests.data.packing import packed_steps
 from tests.trainers.rig import Rig
 from trajtrainer.algos.poca.groups import moments_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.algos.peer import Case
+from tests.algos.mlagents import Case
 from tests.data.groups import padded_groups
 from tests.trainers.rig import Rig, Trajectory
 from trajtrainer.data.trajectory import PackedSteps

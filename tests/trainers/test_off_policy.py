@@ -321,15 +321,15 @@ def test_entropy_coefficients_are_saved(tmp_path: Path) -> None:
         assert torch.equal(value, expected[kind])
 
 
-def test_a_checkpoint_of_the_peer_begins_with_the_settings_coefficients(tmp_path: Path) -> None:
+def test_a_checkpoint_of_mlagents_begins_with_the_settings_coefficients(tmp_path: Path) -> None:
     settings = _settings()
     first, second = OffPolicyRig(settings), OffPolicyRig(settings, seed=3)
     _train(first)
-    peers = to_mlagents(first.trainer.checkpoint_state())
-    del peers["trajtrainer"]
-    assert {"Optimizer:q_network", "Optimizer:value_network", "Optimizer:target_network"} <= peers.keys()
-    assert {f"Optimizer:{name}_optimizer" for name in ("policy", "value", "entropy")} <= peers.keys()
-    second.trainer.restore(from_mlagents(peers, second.trainer.checkpoint_state()), reset_step=False)
+    theirs = to_mlagents(first.trainer.checkpoint_state())
+    del theirs["trajtrainer"]
+    assert {"Optimizer:q_network", "Optimizer:value_network", "Optimizer:target_network"} <= theirs.keys()
+    assert {f"Optimizer:{name}_optimizer" for name in ("policy", "value", "entropy")} <= theirs.keys()
+    second.trainer.restore(from_mlagents(theirs, second.trainer.checkpoint_state()), reset_step=False)
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.learner._sac.coefficients()["continuous"] == 0.0
     assert second.trainer.step == 60

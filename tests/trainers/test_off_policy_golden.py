@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.algos.peer import Case, with_hyperparameters
+from tests.algos.mlagents import Case, with_hyperparameters
 from tests.data.packing import packed_steps
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.data.trajectory import PackedSteps
@@ -126,7 +126,7 @@ def _rows(case: Case) -> PackedSteps:
     )
 
 
-def _use_the_peers_draws(case: Case, rig: OffPolicyRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[LongArray]:
+def _use_mlagents_draws(case: Case, rig: OffPolicyRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[LongArray]:
     rows = iter([case.arrays[f"draw_of_rows_{i}"] for i in range(case.json["row_draws"])])
     noise = iter([case.arrays[f"draw_{i}_randn_like"] for i in range(5)] + [np.zeros((8, 2), np.float32)] * 2)
 
@@ -147,7 +147,7 @@ def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, learner = rig.trainer, rig.learner
     trainer.clock.step = case.json["step"]
     learner.replay.add(_rows(case))
-    rows = _use_the_peers_draws(case, rig, monkeypatch)
+    rows = _use_mlagents_draws(case, rig, monkeypatch)
     assert learner.is_ready(trainer.step)
     trainer._update()
     assert next(rows, None) is None

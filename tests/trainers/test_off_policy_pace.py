@@ -27,7 +27,9 @@ class _Loop:
 
 
 @given(STEPS_PER_UPDATE, st.integers(0, 500), st.lists(st.integers(0, 300), max_size=15))
-def test_is_the_peers_loop_whatever_the_drains(steps_per_update: float, first_step: int, drains: list[int]) -> None:
+def test_is_the_loop_of_mlagents_whatever_the_drains(
+    steps_per_update: float, first_step: int, drains: list[int]
+) -> None:
     pace, loop = Pace(steps_per_update, first_step), _Loop(steps_per_update, first_step)
     step = 0
     for steps in drains:

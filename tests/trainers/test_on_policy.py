@@ -476,7 +476,7 @@ def test_it_learns_in_a_thread_of_its_own() -> None:
     assert any("process_trajectory" in json.dumps(child) for child in timers["children"].values())
 
 
-def test_timers_bear_the_peers_names() -> None:
+def test_timers_bear_the_names_of_mlagents() -> None:
     rig = Rig(_settings(checkpoint_interval=10))
     _train(rig)
     children = rig.timers.to_dict()["children"]

@@ -60,7 +60,7 @@ def test_huge_numbers_are_fine() -> None:
     assert len(decoder.decode(message(Space(), agents)).steps[BEHAVIOR]) == 4
 
 
-def test_errors_of_observations_are_the_peers_exception_too() -> None:
+def test_errors_of_observations_are_the_exception_of_mlagents_too() -> None:
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     with pytest.raises(UnityObservationException):
         decoder.decode(message(Space(), [Agent(reward=math.nan)]))

@@ -104,7 +104,7 @@ def test_one_scene_looks_the_same_raw_and_as_png(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)
-def test_recorded_answers_are_encoded_as_the_peer_did(shared_data: Path, name: str) -> None:
+def test_recorded_answers_are_encoded_as_mlagents_did(shared_data: Path, name: str) -> None:
     recording = recordings.load(shared_data, name)
     encoders = {
         behavior: encode.ActionEncoder(

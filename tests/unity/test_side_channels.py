@@ -67,7 +67,7 @@ def sampler(case: dict[str, Any]) -> Sampler:
     return SAMPLERS[case["yaml"]["sampler_type"]](**values)
 
 
-def test_environment_parameters_are_those_of_the_peer(golden: dict[str, Any]) -> None:
+def test_environment_parameters_are_those_of_mlagents(golden: dict[str, Any]) -> None:
     channel = EnvironmentParametersChannel()
     channels = SideChannels([channel])
     for case in golden["environment_parameters"]:
@@ -75,7 +75,7 @@ def test_environment_parameters_are_those_of_the_peer(golden: dict[str, Any]) ->
         assert channels.take_outgoing().hex() == case["hex"], case["key"]
 
 
-def test_engine_settings_are_those_of_the_peer(golden: dict[str, Any]) -> None:
+def test_engine_settings_are_those_of_mlagents(golden: dict[str, Any]) -> None:
     channel = EngineConfigurationChannel()
     channels = SideChannels([channel])
     for case in golden["engine_configuration"]:
@@ -88,7 +88,7 @@ def test_engine_settings_are_those_of_the_peer(golden: dict[str, Any]) -> None:
         assert channels.take_outgoing().hex() == case["hex"]
 
 
-def test_several_channels_are_those_of_the_peer(golden: dict[str, Any]) -> None:
+def test_several_channels_are_those_of_mlagents(golden: dict[str, Any]) -> None:
     parameters, engine, properties = (
         EnvironmentParametersChannel(),
         EngineConfigurationChannel(),

@@ -140,10 +140,10 @@ def _state(ppo: PPO) -> Json:
     }
 
 
-def gradients(module: nn.Module, peer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gradients(module: nn.Module, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """ML-Agents' gradients under our names, several side by side where our layer is several of its."""
     keys = mlagents_keys(module)
-    return {n: torch.cat([peer[theirs] for theirs in keys[n].names]) for n, _ in module.named_parameters()}
+    return {n: torch.cat([theirs[name] for name in keys[n].names]) for n, _ in module.named_parameters()}
 
 
 def minibatch(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> Minibatch:

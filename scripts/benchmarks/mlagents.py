@@ -1,8 +1,9 @@
-"""The same players and configurations with ML-Agents itself in turn with ours: ``scripts/bench peer --peer VENV``.
+"""The same players and configurations with ML-Agents itself in turn with ours.
 
-VENV is a virtual environment with mlagents 1.1.0: Python 3.10, torch 2.1.2, protobuf 3.20.3, grpcio 1.48.2, numpy
-1.23.5, cattrs < 1.7, onnx 1.15.0, tensorboard < 2.17, setuptools < 66, pettingzoo 1.15.0, gym 0.26, and mlagents and
-mlagents-envs installed with ``--no-deps --ignore-requires-python``. Without it ours alone is measured.
+``scripts/bench mlagents --mlagents VENV``: VENV is a virtual environment with mlagents 1.1.0: Python 3.10, torch 2.1.2,
+protobuf 3.20.3, grpcio 1.48.2, numpy 1.23.5, cattrs < 1.7, onnx 1.15.0, tensorboard < 2.17, setuptools < 66, pettingzoo
+1.15.0, gym 0.26, and mlagents and mlagents-envs installed with ``--no-deps --ignore-requires-python``. Without it ours
+alone is measured.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Comparison:
 
     case: Case
     times: float
-    peer_case: Case | None = None
+    mlagents_case: Case | None = None
 
 
 BASIC = Case(
@@ -68,18 +69,18 @@ def measure(venv: Path | None = None) -> list[Row]:
     """Ours, ML-Agents' and the ratio of the medians for each comparison."""
     rows = []
     for comparison in COMPARISONS:
-        case, peer_case = comparison.case, comparison.peer_case or comparison.case
-        ways = [partial(speed, case)] + ([partial(_peers, peer_case, venv)] if venv is not None else [])
+        case, mlagents_case = comparison.case, comparison.mlagents_case or comparison.case
+        ways = [partial(speed, case)] + ([partial(_mlagents, mlagents_case, venv)] if venv is not None else [])
         figures = interleaved(ways, RUNS)
         rows.append(Row(case.name, "agent-steps/s", figures[0]))
         if venv is not None:
             rows.append(Row("... ML-Agents", "agent-steps/s", figures[1]))
-            ratios = [ours / peers for ours, peers in zip(*figures, strict=True)]
+            ratios = [ours / theirs for ours, theirs in zip(*figures, strict=True)]
             rows.append(Row("... ours / ML-Agents", "times", ratios, comparison.times))
     return rows
 
 
-def _peers(case: Case, venv: Path) -> float:
+def _mlagents(case: Case, venv: Path) -> float:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.yaml").write_text(yaml.safe_dump(case.settings()))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.algos.minibatches import minibatch_of, with_rows
-from tests.algos.peer import Case, Json
+from tests.algos.mlagents import Case, Json
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
 from trajtrainer.export.checkpoint_interop import from_mlagents
