@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.algos import peer
+from tests.algos import mlagents
 from tests.data.packing import packed_steps
 from tests.trainers.rig import vector_spec
 from trajtrainer.algos.cloning.cloning import TAG, BehavioralCloning
@@ -58,9 +58,9 @@ class Golden:
     """One golden case: a policy of ML-Agents and our cloning of its demonstrations."""
 
     def __init__(self, folder: Path) -> None:
-        case = self.case = peer.Case.read(folder)
+        case = self.case = mlagents.Case.read(folder)
         config = case.json["config"]
-        network = peer.network_settings({"hidden_units": 16, "num_layers": 2} | config["network_settings"])
+        network = mlagents.network_settings({"hidden_units": 16, "num_layers": 2} | config["network_settings"])
         self.length = 1 if network.memory is None else network.memory.sequence_length
         self.actor = Actor(case.spec, network)
         modules = {"actor": self.actor}
