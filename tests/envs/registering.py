@@ -3,3 +3,4 @@
 import gymnasium
 
 gymnasium.register("Counting-v3", "tests.envs.gymnasium_samples:CountingEnv")
+gymnasium.register("Board-v0", "tests.envs.test_select:board")

@@ -103,6 +103,15 @@ def test_the_frames_of_a_stack_become_channels_one_after_the_other(
         np.testing.assert_array_equal(seen, stack.transpose(turned).reshape(12, 20, 24))
 
 
+def test_what_is_large_enough_for_a_picture_can_be_said() -> None:
+    space = spaces.Box(0, 1, (6, 7, 2), np.int8)
+    layout = ObservationLayout(space, "Board", smallest_picture=6)
+    board = space.sample()
+    assert [tuple(spec.shape) for spec in layout.specs] == [(2, 6, 7)]
+    np.testing.assert_array_equal(layout.columns([board])[0], board.transpose(2, 0, 1)[None])
+    assert [tuple(spec.shape) for spec in ObservationLayout(space, "Board", 7).specs] == [(84,)]
+
+
 @pytest.mark.parametrize("shape", [(128,), (7, 5, 3), (19, 40), (2, 7, 5, 3), (2, 2, 30, 30, 1)])
 def test_bytes_that_are_no_picture_are_seen_as_0_to_1(shape: tuple[int, ...], caplog: pytest.LogCaptureFixture) -> None:
     bytes_ = np.random.default_rng(0).integers(0, 256, shape, np.uint8)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from tests.envs.gymnasium_samples import CountingEnv
+from tests.envs.gymnasium_samples import CountingEnv, SpacesEnv
 from tests.envs.pettingzoo_samples import Arena
 from tests.envs.test_base_env_environment import RUNNER, Scripted, script
 from trajtrainer.envs import select
@@ -248,6 +249,54 @@ def test_an_argument_of_the_environment_goes_before_a_rule_of_its_name() -> None
 def test_only_agents_of_pettingzoo_are_sorted() -> None:
     with pytest.raises(SettingsError, match="takes no argument 'teams', and made no PettingZoo environment"):
         make("python:tests.envs.gymnasium_samples:CountingEnv", "teams=each")
+
+
+BOARD = spaces.Box(0, 1, (6, 7, 2), np.int8)
+
+
+def board() -> SpacesEnv:
+    return SpacesEnv(BOARD, spaces.Discrete(7))
+
+
+class Boards(Arena):
+    """Two agents that see boards, as a module (``pettingzoo:``) has its ``parallel_env``."""
+
+    def __init__(self) -> None:
+        super().__init__({"player_0": 2, "player_1": 2})
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return BOARD
+
+    def _observations(self, agents: list[str]) -> dict[str, Any]:
+        return {agent: np.zeros(BOARD.shape, np.int8) for agent in agents}
+
+
+parallel_env = Boards
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "gym:tests.envs.registering:Board-v0",
+        "python:tests.envs.test_select:board",
+        "python:tests.envs.test_select:Boards",
+        "pettingzoo:tests.envs.test_select",
+    ],
+)
+def test_what_is_large_enough_for_a_picture_is_given_by_env_args(path: str) -> None:
+    for given, shape in (("smallest_picture=6", (2, 6, 7)), ("smallest_picture=7", (84,))):
+        environment = make(path, given)
+        environment.reset({})
+        (event,) = environment.wait()
+        assert [batch.obs[0].shape[1:] for batch in event.steps.values()] == [shape]
+        environment.close()
+    with pytest.raises(SettingsError, match="smallest_picture='large': expected a whole number"):
+        make(path, "smallest_picture=large")
+
+
+def test_a_base_env_tells_itself_what_is_a_picture() -> None:
+    with pytest.raises(SettingsError, match="takes no argument 'smallest_picture', and a BaseEnv"):
+        make("python:tests.envs.test_select:base_env", "smallest_picture=6")
 
 
 def test_modules_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

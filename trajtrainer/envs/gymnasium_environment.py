@@ -16,6 +16,7 @@ import numpy as np
 
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import InvalidDataError
@@ -42,20 +43,23 @@ class GymnasiumEnvironment(InProcessEnvironment):
         envs: the copies; all of the same spaces.
         seed: of the run.
         name: of the behaviour, if it shall not be the environment's.
+        smallest_picture: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: a space that cannot be translated.
         InvalidDataError: the copies' spaces differ.
     """
 
-    def __init__(self, envs: Sequence[Env], *, seed: int, name: str | None = None) -> None:
+    def __init__(
+        self, envs: Sequence[Env], *, seed: int, name: str | None = None, smallest_picture: int = SMALLEST_PICTURE
+    ) -> None:
         super().__init__(environment_name(envs[0]) if name is None else name, num_workers=1)
         self._envs = list(envs)
         first = self._envs[0]
         for env in self._envs[1:]:
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
                 raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
-        self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name)
+        self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, smallest_picture)
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
         self._parameters = EpisodeParameters()
         self._copies: LongArray = np.arange(len(envs), dtype=np.int64)

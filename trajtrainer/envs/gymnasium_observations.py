@@ -43,7 +43,7 @@ class _Sensor:
 class ObservationLayout:
     """The sensors of an observation space, in the space's own order (Gymnasium sorts the keys of a Dict).
 
-    - Box: a vector of its numbers. A picture if it has three dimensions, two of which are at least 20: as many
+    - Box: a vector of its numbers. A picture if it has three dimensions, two of which are large enough: as many
       channels as its smallest outer dimension has (the last one, height x width x channels, where both fit), turned to
       (channels, height, width). A u8 Box of two such dimensions is a picture with one channel. A Box of four dimensions
       is a stack of such pictures along the first one; the frames become channels, one after the other. Bytes from 0 to
@@ -55,14 +55,15 @@ class ObservationLayout:
     Args:
         space: to be described.
         where: whose it is, for messages.
+        smallest_picture: least height and width of what is a picture.
 
     Raises:
         UnsupportedError: a space of another kind, or one without any numbers.
     """
 
-    def __init__(self, space: spaces.Space[Any], where: str) -> None:
+    def __init__(self, space: spaces.Space[Any], where: str, smallest_picture: int = SMALLEST_PICTURE) -> None:
         self._where = where
-        self._sensors = list(_sensors(space, (), where))
+        self._sensors = list(_sensors(space, (), where, smallest_picture))
         if not self._sensors:
             raise UnsupportedError(f"{where}: the observation space {space} holds nothing to observe.")
 
@@ -98,19 +99,19 @@ class ObservationLayout:
         return column
 
 
-def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str) -> Iterator[_Sensor]:
+def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str, smallest: int) -> Iterator[_Sensor]:
     match space:
         case spaces.Dict():
             for key, part in space.spaces.items():
-                yield from _sensors(part, (*path, key), where)
+                yield from _sensors(part, (*path, key), where, smallest)
         case spaces.Tuple():
             for index, part in enumerate(space.spaces):
-                yield from _sensors(part, (*path, index), where)
-        case spaces.Box() if (channels := _channel_axis(space)) is not None:
+                yield from _sensors(part, (*path, index), where, smallest)
+        case spaces.Box() if (channels := _channel_axis(space, smallest)) is not None:
             yield _picture(space, channels, path)
         case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
             if len(space.shape) > 1:
-                _tell_of_no_picture(space, path, where)
+                _tell_of_no_picture(space, path, where, smallest)
             yield _vector(path, math.prod(space.shape), _numbers(space.shape, largest=_BYTE))
         case spaces.Box() | spaces.MultiBinary() if math.prod(space.shape):
             yield _vector(path, math.prod(space.shape), _numbers(space.shape))
@@ -143,15 +144,16 @@ def _holds_bytes(space: spaces.Box) -> bool:
     return space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == _BYTE))
 
 
-def _tell_of_no_picture(space: spaces.Box, path: tuple[Key, ...], where: str) -> None:
+def _tell_of_no_picture(space: spaces.Box, path: tuple[Key, ...], where: str, smallest: int) -> None:
     logger.warning(
         "%s: the bytes of sensor %r of shape %s are no picture (height and width of %d and more, with channels and "
         "a stack of frames as further dimensions), so they are seen as %d numbers from 0 to 1. Where they are codes "
-        "that use only a part of 0 to 255, set normalize: true in network_settings.",
+        "that use only a part of 0 to 255, set normalize: true in network_settings; where they are a picture, give "
+        "--env-args smallest_picture=N.",
         where,
         sensor_name(path),
         space.shape,
-        SMALLEST_PICTURE,
+        smallest,
         math.prod(space.shape),
     )
 
@@ -181,18 +183,18 @@ def _frame(space: spaces.Box) -> tuple[int, ...]:
     return space.shape[1:] if len(space.shape) == _STACK_RANK else space.shape
 
 
-def _channel_axis(space: spaces.Box) -> int | None:
+def _channel_axis(space: spaces.Box, smallest: int) -> int | None:
     """Return which dimension of a picture, or of each picture of a stack, counts its channels.
 
     None if it is no picture.
     """
     shape = _frame(space)
     if len(shape) == 2 and space.dtype == np.uint8:
-        return 2 if min(shape) >= SMALLEST_PICTURE else None
+        return 2 if min(shape) >= smallest else None
     if len(shape) != _PICTURE_RANK:
         return None
     axis = 0 if shape[0] < shape[2] else 2
-    return axis if min(shape[:axis] + shape[axis + 1 :]) >= SMALLEST_PICTURE else None
+    return axis if min(shape[:axis] + shape[axis + 1 :]) >= smallest else None
 
 
 def _numbers(shape: tuple[int, ...], largest: int = 1) -> Read:

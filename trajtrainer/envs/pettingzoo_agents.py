@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 from gymnasium import spaces
 
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.errors import SettingsError
 from trajtrainer.spec import BehaviorSpec
 
@@ -124,6 +125,7 @@ class AgentTypes:
         where: the environment's name, for messages.
         rule: what is not as the rule has it.
         in_turns: agents act one after the other.
+        smallest_picture: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
@@ -138,10 +140,12 @@ class AgentTypes:
         rule: AgentRule | None = None,
         *,
         in_turns: bool = False,
+        smallest_picture: int = SMALLEST_PICTURE,
     ) -> None:
         agents = list(agents)
         self._env = env
         self._where = where
+        self._smallest_picture = smallest_picture
         self._rule = rule or AgentRule()
         self._rule.check(agents)
         teams = self._rule.teams
@@ -214,5 +218,7 @@ class AgentTypes:
         if behavior_id not in self._spaces:
             env = self._env
             where = f"{self._where}, agent {agent_label(agent)}"
-            self._spaces[behavior_id] = AgentSpaces(env.observation_space(agent), env.action_space(agent), where)
+            self._spaces[behavior_id] = AgentSpaces(
+                env.observation_space(agent), env.action_space(agent), where, self._smallest_picture
+            )
         return behavior_id

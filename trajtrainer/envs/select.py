@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 # Fields of ``pettingzoo_agents.AgentRule``, which is imported with Gymnasium only.
 _RULE_NAMES = ("behaviors", "teams", "groups")
+_SMALLEST_PICTURE = "smallest_picture"
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
@@ -47,7 +48,8 @@ def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
 
     The first three make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments for each.
     ``behaviors``, ``teams`` and ``groups`` among them sort the agents of PettingZoo environments
-    (``pettingzoo_agents.AgentRule``), unless what makes the environment has a parameter of this name.
+    (``pettingzoo_agents.AgentRule``), ``smallest_picture`` tells pictures from vectors (``ObservationLayout``), unless
+    what makes the environment has a parameter of this name.
 
     Raises:
         SettingsError: there is no such environment, or a package for it is missing.
@@ -142,7 +144,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     """
     what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
     arguments = keyword_arguments(settings.env_settings.env_args)
-    rule = _take_rule(factory, arguments)
+    rule, picture = _take_rule(factory, arguments), _take_smallest_picture(factory, arguments)
     offered: list[Any] = []
 
     def make(copy: int) -> Any:
@@ -162,10 +164,12 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     if len({id(env) for env in envs}) < len(envs):
         _close(envs)
         raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
-    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, rule, what))
+    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, rule, picture, what))
 
 
-def _adapt(envs: list[Any], channels: list[Any], seed: int, rule: dict[str, Any], what: str) -> Environment:
+def _adapt(
+    envs: list[Any], channels: list[Any], seed: int, rule: dict[str, Any], picture: dict[str, Any], what: str
+) -> Environment:
     first = envs[0]
     if "pettingzoo" in sys.modules:
         from trajtrainer.envs.pettingzoo_agents import AgentRule
@@ -173,13 +177,17 @@ def _adapt(envs: list[Any], channels: list[Any], seed: int, rule: dict[str, Any]
         from trajtrainer.envs.pettingzoo_game import is_pettingzoo
 
         if is_pettingzoo(first):
-            return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule))
+            return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **picture)
     if rule:
         raise SettingsError(
             f"{what} takes no argument {next(iter(rule))!r}, and made no PettingZoo environment, whose agents "
             f"--env-args {', '.join(_RULE_NAMES)} sort."
         )
     if isinstance(first, BaseEnv):
+        if picture:
+            raise SettingsError(
+                f"{what} takes no argument {_SMALLEST_PICTURE!r}, and a BaseEnv tells what is a picture."
+            )
         from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
 
         return BaseEnvEnvironment([BaseEnvWorker(*pair) for pair in zip(envs, channels, strict=True)])
@@ -188,7 +196,7 @@ def _adapt(envs: list[Any], channels: list[Any], seed: int, rule: dict[str, Any]
         from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 
         if isinstance(first, sys.modules["gymnasium"].Env):
-            return GymnasiumEnvironment(envs, seed=seed)
+            return GymnasiumEnvironment(envs, seed=seed, **picture)
     raise SettingsError(
         f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a PettingZoo "
         "ParallelEnv or AECEnv, or a mlagents_envs BaseEnv (not a vectorised environment: --num-envs makes copies)."
@@ -203,6 +211,7 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
     from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 
     arguments = keyword_arguments(settings.env_settings.env_args)
+    picture = _take_smallest_picture(gymnasium.make, arguments)
 
     def make(_: int) -> Any:
         try:
@@ -212,7 +221,7 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
             raise _explained(error, path, name) from error
 
     envs = _copies(make, settings.env_settings.num_envs)
-    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=settings.env_settings.seed))
+    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=settings.env_settings.seed, **picture))
 
 
 def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
@@ -246,15 +255,29 @@ def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
     factory = factory_of(module, entry, f"--env {path}")
     arguments = keyword_arguments(settings.env_settings.env_args)
-    rule = AgentRule.parse(_take_rule(factory, arguments))
+    rule, picture = AgentRule.parse(_take_rule(factory, arguments)), _take_smallest_picture(factory, arguments)
     envs = _copies(lambda _: call(factory, f"--env {path}", arguments, {}), settings.env_settings.num_envs)
-    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=settings.env_settings.seed, rule=rule))
+    seed = settings.env_settings.seed
+    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **picture))
 
 
 def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments that tell of behaviours, teams and groups, but those that the factory has itself."""
     own = named_parameters(factory)
     return {name: arguments.pop(name) for name in _RULE_NAMES if name in arguments and name not in own}
+
+
+def _take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the argument that tells pictures from vectors, if it is given and the factory has none of its name."""
+    if _SMALLEST_PICTURE not in arguments or _SMALLEST_PICTURE in named_parameters(factory):
+        return {}
+    side = arguments.pop(_SMALLEST_PICTURE)
+    if type(side) is not int or side < 1:
+        raise SettingsError(
+            f"--env-args {_SMALLEST_PICTURE}={side!r}: expected a whole number, the least height and width in pixels "
+            "of a Box that is a picture."
+        )
+    return {_SMALLEST_PICTURE: side}
 
 
 def _python(path: str, name: str, settings: RunSettings) -> Environment:
