@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -124,6 +125,14 @@ class ResidualSelfAttention(nn.Module):
         attended = F.layer_norm(self.out(heads) + entities.normalized, (self.embedding,))
         present = (1.0 - padding).unsqueeze(2)
         return (attended * present).sum(1) / (present.sum(1) + MEAN_EPSILON)
+
+    def outputs(self, value: Tensor) -> Tensor:
+        """Return what ``out`` makes of each head's part of each value, without its bias: [B, n, e] to [B, heads n, e].
+
+        Where more sets than there are entities are made of them, that is less work than ``out`` of every set.
+        """
+        parts = zip(value.chunk(self.heads, 2), self.out.weight.chunk(self.heads, 1), strict=True)
+        return torch.cat([F.linear(part, weight) for part, weight in parts], 1)
 
     def to_onnx(self, graph: Graph, entities: str, padding: str, count: int) -> str:
         """Draw it: [batch, count, e] and padding [batch, count] to [batch, e]."""

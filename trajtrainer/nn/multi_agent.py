@@ -161,17 +161,18 @@ class MultiAgentNetworkBody(nn.Module):
     def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
         """Return the mean over each set: [K, 2 n, e] and whom a group lacks, bool [K, n], to [K, n + 1, e]."""
         attention, count = self.attention, absent.shape[1]
-        sets = count + 1, count
-        query, key, value = (attention.split(x) for x in (entities.query, entities.key, entities.value))
+        query, key = attention.split(entities.query), attention.split(entities.key)
         chosen, outside = _sets(count, query.dtype, query.device)
         # What the entities of a set ask, they ask in other sets, too. Keys before queries: torch is slow at a softmax
         # over a last dimension of few numbers.
-        scores = torch.matmul(torch.matmul(key, query.transpose(2, 3)), chosen.t() * attention.embedding**-0.5)
+        scores = torch.matmul(torch.matmul(key, query.transpose(2, 3)), chosen * attention.embedding**-0.5)
         lacking = outside + absent.repeat(1, 2).to(outside.dtype)[:, None, :, None]
-        weights = torch.softmax(scores + lacking * MASKED_SCORE, 2)
-        heads = torch.matmul(weights.transpose(2, 3), value).transpose(1, 2).flatten(2)
-        attended = torch.baddbmm(attention.out(heads), chosen.expand(len(heads), -1, -1), entities.normalized)
-        attended = F.layer_norm(attended, (attention.embedding,)).view(-1, *sets, attention.embedding)
+        weights = torch.softmax(scores + lacking * MASKED_SCORE, 2).flatten(1, 2)
+        # The output of a set is the sum of what its heads and the residual give of each entity.
+        parts = torch.cat((attention.outputs(entities.value), entities.normalized + attention.out.bias), 1)
+        weights = torch.cat((weights, chosen.expand(len(weights), -1, -1)), 1)
+        attended = torch.bmm(weights.transpose(1, 2), parts)
+        attended = F.layer_norm(attended, (attention.embedding,)).view(-1, count + 1, count, attention.embedding)
         present = (~absent).to(attended.dtype)
         mean = present / (present.sum(1, keepdim=True) + MEAN_EPSILON)
         return torch.matmul(mean[:, None, None], attended).squeeze(2)
@@ -278,11 +279,11 @@ def _sets(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor,
     all without.
 
     Returns:
-        One-hot [(n + 1) n, 2 n], the embedding of each member in each set, and [2 n, (n + 1) n], 1 for what is not in
-        the set.
+        [2 n, (n + 1) n], 1 for the embedding of each member in each set, and as much, 1 for what is not in the set.
     """
     member = torch.arange(count)
     acts = (torch.arange(count + 1)[:, None] != member) & (torch.arange(count + 1)[:, None] < count)
     chosen = F.one_hot(member + acts * count, 2 * count)
-    outside = (1 - chosen.sum(1)).repeat_interleave(count, 0).t()
-    return chosen.flatten(0, 1).to(device, dtype), outside.to(device, dtype).contiguous()
+    outside = (1 - chosen.sum(1)).repeat_interleave(count, 0)
+    chosen, outside = (one.t().to(device, dtype).contiguous() for one in (chosen.flatten(0, 1), outside))
+    return chosen, outside
