@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.sim.messages import InfoList, built, recorded
 from trajtrainer.sim.infos import RowInfoWriter
-from trajtrainer.sim.png_infos import PngInfoWriter, channel_mapping, compressed
+from trajtrainer.sim.png_infos import PngInfoWriter
 from trajtrainer.sim.simulation import (
     Observations,
     SimulationStep,
@@ -28,6 +28,7 @@ from trajtrainer.sim.simulation import (
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.sim.world import HEADER, output_message
 from trajtrainer.spec import BehaviorSpec
+from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 SPECS = {
@@ -179,7 +180,7 @@ def decode(files: bytes) -> NDArray[np.uint8]:
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
 def test_a_compressed_picture_decodes_to_itself_through_its_mapping(channels: int) -> None:
     picture = np.random.default_rng(channels).integers(0, 256, (channels, 7, 5), dtype=np.uint8)
-    decoded = decode(compressed(picture))
+    decoded = decode(encode(picture, 1))
     mapping = channel_mapping(channels) or [0, 1, 2]
     assert len(mapping) == len(decoded)
     for source, target in enumerate(mapping):

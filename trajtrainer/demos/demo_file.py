@@ -101,13 +101,16 @@ class DemoFile:
         """Yield all steps as they stand in the file."""
         return _blocks(self.path, self.start, self.num_records)
 
-    def records(self) -> Iterator[Columns[NDArray[Any]]]:
+    def records(self, *, decode: bool = True) -> Iterator[Columns[NDArray[Any]]]:
         """Yield the columns of all steps, block by block.
+
+        Args:
+            decode: whether PNGs become numbers; otherwise they stay ``CompressedPicture``.
 
         Raises:
             DemonstrationError: one is damaged or does not fit the first.
         """
-        reader = StepReader(self.behavior, self.block)
+        reader = StepReader(self.behavior, self.block, decode=decode)
         num_before = 0
         for data, starts, sizes, _ in self.blocks():
             try:

@@ -161,12 +161,9 @@ class _Store:
 
 def _entries(files: Sequence[DemoFile]) -> dict[str, Entry]:
     """Return the columns of all files: pictures stay u8 where all files have them so."""
-    entries = entries_of_steps(files[0].behavior)
-    for number in range(len(files[0].behavior.sensors)):
-        if any(file.behavior.sensors[number].dtype == np.float32 for file in files):
-            name = sensor_name(number)
-            entries[name] = entries[name]._replace(dtype=np.dtype(np.float32))
-    return entries
+    of_sensors = zip(*(file.behavior.sensors for file in files), strict=True)
+    dtypes = [np.result_type(*{sensor.dtype for sensor in each}) for each in of_sensors]
+    return entries_of_steps(files[0].behavior.spec, dtypes)
 
 
 def _of_dtype(column: NDArray[Any], entry: Entry) -> NDArray[Any]:

@@ -37,15 +37,19 @@ class Piece(NamedTuple):
     after: Columns[NDArray[Any]]
 
 
-def pieces(file: DemoFile) -> Iterator[Piece]:
+def pieces(file: DemoFile, *, decode: bool = True) -> Iterator[Piece]:
     """Yield all steps of a file. The last trajectory may be cut off.
+
+    Args:
+        file: where they stand.
+        decode: as of ``DemoFile.records``.
 
     Raises:
         DemonstrationError: one is damaged, does not fit the first, or has no action.
     """
     last: Columns[NDArray[Any]] | None = None
     num_before, is_open = 0, False
-    for records in file.records():
+    for records in file.records(decode=decode):
         joined = records if last is None else concatenate([last, records])
         # The end of an episode is no step: nobody decided then.
         rows = np.flatnonzero(~joined["done"][:-1])
@@ -59,6 +63,31 @@ def pieces(file: DemoFile) -> Iterator[Piece]:
         last = joined.slice(len(joined) - 1, len(joined))
     if is_open and last is not None:
         yield Piece(last.slice(0, 0), np.zeros(1, np.int64), last)
+
+
+class Trajectory(NamedTuple):
+    """Steps up to the end of an episode, or to where a recording was cut off.
+
+    Attributes:
+        steps: the columns of a packed step; at least one.
+        after: one row, what was observed after them.
+    """
+
+    steps: Columns[NDArray[Any]]
+    after: Columns[NDArray[Any]]
+
+
+def trajectories(file: DemoFile, *, decode: bool = True) -> Iterator[Trajectory]:
+    """Yield the steps of a file one trajectory after another. Args and errors: of ``pieces``."""
+    begun: list[Columns[NDArray[Any]]] = []
+    for piece in pieces(file, decode=decode):
+        begin = 0
+        for number, end in enumerate(piece.ends.tolist()):
+            steps = concatenate([*begun, piece.steps.slice(begin, end)])
+            yield Trajectory(steps, piece.after.slice(number, number + 1))
+            begun, begin = [], end
+        if begin < len(piece.steps):
+            begun.append(piece.steps.slice(begin, len(piece.steps)))
 
 
 def _steps(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int64]) -> Columns[NDArray[Any]]:

@@ -5,17 +5,19 @@ Shape legend: N steps, C continuous actions, D sum of branch sizes, K discrete b
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from trajtrainer.columns import Columns, Entry, Store, entries_of, sensor_name, zeros
 from trajtrainer.demos.step_layout import StepLayout, read_step_layout
 from trajtrainer.errors import InvalidDataError
-from trajtrainer.unity.behaviors import Behavior
-from trajtrainer.unity.pictures import PictureError
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.unity.behaviors import Behavior, Sensor
+from trajtrainer.unity.pictures import PictureError, size_of
 from trajtrainer.unity.proto import columnar_pb2
 from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto
 from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError, Varint
@@ -39,9 +41,16 @@ class StepError(Exception):
         self.row = row
 
 
-def entries_of_steps(behavior: Behavior) -> dict[str, Entry]:
+class CompressedPicture(NamedTuple):
+    """A picture as it stands in the file: PNGs and which channel each of theirs belongs to (``pictures.decode``)."""
+
+    data: bytes
+    mapping: tuple[int, ...]
+
+
+def entries_of_steps(spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike]) -> dict[str, Entry]:
     """Return the columns of recorded steps: those of the pool but for what only a policy knows."""
-    entries = entries_of(Store.POOL, behavior.spec, [sensor.dtype for sensor in behavior.sensors])
+    entries = entries_of(Store.POOL, spec, obs_dtypes)
     return {name: entry for name, entry in entries.items() if name not in ("log_prob", "version")}
 
 
@@ -51,14 +60,18 @@ class StepReader:
     Args:
         behavior: what is in them.
         block: the observations of the first step; None where some are compressed.
+        decode: whether pictures that came as PNG become numbers; otherwise their columns hold ``CompressedPicture``.
     """
 
-    def __init__(self, behavior: Behavior, block: ObservationBlock | None) -> None:
+    def __init__(self, behavior: Behavior, block: ObservationBlock | None, *, decode: bool) -> None:
         self._behavior = behavior
         self._block = block
         self._actions = behavior.spec.action_spec
         self._branches = np.array(self._actions.discrete_branches, np.int64)
-        self._entries = entries_of_steps(behavior)
+        self._entries = entries_of_steps(behavior.spec, [sensor.dtype for sensor in behavior.sensors])
+        if not decode:
+            kept = Entry(np.dtype(object), ())
+            self._entries |= {sensor_name(each.index): kept for each in behavior.sensors if each.compressed}
         self._layouts: dict[int, list[StepLayout]] = {}
 
     def read(self, data: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Columns[NDArray[Any]]:
@@ -158,7 +171,8 @@ class StepReader:
             )
         for sensor, observation, column in zip(behavior.sensors, info.observations, steps.obs, strict=True):
             try:
-                column[row] = read_observation(observation, sensor)
+                kept = column.dtype == object
+                column[row] = _as_it_is(observation, sensor) if kept else read_observation(observation, sensor)
             except PictureError as error:
                 raise StepError(row, f"{sensor.label}: {error}") from error
         values = {"reward": info.reward, "group_reward": info.group_reward, "group": info.group_id}
@@ -225,6 +239,13 @@ def _parsed(data: bytes, row: int, behavior: str) -> columnar_pb2.AgentInfoActio
         return columnar_pb2.AgentInfoActionPair.FromString(usual.SerializeToString())
     except (DecodeError, InvalidDataError) as error:
         raise StepError(row, f"its {len(data)} bytes are no recorded step ({error})") from error
+
+
+def _as_it_is(observation: columnar_pb2.Observation, sensor: Sensor) -> CompressedPicture:
+    height, width = sensor.spec.shape[1:]
+    if tuple(observation.shape) != sensor.wire_shape or size_of(observation.compressed_data) != (height, width):
+        raise PictureError(f"it holds no PNG of {height} rows by {width} columns and the shape {sensor.wire_shape}")
+    return CompressedPicture(observation.compressed_data, tuple(observation.compressed_channel_mapping))
 
 
 def _floats(found: _Bytes, offset: int, count: int) -> NDArray[np.float32]:

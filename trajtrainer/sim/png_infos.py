@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
-
 import numpy as np
-from numpy.typing import NDArray
 
 from trajtrainer.sim.simulation import Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.steps import FloatArray, LongArray, ObservationArray
+from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 COMPRESSION_LEVEL = 1
@@ -68,52 +65,8 @@ class PngInfoWriter:
         )
         if value.dtype == np.uint8 and value.ndim == 4:
             observation.compression_type = pb.PNG
-            observation.compressed_data = compressed(value[0])
+            observation.compressed_data = encode(value[0], COMPRESSION_LEVEL)
             observation.compressed_channel_mapping.extend(channel_mapping(len(value[0])))
         else:
             observation.float_data.data.extend(style.floats(value)[0].tolist())
         return observation
-
-
-def channel_mapping(channels: int) -> list[int]:
-    """Return which channel each decoded one belongs to, as Unity announces it: none for RGB.
-
-    The same for the three of a grey picture; -1 for those that only fill up the last PNG.
-    """
-    if channels == 3:
-        return []
-    if channels == 1:
-        return [0, 0, 0]
-    return [*range(channels), *[-1] * (-channels % 3)]
-
-
-def compressed(picture: NDArray[np.uint8]) -> bytes:
-    """Return a picture u8 [C, H, W] as PNGs of three channels, one after the other.
-
-    A grey one as a single RGB picture.
-    """
-    channels, height, width = picture.shape
-    if channels == 1:
-        picture = picture.repeat(3, axis=0)
-    elif channels % 3:
-        filler = np.zeros((-channels % 3, height, width), dtype=np.uint8)
-        picture = np.concatenate((picture, filler))
-    return b"".join(_png(picture[c : c + 3].transpose(1, 2, 0)) for c in range(0, len(picture), 3))
-
-
-def _png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return an RGB picture u8 [H, W, 3] as a PNG file."""
-    height, width, _ = pixels.shape
-    lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each line begins with its filter, 0 for none
-    lines[:, 1:] = pixels.reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", zlib.compress(lines.tobytes(), COMPRESSION_LEVEL))
-        + _chunk(b"IEND", b"")
-    )
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -115,3 +116,51 @@ def _split(data: bytes) -> Iterator[bytes]:
             raise PictureError(f"a PNG that is cut off after {len(data) - begin} bytes")
         yield data[begin:position]
         begin = position
+
+
+def channel_mapping(channels: int) -> list[int]:
+    """Return which channel each decoded one belongs to, as Unity announces it: none for RGB.
+
+    The same for the three of a grey picture; -1 for those that only fill up the last PNG.
+    """
+    if channels == 3:
+        return []
+    if channels == 1:
+        return [0, 0, 0]
+    return [*range(channels), *[-1] * (-channels % 3)]
+
+
+def encode(picture: NDArray[np.uint8], level: int) -> bytes:
+    """Return a picture u8 [C, H, W] as Unity sends it, which ``decode`` reads with ``channel_mapping``.
+
+    That is as PNGs of three channels, one after the other; a grey one as a single RGB picture.
+
+    Args:
+        picture: what is written.
+        level: how much it is compressed, 0 to 9.
+    """
+    channels, height, width = picture.shape
+    if channels == 1:
+        picture = picture.repeat(3, axis=0)
+    elif channels % 3:
+        filler = np.zeros((-channels % 3, height, width), dtype=np.uint8)
+        picture = np.concatenate((picture, filler))
+    return b"".join(_png(picture[c : c + 3].transpose(1, 2, 0), level) for c in range(0, len(picture), 3))
+
+
+def _png(pixels: NDArray[np.uint8], level: int) -> bytes:
+    """Return an RGB picture u8 [H, W, 3] as a PNG file."""
+    height, width, _ = pixels.shape
+    lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each line begins with its filter, 0 for none
+    lines[:, 1:] = pixels.reshape(height, -1)
+    header = _SIZE.pack(width, height) + bytes([8, 2, 0, 0, 0])
+    return (
+        _SIGNATURE
+        + _chunk_of(b"IHDR", header)
+        + _chunk_of(b"IDAT", zlib.compress(lines.tobytes(), level))
+        + _chunk_of(b"IEND", b"")
+    )
+
+
+def _chunk_of(kind: bytes, data: bytes) -> bytes:
+    return _CHUNK.pack(len(data), kind) + data + struct.pack(">I", zlib.crc32(kind + data))
