@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns
+from trajtrainer.columns import Columns, zeros
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.demos.step_reader import entries_of_steps
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -43,10 +43,8 @@ def packed_steps(
 ) -> PackedSteps:
     """Trajectories with numbers that tell them apart. Every third is interrupted; the last one may be cut off."""
     random, spec = np.random.default_rng(seed), SPECS[name]
-    entries, count = entries_of_steps(spec, dtypes_of(name)), sum(lengths)
-    steps: dict[str, NDArray[Any]] = {
-        each: np.zeros((count, *entry.shape), entry.dtype) for each, entry in entries.items()
-    }
+    count = sum(lengths)
+    steps = dict(zeros(entries_of_steps(spec, dtypes_of(name)), count).items())
     after: dict[str, NDArray[Any]] = {}
     for each, column in steps.items():
         if each.startswith("obs."):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -49,22 +50,21 @@ def test_ml_agents_reads_the_same_numbers(tmp_path: Path, name: str) -> None:
     assert meta.mean_reward == pytest.approx(packed["reward"].sum() / 3)
     assert parameters.brain_name == "Some"
     step = -1
-    for pair, follower in zip(pairs[:-1], pairs[1:], strict=True):
+    for pair, follower in pairwise(pairs):
         if pair.agent_info.done:
             continue
         step += 1
         info, action = pair.agent_info, pair.action_info
-        np.testing.assert_array_equal(np.float32(action.continuous_actions), packed["continuous"][step])
+        np.testing.assert_array_equal(np.array(action.continuous_actions, np.float32), packed["continuous"][step])
         np.testing.assert_array_equal(action.discrete_actions, packed["discrete"][step])
         assert follower.agent_info.reward == packed["reward"][step]
         assert follower.agent_info.group_reward == packed["group_reward"][step]
         assert follower.agent_info.done == packed["done"][step]
         assert follower.agent_info.max_step_reached == packed["interrupted"][step]
         assert info.group_id == packed["group"][step]
-        assert list(info.action_mask) == packed["mask"][step].tolist()
-        for sensor, observation, column in zip(
-            SPECS[name].observation_specs, info.observations, packed.obs, strict=True
-        ):
+        assert (list(info.action_mask) or [False] * packed["mask"].shape[1]) == packed["mask"][step].tolist()
+        sensors = zip(SPECS[name].observation_specs, info.observations, packed.obs, strict=True)
+        for sensor, observation, column in sensors:
             assert (tuple(observation.shape), observation.name) == (sensor.shape, sensor.name)
             assert observation.observation_type == sensor.observation_type.value
             assert tuple(observation.dimension_properties) == tuple(each.value for each in sensor.dimension_property)
@@ -72,7 +72,7 @@ def test_ml_agents_reads_the_same_numbers(tmp_path: Path, name: str) -> None:
                 mapping = observation.compressed_channel_mapping
                 found = pictures.decode(observation.compressed_data, mapping, sensor.shape)
             else:
-                found = np.float32(observation.float_data.data).reshape(sensor.shape)
+                found = np.array(observation.float_data.data, np.float32).reshape(sensor.shape)
             np.testing.assert_array_equal(found, column[step])
     assert step == len(packed) - 1
     # ML-Agents takes the end of an episode for a step, for which there must be an action.
