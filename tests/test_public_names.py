@@ -18,6 +18,7 @@ NAMES = [
     "TrajtrainerError", "CheckpointError", "ConfigurationError", "DemonstrationError", "EnvironmentFaultError",
     "ExportError", "InvalidDataError", "OutOfMemoryError", "PluginError", "RunFolderError", "SettingsError",
     "UnsupportedError",
+    "Training", "EpochStats", "BehaviorStats", "EpisodeStats", "PhaseStats", "SavedCheckpoint", "Distribution",
     "Algorithm", "AlgorithmRow", "LearningContext", "Hyperparameters", "PackedSteps", "Minibatch", "Columns", "Actor",
     "RewardSignal", "RewardSignalRow", "RewardSignalSettings",
     "EncoderRow", "StatsWriter", "StatsWriterRow", "StatsSummary",

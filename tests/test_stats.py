@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.stats import Distribution, StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.steps import Aggregation
 
 
@@ -142,3 +142,53 @@ def test_threads_lose_nothing() -> None:
         thread.join(30)
     reporter.write(0)
     assert sum(values["a"].sum for _, values, _ in recorder.summaries if "a" in values) == 2000
+
+
+PARTS = st.lists(st.lists(st.floats(-1e6, 1e6), max_size=20), max_size=6)
+
+
+@given(PARTS)
+@settings(deadline=None)
+def test_distributions_of_parts_join_to_that_of_the_whole(parts: list[list[float]]) -> None:
+    joined = Distribution()
+    for part in parts:
+        joined = joined.joined(Distribution.of(part))
+    whole = [value for part in parts for value in part]
+    assert joined.number == len(whole)
+    if whole:
+        expected = [np.mean(whole), np.std(whole), min(whole), max(whole)]
+        found = [joined.mean, joined.std, joined.min, joined.max]
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-5)
+    else:
+        assert all(map(math.isnan, (joined.mean, joined.std, joined.min, joined.max)))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "set", "write", "ask"]), st.floats(-100, 100)), max_size=30))
+@settings(deadline=None)
+def test_distributions_tell_each_value_once_whenever_asked(calls: list[tuple[str, float]]) -> None:
+    """Of what is set, the newest value before each summary or question."""
+    recorder = Recorder()
+    reporter = StatsReporter("Ball", [recorder])
+    added: list[float] = []
+    newest: float | None = None
+    kept: list[float] = []
+    for what, value in [*calls, ("ask", 0.0)]:
+        if what == "add":
+            reporter.add("a", value)
+            added.append(value)
+        elif what == "set":
+            reporter.set("s", value)
+            newest = value
+        elif what == "write":
+            reporter.write(1)
+            kept += [] if newest is None else [newest]
+            newest = None
+        else:
+            kept += [] if newest is None else [newest]
+            newest = None
+            found = reporter.distributions()
+            expected = {"a": added, "s": kept}
+            assert {tag: each.number for tag, each in found.items()} == {t: len(v) for t, v in expected.items() if v}
+            for tag, each in found.items():
+                assert each.mean == pytest.approx(np.mean(expected[tag]))
+            added, kept = [], []

@@ -150,3 +150,15 @@ def test_a_part_that_is_open_counts_up_to_now() -> None:
         node = timers.to_dict()["children"]["step"]
         assert node["children"]["wait"]["count"] == 1
         assert node["children"]["wait"]["total"] > 0
+
+
+def test_seconds_by_kind_count_each_second_once() -> None:
+    timers = Timers()
+    inner = {"save": TimerNode(2.0, 1), "other": TimerNode(1.0, 1)}
+    timers._main.children.update(learn=TimerNode(10.0, 1, inner), start=TimerNode(5.0, 1, {"step": TimerNode(4.0, 9)}))
+    thread = threading.Thread(target=lambda: timers("learn").__enter__().__exit__(None, None, None))
+    thread.start()
+    thread.join()
+    seconds = timers.seconds_by({"learn": "learning", "save": "saving", "step": "stepping", "absent": "nothing"})
+    assert seconds == pytest.approx({"learning": 8.0, "saving": 2.0, "stepping": 4.0, "nothing": 0.0}, abs=0.1)
+    assert seconds["learning"] > 8.0, "that of the thread counts, too"

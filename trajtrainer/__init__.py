@@ -33,14 +33,18 @@ if TYPE_CHECKING:
     )
     from trajtrainer.nn.actor import Actor
     from trajtrainer.rewards.signal import RewardSignal
-    from trajtrainer.run.api import BehaviorResult, LearnResult, learn
+    from trajtrainer.run.api import learn
+    from trajtrainer.run.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
+    from trajtrainer.run.hooks import SavedCheckpoint
+    from trajtrainer.run.results import BehaviorResult, LearnResult
+    from trajtrainer.run.training import Training
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
     from trajtrainer.settings.problems import ConfigurationError
     from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.run import RunSettings
     from trajtrainer.settings.trainer import AlgorithmRow, Hyperparameters, TrainerSettings
     from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
-    from trajtrainer.stats import StatsSummary, StatsWriter, StatsWriterRow
+    from trajtrainer.stats import Distribution, StatsSummary, StatsWriter, StatsWriterRow
     from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
 _HOMES = {
@@ -54,14 +58,18 @@ _HOMES = {
     "PluginError RunFolderError SettingsError TrajtrainerError UnsupportedError",
     "nn.actor": "Actor",
     "rewards.signal": "RewardSignal",
-    "run.api": "BehaviorResult LearnResult learn",
+    "run.api": "learn",
+    "run.epochs": "BehaviorStats EpisodeStats EpochStats PhaseStats",
+    "run.hooks": "SavedCheckpoint",
+    "run.results": "BehaviorResult LearnResult",
+    "run.training": "Training",
     "settings.network": "EncoderRow NetworkSettings",
     "settings.problems": "ConfigurationError",
     "settings.rewards": "RewardSignalRow RewardSignalSettings",
     "settings.run": "RunSettings",
     "settings.trainer": "AlgorithmRow Hyperparameters TrainerSettings",
     "spec": "ActionSpec BehaviorSpec ObservationSpec",
-    "stats": "StatsSummary StatsWriter StatsWriterRow",
+    "stats": "Distribution StatsSummary StatsWriter StatsWriterRow",
     "steps": "ActionBatch EnvironmentEvent StepBatch",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
@@ -74,15 +82,19 @@ __all__ = [
     "AlgorithmRow",
     "BehaviorResult",
     "BehaviorSpec",
+    "BehaviorStats",
     "CheckpointError",
     "Columns",
     "ConfigurationError",
     "DemonstrationError",
     "Demonstrations",
+    "Distribution",
     "EncoderRow",
     "Environment",
     "EnvironmentEvent",
     "EnvironmentFaultError",
+    "EpisodeStats",
+    "EpochStats",
     "ExportError",
     "Hyperparameters",
     "InvalidDataError",
@@ -93,18 +105,21 @@ __all__ = [
     "ObservationSpec",
     "OutOfMemoryError",
     "PackedSteps",
+    "PhaseStats",
     "PluginError",
     "RewardSignal",
     "RewardSignalRow",
     "RewardSignalSettings",
     "RunFolderError",
     "RunSettings",
+    "SavedCheckpoint",
     "SettingsError",
     "StatsSummary",
     "StatsWriter",
     "StatsWriterRow",
     "StepBatch",
     "TrainerSettings",
+    "Training",
     "TrajtrainerError",
     "UnsupportedError",
     "__version__",

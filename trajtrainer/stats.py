@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from array import array
@@ -46,6 +47,54 @@ class StatsSummary:
     def sum(self) -> float:
         """The sum of the values."""
         return float(np.sum(self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How some values are distributed, in five numbers. All but ``number`` are NaN where there are none.
+
+    >>> Distribution.of([1.0, 2.0, 6.0]).joined(Distribution.of([3.0]))
+    Distribution(number=4, mean=3.0, std=1.8708286933869707, min=1.0, max=6.0)
+
+    Attributes:
+        number: how many values there are.
+        mean: their mean.
+        std: their population standard deviation.
+        min: the smallest.
+        max: the largest.
+    """
+
+    number: int = 0
+    mean: float = math.nan
+    std: float = math.nan
+    min: float = math.nan
+    max: float = math.nan
+
+    @classmethod
+    def of(cls, values: Sequence[float] | NDArray[np.float64]) -> Distribution:
+        """Return that of ``values``."""
+        column = np.asarray(values, np.float64)
+        if not len(column):
+            return cls()
+        return cls(
+            len(column), *(float(number) for number in (column.mean(), column.std(), column.min(), column.max()))
+        )
+
+    def shifted(self, by: float) -> Distribution:
+        """Return that of the values, each of them ``by`` greater."""
+        return Distribution(self.number, self.mean + by, self.std, self.min + by, self.max + by)
+
+    def joined(self, other: Distribution) -> Distribution:
+        """Return that of the values of both."""
+        if not (self.number and other.number):
+            return self if self.number else other
+        number = self.number + other.number
+        apart = other.mean - self.mean
+        mean = self.mean + apart * (other.number / number)
+        # Chan, Golub and LeVeque 1983: the sums of squares within both, and what lies between their means.
+        within = self.number * self.std**2 + other.number * other.std**2
+        square = (within + apart**2 * (self.number * other.number / number)) / number
+        return Distribution(number, mean, math.sqrt(square), min(self.min, other.min), max(self.max, other.max))
 
 
 class StatsWriter(ABC):
@@ -94,6 +143,10 @@ def _no_values() -> array[float]:
 class _Values:
     aggregation: Aggregation
     values: array[float] = field(default_factory=_no_values)  # 8 bytes per value
+    num_distributed: int = 0  # so many of them are in the distributions already
+
+
+_NOTHING = Distribution()
 
 
 class StatsReporter:
@@ -104,6 +157,7 @@ class StatsReporter:
         self._writers = list(writers)
         self._sources: list[Callable[[], Mapping[str, float]]] = []
         self._values: dict[str, _Values] = {}
+        self._distributions: dict[str, Distribution] = {}
         self._lock = threading.Lock()
 
     def add(self, tag: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
@@ -151,12 +205,31 @@ class StatsReporter:
             for tag, value in source().items():
                 self.set(tag, value)
         with self._lock:
+            self._distribute()
             values, self._values = self._values, {}
         summaries = {
             tag: StatsSummary(np.asarray(entry.values, np.float64), entry.aggregation) for tag, entry in values.items()
         }
         for writer in self._writers:
             writer.write_stats(self.category, summaries, step)
+
+    def distributions(self) -> dict[str, Distribution]:
+        """Return tag -> distribution of all values since the last call, whatever summaries were written meanwhile.
+
+        Of what is set or comes from a source, the newest value of each summary counts.
+        """
+        with self._lock:
+            self._distribute()
+            distributions, self._distributions = self._distributions, {}
+        return distributions
+
+    def _distribute(self) -> None:
+        for tag, entry in self._values.items():
+            fresh = entry.values[entry.num_distributed :]
+            if fresh:
+                entry.num_distributed = len(entry.values)
+                known = self._distributions.get(tag, _NOTHING)
+                self._distributions[tag] = known.joined(Distribution.of(fresh))
 
     def _entry(self, tag: str, aggregation: Aggregation) -> array[float]:
         entry = self._values.get(tag)

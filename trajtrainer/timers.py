@@ -6,6 +6,7 @@ A ``Timers`` object is passed to whoever measures; there is no global one.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter, time
 from types import TracebackType
@@ -90,6 +91,13 @@ class TimerNode:
             total, count = total + max(0.0, now - begun), count + 1
         return TimerNode(total, count, {name: child.until(now) for name, child in dict(self.children).items()})
 
+    def add_seconds(self, kind: str | None, kinds: Mapping[str, str], seconds: dict[str, float]) -> None:
+        """Add this block's own seconds to those of its kind, and each inner block's to those of its own."""
+        if kind is not None:
+            seconds[kind] += max(0.0, self.total - sum(child.total for child in self.children.values()))
+        for name, child in self.children.items():
+            child.add_seconds(kinds.get(name, kind), kinds, seconds)
+
     def merge(self, other: TimerNode) -> None:
         """Add the times and counts of ``other``, block by block."""
         self.total += other.total
@@ -152,6 +160,21 @@ class Timers:
         for name, merged in threads.items():
             tree.setdefault("children", {})[name] = merged.to_dict(is_parallel=True)
         return tree
+
+    def seconds_by(self, kinds: Mapping[str, str]) -> dict[str, float]:
+        """Return kind of work -> seconds so far, in all threads; those of open blocks until now.
+
+        Args:
+            kinds: name of a block -> kind. What happens in a block is of its kind, but for blocks inside it of
+                another one; what is in no such block is left out.
+        """
+        now = perf_counter()
+        seconds = dict.fromkeys(kinds.values(), 0.0)
+        with self._lock:
+            roots = [self._main, *(root for _, root in self._parallel)]
+        for root in roots:
+            root.until(now).add_seconds(None, kinds, seconds)
+        return seconds
 
     def _new_node(self, name: str) -> TimerNode:
         stack = self._stack()

@@ -18,6 +18,7 @@ from tests.runtime.runs import FinishedRun, learn
 OURS = {
     "Perf/Agent Steps per Second",
     "Perf/Environment Steps per Second",
+    "Perf/Optimizer Steps per Second",
     "Perf/Update Seconds",
     "Policy/Approximate KL",
     "Policy/Clip Fraction",

@@ -11,6 +11,7 @@ import pytest
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.loop import Loop
 from trajtrainer.run.progress import NoView, RewardHistory
 from trajtrainer.run.run import Run
@@ -72,6 +73,7 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
         folder=SimpleNamespace(writes=False),
         curriculum=Curriculum(None, 0),
         rewards=RewardHistory(),
+        hooks=Hooks(),
     )
     nothing = cast(Any, None)
     behavior = Behavior(cast(Run, run), acting=nothing, trainer=trainer, checkpoints=nothing, replay=None)

@@ -25,6 +25,7 @@ from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.collector import ActingBehavior, NewBehavior
+from trajtrainer.run.hooks import SavedCheckpoint
 from trajtrainer.run.logs import shell_line
 from trajtrainer.run.opponents import players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
@@ -56,6 +57,7 @@ class Behavior:
         checkpoints: its saved states.
         replay: the file with its experience beside them, where the settings ask for it.
         self_play: of its teams; None if all of them learn.
+        first_gradient_step: gradient steps that an earlier run had made, which this one resumes.
         thread: the one in which the trainer advances, with ``threaded: true`` and from the first ``advance`` on.
     """
 
@@ -65,6 +67,7 @@ class Behavior:
     checkpoints: CheckpointManager
     replay: ReplayFile | None
     self_play: SelfPlay | None = None
+    first_gradient_step: int = field(default=0, init=False)
     thread: TrainerThread | None = field(default=None, init=False)
 
     @property
@@ -103,7 +106,8 @@ class Behavior:
         """Save a checkpoint that is due. A failure is logged and training goes on. Called by the trainer."""
         trainer = self.trainer
         state = self._state()
-        self.checkpoints.save(trainer.step, trainer.episodes.reward_since_update, state, self._export)
+        if self.checkpoints.save(trainer.step, trainer.episodes.reward_since_update, state, self._export):
+            self._tell_of_checkpoint(is_last=False)
         if self.replay is not None:
             # Behind the checkpoint, whose way to the disk would otherwise be behind all of this.
             self.replay.save()
@@ -119,6 +123,14 @@ class Behavior:
         with self.run.timers("RLTrainer._checkpoint"):
             state = self._state()
             self.checkpoints.save_final(trainer.step, trainer.episodes.reward_since_update, state, self._export)
+        self._tell_of_checkpoint(is_last=True)
+
+    def _tell_of_checkpoint(self, *, is_last: bool) -> None:
+        trainer, folder = self.trainer, self.checkpoints.folder
+        path, onnx = (folder.numbered(trainer.step, suffix).absolute() for suffix in (".pt", ".onnx"))
+        reward = trainer.episodes.reward_since_update
+        exported = onnx if onnx.is_file() else None
+        self.run.hooks.checkpoint(SavedCheckpoint(self.name, trainer.step, reward, path, exported, is_last))
 
     def is_finite(self) -> bool:
         """Return whether all weights of the policy are numbers, so that they are worth saving."""
@@ -176,11 +188,17 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     behavior = _make_parts(run, found, settings)
     behavior.trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
     _restore(behavior, misread_elsewhere=found.misread_elsewhere)
+    behavior.first_gradient_step = behavior.trainer.algorithm.gradient_steps
     reporter = behavior.acting.reporter
     if run.folder.resume:
         reporter.resume(behavior.trainer.clock.summarized_step)
     reporter.add_hyperparameters(hyperparameters_text(trainer_mapping(settings)))
-    reporter.add_source(Throughput({"Perf/Agent Steps per Second": lambda: behavior.trainer.step}))
+    trainer = behavior.trainer
+    counters = {
+        "Perf/Agent Steps per Second": lambda: trainer.step,
+        "Perf/Optimizer Steps per Second": lambda: trainer.algorithm.gradient_steps,
+    }
+    reporter.add_source(Throughput(counters))
     return behavior
 
 

@@ -14,6 +14,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
+from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.run.loop import Loop, make_loop
 from trajtrainer.run.opponents import check_opponents
@@ -94,6 +95,7 @@ def session(
     stop: StopRequest | None = None,
     timers: Timers | None = None,
     resume_command: str = "",
+    hooks: Hooks | None = None,
 ) -> Iterator[Session]:
     """Open everything that a run needs; at the end save and close it, whatever happens while this lasts.
 
@@ -104,6 +106,7 @@ def session(
         stop: connected with the signals for as long as this lasts.
         timers: of what came before, to go on with.
         resume_command: said at the end if there is something left to train.
+        hooks: told what happens.
 
     Raises:
         TrajtrainerError: whatever ended the run early. Everything was saved before.
@@ -122,7 +125,7 @@ def session(
     with folder.exclusive(), log_file(folder.trainer_log, handler):
         with timers("run_training.setup"):
             folder.create()
-            run = make_run(settings, folder, device, timers, stop)
+            run = make_run(settings, folder, device, timers, stop, hooks or Hooks())
         opened = Session(settings, folder, stop)
         with _looping(opened, run, handler, make_environment, resume_command):
             yield opened

@@ -48,6 +48,7 @@ class Loop:
         collector: of the experience.
         lessons: of the environment's parameters.
         view: shows how far it is.
+        epoch: which one it is, for the view, if there are any.
         is_over: there will be no further pass.
     """
 
@@ -56,6 +57,7 @@ class Loop:
     collector: Collector
     lessons: LessonKeeper
     view: ProgressView
+    epoch: str = field(default="", init=False)
     is_over: bool = field(default=False, init=False)
 
     def train(self) -> None:
@@ -87,10 +89,12 @@ class Loop:
             # After a late further signal in a program that is not ours a trainer's thread perhaps still lives.
             if not self.run.stop.is_aborted:
                 self._save()
+                self.run.hooks.tell()
             raise
         if self.run.stop.requested and self.run.folder.writes:
             logger.info("Learning was interrupted. Please wait while the graph is generated.")
         self._save()
+        self.run.hooks.tell()
 
     def begin(self) -> None:
         """Reset the environment, to the present lessons."""
@@ -122,6 +126,11 @@ class Loop:
                     raise
                 # Whoever stops a whole group of processes ends the environments, too.
                 logger.warning("%s", fault)
+        if self.is_over:
+            self._end_threads()
+            for behavior in self.behaviors.values():
+                if behavior.thread is not None:
+                    behavior.thread.raise_failure()
         return not self.is_over
 
     def _pass(self) -> None:
@@ -131,6 +140,7 @@ class Loop:
         if self.run.is_training:
             self.lessons.update(self.behaviors)
             self._play_on()
+        self.run.hooks.tell()
         if self.view.due():
             self.show()
 
@@ -158,11 +168,11 @@ class Loop:
         """Show how far it is."""
         with self.run.timers("ProgressView.update"):
             snapshots = [behavior.snapshot() for behavior in self.behaviors.values()]
-            self.view.update(RunSnapshot(snapshots, self.run.curriculum.lesson_names))
+            self.view.update(RunSnapshot(snapshots, self.run.curriculum.lesson_names, self.epoch))
 
     @contextmanager
     def _threads_end(self) -> Iterator[None]:
-        """End all threads when this ends, and raise what failed in them."""
+        """See that no thread is left when this ends."""
         try:
             yield
         except BaseException:
@@ -170,9 +180,6 @@ class Loop:
             raise
         finally:
             self._end_threads()
-        for behavior in self.behaviors.values():
-            if behavior.thread is not None:
-                behavior.thread.raise_failure()
 
     def _end_threads(self) -> None:
         """Wait until all threads have taken in what is left, and have ended: what they work on is saved next."""

@@ -72,11 +72,13 @@ class BehaviorSnapshot:
 class RunSnapshot:
     """The content of the view.
 
-    ``lessons`` is parameter -> current lesson's name; ``ended``: nobody goes on any more.
+    ``lessons`` is parameter -> current lesson's name; ``epoch``: which one it is ("3 of 10"), if there are any;
+    ``ended``: nobody goes on any more.
     """
 
     behaviors: Sequence[BehaviorSnapshot]
     lessons: Mapping[str, str] = field(default_factory=dict)
+    epoch: str = ""
     ended: bool = False
 
 
@@ -279,7 +281,8 @@ def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: b
 
 def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
     lessons = ", ".join(f"{name}: {lesson}" for name, lesson in snapshot.lessons.items())
-    line = f"{duration(elapsed_s)} elapsed" + (f"   lessons  {lessons}" if lessons else "")
+    parts = {"epoch": snapshot.epoch, "lessons": lessons}
+    line = "   ".join([f"{duration(elapsed_s)} elapsed", *(f"{name}  {text}" for name, text in parts.items() if text)])
     return Text(one_line(line), style="dim", no_wrap=True, overflow="ellipsis")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from trajtrainer.curriculum import Curriculum
+from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.timers_file import timers_json
@@ -39,6 +40,7 @@ class Run:
         device: of the networks.
         stop: asks for the end.
         teams: of the behaviours with self-play.
+        hooks: functions of the user, told what happens.
     """
 
     settings: RunSettings
@@ -52,6 +54,7 @@ class Run:
     device: torch.device
     stop: StopRequest
     teams: TeamRotation = field(default_factory=TeamRotation)
+    hooks: Hooks = field(default_factory=Hooks)
 
     @property
     def is_training(self) -> bool:
@@ -80,7 +83,9 @@ class Run:
             writer.close()
 
 
-def make_run(settings: RunSettings, folder: RunFolder, device: torch.device, timers: Timers, stop: StopRequest) -> Run:
+def make_run(
+    settings: RunSettings, folder: RunFolder, device: torch.device, timers: Timers, stop: StopRequest, hooks: Hooks
+) -> Run:
     """Make the parts of a run; one that is resumed has the status and the lessons of its folder.
 
     Raises:
@@ -98,4 +103,4 @@ def make_run(settings: RunSettings, folder: RunFolder, device: torch.device, tim
     if folder.writes:
         writers.append(TensorboardWriter(lambda behavior: folder.behavior(behavior).path))
     writers += plugin_writers(settings)
-    return Run(settings, folder, status, curriculum, gauges, rewards, writers, timers, device, stop)
+    return Run(settings, folder, status, curriculum, gauges, rewards, writers, timers, device, stop, hooks=hooks)

@@ -78,6 +78,7 @@ class Reinforce(Algorithm):
         (policy_loss + baseline_loss).backward()
         for optimizer in self._optimizers.values():
             optimizer.step()
+        self.gradient_steps += 1
         losses = {"Losses/Policy Loss": policy_loss, "Losses/Baseline Loss": baseline_loss}
         return {tag: np.array([loss.item()]) for tag, loss in losses.items()}
 

@@ -1,0 +1,260 @@
+"""Epochs: a run in pieces of so many steps, and what happened in each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.loop import Loop
+from trajtrainer.run.writers import CUMULATIVE_REWARD
+from trajtrainer.stats import Distribution
+
+# Agent steps of an epoch, if nothing is said.
+EPOCH_STEPS = 10_000
+
+_EPISODE_LENGTH = "Environment/Episode Length"
+_LOSSES = "Losses/"
+# Block of the timers -> phase.
+_PHASES = {
+    "env_step": "collect",
+    "trainer_advance": "learn",
+    "RLTrainer._checkpoint": "save",
+    "TrainerController._save_models": "save",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStats:
+    """The time that one kind of work took in an epoch.
+
+    Attributes:
+        seconds: of all threads.
+        steps_per_second: agent steps of the epoch per second of this work; NaN without any.
+    """
+
+    seconds: float
+    steps_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeStats:
+    """The episodes that ended in an epoch.
+
+    Attributes:
+        number: how many.
+        returns: sums of the environment's reward.
+        lengths: agent steps, one more than the tag ``Environment/Episode Length`` tells, as ML-Agents counts there.
+            Episodes that have just ended may be counted here before their returns are.
+    """
+
+    number: int
+    returns: Distribution
+    lengths: Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorStats:
+    """One behaviour in an epoch.
+
+    Attributes:
+        name: of the behaviour.
+        steps: agent steps that its trainer took in.
+        total_steps: those so far, with those of a resumed run.
+        gradient_steps: made in this epoch.
+        total_gradient_steps: those so far, with those of a resumed run.
+        episodes: those that ended.
+        losses: name ("Policy Loss") -> distribution over what was reported: each update's mean with PPO and POCA, each
+            gradient step's with SAC.
+        statistics: the same of all there is, by tags of TensorBoard ("Policy/Entropy").
+        elo: rating of the present policy with self-play, otherwise None.
+    """
+
+    name: str
+    steps: int
+    total_steps: int
+    gradient_steps: int
+    total_gradient_steps: int
+    episodes: EpisodeStats
+    losses: Mapping[str, Distribution]
+    statistics: Mapping[str, Distribution]
+    elo: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStats:
+    """One epoch of a run.
+
+    Attributes:
+        epoch: its number, from 1. A resumed run goes on counting.
+        behaviors: name -> its part, in order of appearance.
+        environment_steps: how often environments were stepped; copies in one process are stepped together, as one.
+        seconds: from the end of the epoch before.
+        phases: "collect", "learn" and "save" -> the time that this took.
+        lessons: environment parameter -> name of its present lesson.
+    """
+
+    epoch: int
+    behaviors: Mapping[str, BehaviorStats]
+    environment_steps: int
+    seconds: float
+    phases: Mapping[str, PhaseStats]
+    lessons: Mapping[str, str]
+
+    @property
+    def behavior(self) -> BehaviorStats:
+        """The only behaviour.
+
+        Raises:
+            ValueError: there are several.
+        """
+        if len(self.behaviors) != 1:
+            raise ValueError(f"there are {len(self.behaviors)} behaviors: {', '.join(self.behaviors)}")
+        return next(iter(self.behaviors.values()))
+
+    @property
+    def steps(self) -> int:
+        """The agent steps of all behaviours in this epoch."""
+        return sum(behavior.steps for behavior in self.behaviors.values())
+
+    @property
+    def gradient_steps(self) -> int:
+        """The gradient steps of all behaviours in this epoch."""
+        return sum(behavior.gradient_steps for behavior in self.behaviors.values())
+
+    @property
+    def steps_per_second(self) -> float:
+        """Agent steps per second, all in all."""
+        return _rate(self.steps, self.seconds)
+
+
+class EpochMeter:
+    """Tells when an epoch is over, and what happened in it.
+
+    Epoch n is over as soon as all behaviours together have learnt from n times ``steps`` agent steps, those of a
+    resumed run included. Steps come in trajectories and several may be taken in together, so that an epoch is longer
+    or shorter than ``steps`` by some; one that would begin after the last was reached is no epoch of its own. What is
+    left at the end of the run is one, too.
+    """
+
+    def __init__(self, loop: Loop, steps: int) -> None:
+        """Begin with the present state of the loop.
+
+        Args:
+            loop: of the run.
+            steps: of an epoch, at least 1.
+        """
+        self._loop = loop
+        self._steps = steps
+        self._last = 0
+        self._begins: dict[str, _Count] = {}
+        self._messages = loop.collector.num_messages
+        self._begin_s = time.perf_counter()
+        self._phases = self._seconds()
+        for name, behavior in loop.behaviors.items():
+            self._begins[name] = _Count.of(behavior)
+            behavior.acting.reporter.distributions()  # of what was before
+        self._last = self._total() // steps
+
+    @property
+    def current(self) -> int:
+        """The number of the epoch that goes on."""
+        return self._last + 1
+
+    def is_over(self) -> bool:
+        """Return whether the present epoch is over. Cheap: asked after every pass."""
+        behaviors = self._loop.behaviors
+        if len(behaviors) != len(self._begins):
+            self._take_in_new_ones()
+        if self._total() // self._steps <= self._last:
+            return False
+        # The last one lasts until the end: the few steps by which max_steps are passed would be one of their own.
+        return not self._loop.run.is_training or any(_is_training(behavior) for behavior in behaviors.values())
+
+    def take(self) -> EpochStats:
+        """Return what happened, and begin the next epoch."""
+        begins, messages, begin_s, phases = self._begins, self._messages, self._begin_s, self._phases
+        loop = self._loop
+        self._begins = {name: _Count.of(behavior) for name, behavior in loop.behaviors.items()}
+        self._messages, self._begin_s, self._phases = loop.collector.num_messages, time.perf_counter(), self._seconds()
+        self._last = max(self._last + 1, self._total() // self._steps)
+        behaviors = {
+            name: _stats(behavior, begins.get(name) or _Count.at_first(behavior), self._begins[name])
+            for name, behavior in loop.behaviors.items()
+        }
+        steps = sum(behavior.steps for behavior in behaviors.values())
+        spent = {phase: seconds - phases[phase] for phase, seconds in self._phases.items()}
+        return EpochStats(
+            epoch=self._last,
+            behaviors=MappingProxyType(behaviors),
+            environment_steps=self._messages - messages,
+            seconds=self._begin_s - begin_s,
+            phases=MappingProxyType(
+                {phase: PhaseStats(seconds, _rate(steps, seconds)) for phase, seconds in spent.items()}
+            ),
+            lessons=MappingProxyType(dict(loop.run.curriculum.lesson_names)),
+        )
+
+    def rest(self) -> EpochStats | None:
+        """Return the epoch that the end of the run has cut short; None if there is nothing in it."""
+        steps = {name: behavior.trainer.step for name, behavior in self._loop.behaviors.items()}
+        began = {name: count.steps for name, count in self._begins.items()}
+        return None if steps == began else self.take()
+
+    def _take_in_new_ones(self) -> None:
+        """Count the steps that behaviours which have just appeared were trained for before as steps of before."""
+        for name, behavior in self._loop.behaviors.items():
+            if name not in self._begins:
+                self._begins[name] = _Count.at_first(behavior)
+        before = sum(count.steps for count in self._begins.values())
+        self._last = max(self._last, before // self._steps)
+
+    def _total(self) -> int:
+        return sum(behavior.trainer.step for behavior in self._loop.behaviors.values())
+
+    def _seconds(self) -> dict[str, float]:
+        return self._loop.run.timers.seconds_by(_PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Steps and gradient steps of a behaviour at a moment."""
+
+    steps: int
+    gradient_steps: int
+
+    @classmethod
+    def of(cls, behavior: Behavior) -> _Count:
+        return cls(behavior.trainer.step, behavior.trainer.algorithm.gradient_steps)
+
+    @classmethod
+    def at_first(cls, behavior: Behavior) -> _Count:
+        return cls(behavior.trainer.clock.collected(0), behavior.first_gradient_step)
+
+
+def _is_training(behavior: Behavior) -> bool:
+    return behavior.trainer.step < behavior.trainer.context.settings.max_steps
+
+
+def _stats(behavior: Behavior, begin: _Count, end: _Count) -> BehaviorStats:
+    statistics = behavior.acting.reporter.distributions()
+    returns = statistics.get(CUMULATIVE_REWARD, Distribution())
+    lengths = statistics.get(_EPISODE_LENGTH, Distribution())
+    losses = {tag.removeprefix(_LOSSES): each for tag, each in statistics.items() if tag.startswith(_LOSSES)}
+    return BehaviorStats(
+        name=behavior.name,
+        steps=end.steps - begin.steps,
+        total_steps=end.steps,
+        gradient_steps=end.gradient_steps - begin.gradient_steps,
+        total_gradient_steps=end.gradient_steps,
+        episodes=EpisodeStats(returns.number, returns, lengths.shifted(1.0)),
+        losses=MappingProxyType(losses),
+        statistics=MappingProxyType(statistics),
+        elo=None if behavior.self_play is None else behavior.self_play.elo,
+    )
+
+
+def _rate(number: int, seconds: float) -> float:
+    return number / seconds if seconds > 0 else float("nan")

@@ -1,0 +1,74 @@
+"""The result of a run, for a program that has started it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.learn import Session
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.run import RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorResult:
+    """The result of one behaviour.
+
+    Attributes:
+        name: of the behaviour.
+        steps: agent steps trained so far, those of a resumed run included.
+        mean_reward: mean return of the last episodes (at most 100); None if none ended in this run.
+        num_episodes: how many these are.
+        checkpoint: what ``resume`` and ``initialize_from`` read; None if nothing was written (inference).
+        onnx: the exported policy; None if it was not written or could not be exported.
+    """
+
+    name: str
+    steps: int
+    mean_reward: float | None
+    num_episodes: int
+    checkpoint: Path | None
+    onnx: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnResult:
+    """The result of ``learn``.
+
+    Attributes:
+        behaviors: name -> result, in order of appearance.
+        run_folder: where everything is (absolute, like all paths here).
+        settings: those of the run, with everything filled in and the seed settled.
+    """
+
+    behaviors: Mapping[str, BehaviorResult]
+    run_folder: Path
+    settings: RunSettings
+
+
+def result_of(run: Session) -> LearnResult:
+    """Return the result of a run as it is now."""
+    behaviors = {name: _behavior_result(name, behavior, run.folder) for name, behavior in run.behaviors.items()}
+    return LearnResult(MappingProxyType(behaviors), run.folder.path.absolute(), run.settings)
+
+
+def _behavior_result(name: str, behavior: Behavior, folder: RunFolder) -> BehaviorResult:
+    rewards = behavior.trainer.episodes.recent
+    files = behavior.checkpoints.folder
+
+    def written(path: Path) -> Path | None:
+        return path.absolute() if folder.writes and path.is_file() else None
+
+    return BehaviorResult(
+        name=name,
+        steps=behavior.trainer.step,
+        mean_reward=float(np.mean(rewards)) if rewards else None,
+        num_episodes=len(rewards),
+        checkpoint=written(files.checkpoint),
+        onnx=written(files.exported),
+    )
