@@ -10,16 +10,19 @@ import torch
 
 from tests.fast.samples import SIGNALS, SPECS, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
+from trajtrainer.algos.poca.optimizer import POCA
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.fast import side_by_side
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm, multiply_adds
+from trajtrainer.fast.halved_groups import HalvedGroups, group_encoding
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic
 from trajtrainer.nn.init import seeded
+from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 
 PICTURES = behavior([camera(3, 20, 20)], 2)
@@ -56,6 +59,17 @@ def test_other_networks() -> None:
     assert way(goal, network(hidden=16), 32) == "in turn"
     assert way(goal, network(hidden=128), 32) == "side by side"
     assert way(TINY, network(encoder="fully_connected"), 32) == "in turn"
+
+
+@pytest.mark.parametrize(("hidden", "halved"), [(64, False), (256, True)])
+def test_the_critic_of_large_groups_takes_both_cores(hidden: int, halved: bool) -> None:
+    spec, settings = SPECS["hybrid"], network(hidden=hidden)
+    critic = GroupCritic(spec, settings, SIGNALS)
+    hyper = POCAHyperparameters(batch_size=256)
+    step = POCA(Actor(spec, settings), critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._step
+    assert isinstance(group_encoding(critic, 256), HalvedGroups) == halved
+    assert isinstance(step, Autograd)
+    assert (step.threads is None) == halved
 
 
 def test_the_choice_is_by_numbers_that_do_not_depend_on_the_machine() -> None:

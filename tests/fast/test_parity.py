@@ -33,6 +33,7 @@ from trajtrainer.fast.acting_head import ActingHead
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.fast.distribution import GaussianScale, softmax
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
+from trajtrainer.fast.halved_groups import HalvedGroups
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.fast.stacked_parameters import Linear
@@ -41,6 +42,7 @@ from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.init import seeded
+from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 
@@ -347,6 +349,39 @@ def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
         for _number in range(8):
             tags = step(batch, ppo.coefficients(0), diagnostics=True)
         found.append(_numbers((*actor.parameters(), *critic.parameters()), step.state()) | tags)
+    return found[0], found[1]
+
+
+GROUPS = {
+    "one": [[0, 1]],
+    "of one size": [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]],
+    "of any size": [[8, 9, -1], [5, -1, -1], [3, 4, 2], [1, 0, -1], [6, 7, 10]],
+    "with one that is silent": [[0, 1, 2], [0, 3, -1], [0, 4, 5]],
+}
+
+
+@twin(HalvedGroups, itertools.product(GROUPS, [None, 8]), by_largest=True)
+def encodings_of_groups(case: tuple[str, int | None]) -> tuple[Numbers, Numbers]:
+    """What comes out, and what every weight's gradient of a loss of it is, on two threads."""
+    members = torch.tensor(GROUPS[case[0]])
+    number = int(members.max()) + 1
+    rows = torch.zeros(0, dtype=torch.int64)
+    spec = behavior([camera(3, 20, 20), vector(4)], 2, (3,))
+    obs = [torch.randint(256, (number, 3, 20, 20), dtype=torch.uint8), _seeded(number, 4)]
+    groups = GroupRows(obs, _seeded(number, 5, seed=1), members, rows, rows)
+    with seeded(0):
+        critic = GroupCritic(spec, network(memory=case[1]), ["extrinsic"])
+    halved = HalvedGroups(critic)
+    halved.threads._is_alone = False  # on any machine
+    found = []
+    for encode in (halved, critic.encode):
+        critic.body.max_group_size.fill_(1)
+        critic.zero_grad()
+        made = encode(groups)
+        made.cos().sum().backward()  # type: ignore[no-untyped-call]
+        gradients = {name: one.grad for name, one in critic.named_parameters() if one.grad is not None}
+        del gradients["body.attention.key.bias"]  # a softmax does not change by it
+        found.append({"encodings": made, "largest": critic.body.max_group_size.clone(), **gradients})
     return found[0], found[1]
 
 

@@ -44,11 +44,12 @@ Loss = tuple[Tensor, Statistics]
 class Objective:
     """A loss of a minibatch, by its coefficients and with diagnostics or without, and what it trains.
 
-    Two objectives have no parameter in common.
+    Two objectives have no parameter in common. One may take two cores by itself.
     """
 
     parameters: Sequence[Tensor]
     loss: Callable[[Minibatch, Coefficients, bool], Loss]
+    takes_two_cores: bool = False
 
 
 class GradientStep(ABC):
@@ -218,7 +219,8 @@ def gradient_step(
     # A critic of its own body has one of the same kind and shapes.
     if on_cpu and is_mlp(actor) and isinstance(critic, Critic) and work < _HAND_WRITTEN_BELOW:
         return ClosedForm(actor, critic, hyper)
-    two_threads = on_cpu and len(objectives) > 1 and work >= _TWO_THREADS_FROM
+    are_two = len(objectives) > 1 and not any(objective.takes_two_cores for objective in objectives)
+    two_threads = on_cpu and are_two and work >= _TWO_THREADS_FROM
     return Autograd(objectives, hyper.learning_rate, SideBySide() if two_threads else None)
 
 

@@ -65,6 +65,16 @@ class GroupRows:
         first = self.moment * width
         return flat.index_select(0, first + width - 1), flat.index_select(0, first + self.place)
 
+    def halves(self) -> list[GroupRows]:
+        """Return the first and the second half of the moments, each with its agents alone, and without any rows."""
+        found = []
+        for members in self.members.chunk(2):
+            agents, places = torch.unique(members.clamp(min=0), return_inverse=True)
+            obs = [sensor[agents] for sensor in self.obs]
+            members = places.masked_fill(members < 0, -1)
+            found.append(GroupRows(obs, self.actions[agents], members, self.moment[:0], self.place[:0]))
+        return found
+
 
 def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) -> Tensor:
     """Return actions as one vector each [D, A]: the continuous ones, then each branch one-hot."""
@@ -182,6 +192,10 @@ class MultiAgentNetworkBody(nn.Module):
         self.note_group_sizes(number)
         return number * 2.0 / self.max_group_size - 1.0
 
+    def note_groups(self, members: Tensor) -> None:
+        """Take groups, as ``values`` takes them, into ``max_group_size``."""
+        self.note_group_sizes((members >= 0).sum(1, dtype=self.max_group_size.dtype))
+
     @torch.no_grad()
     def note_group_sizes(self, number: Tensor) -> None:
         """Take groups of these sizes into ``max_group_size``."""
@@ -252,7 +266,17 @@ class GroupCritic(nn.Module):
             memories: of the value and of the baseline, before each sequence [Q, H]; None for empty ones.
             sequence_length: L = b / Q.
         """
-        encodings = groups.of_rows(self.encode(groups))
+        return self.of_encoding(self.encode(groups), groups, memories, sequence_length)
+
+    def of_encoding(
+        self,
+        encoding: Tensor,
+        groups: GroupRows,
+        memories: tuple[Tensor | None, Tensor | None] = (None, None),
+        sequence_length: int = 1,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Do as :meth:`forward`, from what :meth:`encode` made of the moments."""
+        encodings = groups.of_rows(encoding)
         if self.body.memory is None:
             nothing = encodings[0].new_empty((len(groups.moment), 0))
             values, baselines = (self.heads(encoding) for encoding in encodings)

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.poca.losses import critic_loss
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.schedules import Coefficients
-from trajtrainer.fast.gradient_step import Loss
+from trajtrainer.fast.gradient_step import Loss, Objective
+from trajtrainer.fast.halved_groups import HalvedGroups, group_encoding
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.settings.trainer import TrainerSettings
 
 
 class POCA(PPO):
     """The losses of actor and ``GroupCritic``, and their schedules. Minibatches have ``groups``."""
 
+    critic: GroupCritic
+
+    def __init__(self, actor: Actor, critic: GroupCritic, settings: TrainerSettings) -> None:
+        """See ``PPO``."""
+        self._encode = group_encoding(critic, settings.hyperparameters.batch_size)
+        super().__init__(actor, critic, settings)
+
+    def objectives(self) -> list[Objective]:
+        """See ``PPO``."""
+        actor, critic = super().objectives()
+        return [actor, replace(critic, takes_two_cores=isinstance(self._encode, HalvedGroups))]
+
     def _critic_loss(self, minibatch: Minibatch, coefficients: Coefficients, _diagnostics: bool) -> Loss:
         memories = minibatch.critic_memory, minibatch.baseline_memory
-        values, baselines, _ = self.critic(minibatch.groups, memories, minibatch.sequence_length)
+        groups = minibatch.groups
+        assert groups is not None
+        values, baselines, _ = self.critic.of_encoding(
+            self._encode(groups), groups, memories, minibatch.sequence_length
+        )
         loss = critic_loss(
             values,
             baselines,

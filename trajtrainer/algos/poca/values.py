@@ -89,7 +89,7 @@ class GroupValueEstimator:
         members = torch.from_numpy(moments.members).to(device)
         # Ahead of the parts, all of which are to see the same.
         for one in (members, after):
-            critic.body.note_group_sizes((one >= 0).sum(1).to(critic.body.max_group_size.dtype))
+            critic.body.note_groups(one)
         width = critic.body.encoding_of_groups
         values, baselines = (torch.empty(len(packed), width, device=device) for _ in range(2))
         order = np.argsort(moments.of_step, kind="stable")
