@@ -66,7 +66,8 @@ def test_the_critic_of_large_groups_takes_both_cores(hidden: int, halved: bool) 
     spec, settings = SPECS["hybrid"], network(hidden=hidden)
     critic = GroupCritic(spec, settings, SIGNALS)
     hyper = POCAHyperparameters(batch_size=256)
-    step = POCA(Actor(spec, settings), critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._step
+    trainer = TrainerSettings(trainer_type="poca", hyperparameters=hyper, network_settings=settings)
+    step = POCA(Actor(spec, settings), critic, trainer)._step
     assert isinstance(group_encoding(critic, 256), HalvedGroups) == halved
     assert isinstance(step, Autograd)
     assert (step.threads is None) == halved
