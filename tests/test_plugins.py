@@ -13,9 +13,11 @@ import pytest
 import torch
 import yaml
 
+import trajtrainer
 from tests.nn.specs import behavior, camera, vector
 from tests.plugins import Install
 from tests.runtime.runs import behaviors_settings, learn, ppo
+from tests.test_learn_api import Lamp
 from trajtrainer.cli.main import main
 from trajtrainer.errors import ExportError, PluginError
 from trajtrainer.export.inspect import inspect_model
@@ -253,6 +255,36 @@ def test_a_reward_signal_that_cannot_be_made(name: str, reason: str, install: In
     settings = trainer_settings({"reward_signals": {"odd": {}}})
     with pytest.raises(PluginError, match=f"'odd' of package odd-package 1.0 .* failed: .*{reason}"):
         create_reward_signals("A", behavior([vector(2)]), settings, torch.device("cpu"))
+
+
+FAILS_WHILE_TRAINING = """
+from trajtrainer import RewardSignal, RewardSignalRow, RewardSignalSettings
+from trajtrainer_sample.effort import Effort, EffortSettings
+
+class Odd(Effort):
+    def {method}(self, steps):
+        return {{}}["no such thing"]
+
+ROW = RewardSignalRow(EffortSettings, Odd)
+"""
+
+
+@pytest.mark.parametrize("method", ["evaluate", "update"])
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_package_that_fails_while_training_is_one_message(
+    method: str, threaded: bool, tmp_path: Path, install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(
+        "odd-package", {SIGNALS: {"effort": "odd_signal:ROW"}}, odd_signal=FAILS_WHILE_TRAINING.format(method=method)
+    )
+    settings = behaviors_settings(Lamp=ppo(600, reward_signals={"effort": {}}, threaded=threaded))
+    with pytest.raises(PluginError) as caught:
+        trajtrainer.learn(settings, Lamp, results_dir=tmp_path, run_id="run", verbose=False)
+    assert str(caught.value) == (
+        "The reward signal 'effort' of package odd-package 1.0 (entry point 'effort' = 'odd_signal:ROW' of group "
+        "'trajtrainer.reward_signals') failed: KeyError: 'no such thing'. With --debug the log tells where."
+    )
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 ENCODERS_OF_ERRORS = """

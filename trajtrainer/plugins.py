@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
+from traceback import walk_tb
 from typing import Any, Generic, TypeVar
 
 from trajtrainer.errors import PluginError, TrajtrainerError
@@ -98,6 +99,17 @@ class Registry(Generic[Row]):
                 raise
             raise PluginError(f"{self._origin(name)} failed: {_described(error)}.") from error
 
+    def origins(self, module: str) -> Iterator[tuple[bool, str]]:
+        """Yield the rows that were asked for of the package that a module belongs to.
+
+        Each with whether it stands in another module of it, and described.
+        """
+        package = module.partition(".")[0]
+        for name in self._loaded:
+            home = self._declared[name][0].module
+            if home.partition(".")[0] == package:
+                yield home != module, self._origin(name)
+
     def refresh(self) -> None:
         """Look for installed packages anew."""
         self.__dict__.pop("_declared", None)
@@ -135,6 +147,29 @@ class Registry(Generic[Row]):
 
     def _origin(self, name: str) -> str:
         return f"The {self.kind} {name!r} of {_place(self._declared[name][0], self.group)}"
+
+
+@contextmanager
+def blaming_packages(*registries: Registry[Any]) -> Iterator[None]:
+    """Say whose fault it is when code of a package fails to which a row has led, from wherever it was called.
+
+    Raises:
+        PluginError: an exception that is no clear message of its own came through a module of such a package. The
+            traceback is logged for debugging.
+    """
+    try:
+        yield
+    except (TrajtrainerError, MemoryError):
+        raise
+    except Exception as error:
+        modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+        for module in reversed(modules):
+            origins = [origin for registry in registries for origin in registry.origins(module)]
+            if origins:
+                logger.debug("This is why:", exc_info=True)
+                message = f"{min(origins)[1]} failed: {_described(error)}. With --debug the log tells where."
+                raise PluginError(message) from error
+        raise
 
 
 def _described(error: Exception) -> str:

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from attrs import evolve
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
+from trajtrainer.plugins import Registry, blaming_packages
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.hooks import Hooks
@@ -23,14 +25,17 @@ from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.network import ENCODERS
+from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import check_supported
 
 logger = logging.getLogger(__name__)
 
 _LARGEST_DRAWN_SEED = 10_000
+_OF_PACKAGES: tuple[Registry[Any], ...] = (ALGORITHMS, REWARD_SIGNALS, ENCODERS)
 
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
@@ -122,7 +127,7 @@ def session(
         keep_freed_memory()
         folder = RunFolder(settings.checkpoint_settings)
         folder.check({name: each.init_path for name, each in settings.behaviors.items()})
-    with folder.exclusive(), log_file(folder.trainer_log, handler):
+    with folder.exclusive(), log_file(folder.trainer_log, handler), blaming_packages(*_OF_PACKAGES):
         with timers("run_training.setup"):
             folder.create()
             run = make_run(settings, folder, device, timers, stop, hooks or Hooks())
