@@ -307,7 +307,7 @@ def test_rules_that_cannot_be_followed_are_refused(rule: dict[str, Any], message
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("module", ["connect_four_v3", "tictactoe_v3"])
 def test_board_games_of_pettingzoo(module: str) -> None:
-    """Their pictures need pygame, which is not installed with trajtrainer."""
+    """Their pictures need pygame, which is not installed with trajtrainer but with its extra ``dev``."""
     pytest.importorskip("pygame")
     env_settings = EnvironmentSettings(env_path=f"pettingzoo:classic.{module}", num_envs=4, seed=1)
     environment = make_environment(RunSettings(env_settings=env_settings), NoLogs())
