@@ -125,7 +125,12 @@ def test_gymnasium_ids_with_a_slip_of_the_pen() -> None:
 
 @pytest.mark.parametrize(
     ("behaviors", "hint"),
-    [({}, "--env=sim:3DBall"), ({"Mine": {}, "Basic": {}}, "--env=sim:Basic"), ({"Mine": {}}, None)],
+    [
+        ({}, "--env=sim:3DBall"),
+        ({"Mine": {}, "Basic": {}}, "--env=sim:Basic"),
+        ({"Striker": {}, "Goalie": {}}, "--env=sim:StrikerVsGoalie"),
+        ({"Mine": {}}, None),
+    ],
 )
 def test_who_has_no_editor_is_told_of_the_simulations(
     behaviors: dict[str, Any],

@@ -110,7 +110,9 @@ def test_a_checkpoint_of_other_agents(tmp_path: Path) -> None:
     file.check_fit(SPEC)
     with pytest.raises(CheckpointError, match="is of agents with other observations"):
         file.check_fit(behavior([vector(4)], 0, (3,)))
-    with pytest.raises(CheckpointError, match=r"other actions: 0 continuous and the branches \[3\], not 1 cont"):
+    with pytest.raises(
+        CheckpointError, match=r"other agents: it has 0 continuous actions and the branches \(3,\), not 1 cont"
+    ):
         file.check_fit(behavior([vector(3)], 1, ()))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.sim.scripts import make, play, random_policy, steps_equal
-from trajtrainer.sim.registry import SIMULATIONS, SimulationKind, simulation_kind
+from tests.sim.scripts import make, make_game, play, random_policy, steps_equal
+from trajtrainer.sim.registry import SIMULATIONS, GameKind, SimulationKind, simulation_kind, simulation_of
 from trajtrainer.sim.simulation import Simulation, SimulationStep, picture_sensor, vector_sensor
-from trajtrainer.spec import ObservationKind, observation_kind
+from trajtrainer.spec import BehaviorId, ObservationKind, observation_kind
 
 NAMES = [name for name, kind in SIMULATIONS.items() if isinstance(kind, SimulationKind)]
 
@@ -83,6 +83,13 @@ def test_a_step_stays_as_it_was_when_the_simulation_goes_on(name: str) -> None:
         following = simulation.step(act(step))
         assert all(np.array_equal(a, b) for a, b in zip(kept, (*step.observations, step.reward), strict=True))
         step = following
+
+
+@pytest.mark.parametrize("name", [name for name, kind in SIMULATIONS.items() if isinstance(kind, GameKind)])
+def test_games_are_found_by_their_behaviors(name: str) -> None:
+    behaviors = {BehaviorId.parse(role).name for role in make_game(name).roles}
+    assert {simulation_of(behavior) for behavior in behaviors} == {name}
+    assert simulation_of("Nothing") is None
 
 
 def test_an_unknown_name_is_an_error_that_says_what_was_meant() -> None:

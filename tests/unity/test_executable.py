@@ -100,6 +100,7 @@ def test_nothing_fits(
         ("linux", [], "phys2d/CartPole-v0", "--env=gym:phys2d/CartPole-v0"),
         ("win32", [], "ALE/Pong-v5", "--env=gym:ale_py:ALE/Pong-v5 (pip install ale-py)"),
         ("linux", [], "Builds/Ball", "--env=sim:3DBall"),
+        ("linux", [], "Goalie", "For the built-in simulation: --env=sim:StrikerVsGoalie."),
         ("linux", ["Out/Ball.x86_64", "Out/Ball_Data/x"], "Out", "It holds Ball.x86_64: --env=Out/Ball.x86_64"),
         ("darwin", ["Out/Ball.app/Contents/x", "Out/a.txt"], "Out/", "It holds Ball.app: --env=Out/Ball.app"),
         ("linux", ["Out/Ball.exe", "Out/Ball_Data/x"], "Out", "no build for linux, but Ball.exe, Ball_Data"),

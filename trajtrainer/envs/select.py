@@ -26,7 +26,7 @@ from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.errors import SettingsError, TrajtrainerError
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.sim.registry import SIMULATIONS
+from trajtrainer.sim.registry import simulation_of
 from trajtrainer.unity import executable
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def _tell_of_simulations(settings: RunSettings) -> None:
 
     Who trains behaviors of their own has an Editor.
     """
-    names = [name for name in settings.behaviors if name in SIMULATIONS]
+    names = [name for behavior in settings.behaviors if (name := simulation_of(behavior)) is not None]
     if names or not settings.behaviors:
         simulation = names[0] if names else "3DBall"
         logger.info("No Unity Editor at hand? --env=sim:%s trains on a built-in simulation.", simulation)

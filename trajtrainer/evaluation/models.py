@@ -66,6 +66,10 @@ class PolicyFile(ABC):
     def policy(self, seed: int) -> Acts:
         """Return a policy with random numbers of its own, after ``check_fit``."""
 
+    def _refuse(self, misfits: Iterator[str]) -> None:
+        if told := "; ".join(misfits):
+            raise CheckpointError(f"{self.path} is of other agents: {told}.")
+
 
 class CheckpointPolicy(PolicyFile):
     """The policy of a checkpoint, ours or of ML-Agents."""
@@ -87,10 +91,7 @@ class CheckpointPolicy(PolicyFile):
     def check_fit(self, spec: BehaviorSpec) -> None:
         """See ``PolicyFile``. What the agents see is what the environment says, which ML-Agents' files do not."""
         found = recover_policy(read_checkpoint(self.path), source=str(self.path), sensors=spec.observation_specs)
-        if found.spec.action_spec != spec.action_spec:
-            raise CheckpointError(
-                f"{self.path} is of agents with other actions: {_actions(found.spec)}, not {_actions(spec)}."
-            )
+        self._refuse(found.misfits(spec))
         self._actor = found.actor
 
     def policy(self, seed: int) -> Acts:
@@ -113,8 +114,7 @@ class OnnxFile(PolicyFile):
     def check_fit(self, spec: BehaviorSpec) -> None:
         """See ``PolicyFile``."""
         policy = OnnxPolicy(self.path, seed=0, deterministic=self._options.deterministic)
-        if misfits := "; ".join(policy.misfits(spec)):
-            raise CheckpointError(f"{self.path} is of other agents: {misfits}.")
+        self._refuse(policy.misfits(spec))
 
     def policy(self, seed: int) -> Acts:
         """See ``PolicyFile``."""
@@ -245,8 +245,3 @@ def _checkpoints(saved: Sequence[SavedPolicy], options: ActingOptions) -> dict[s
     for policy in policies.values():
         policy.check()
     return policies
-
-
-def _actions(spec: BehaviorSpec) -> str:
-    action = spec.action_spec
-    return f"{action.continuous_size} continuous and the branches {list(action.discrete_branches)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,14 @@ class RecoveredPolicy:
     spec: BehaviorSpec
     origin: str
     behavior: str | None = None
+
+    def misfits(self, spec: BehaviorSpec) -> Iterator[str]:
+        """Tell what of a behaviour differs from what the policy's agents see and do."""
+        held, wanted = ([tuple(sensor.shape) for sensor in one.observation_specs] for one in (self.spec, spec))
+        if held != wanted:
+            yield f"it is of agents with the observations {held}, not {wanted}"
+        if self.spec.action_spec != spec.action_spec:
+            yield f"it has {_actions(self.spec)}, not {_actions(spec)}"
 
 
 def recover_policy(
@@ -140,3 +148,8 @@ def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
 
 def _shown(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
+
+
+def _actions(spec: BehaviorSpec) -> str:
+    action = spec.action_spec
+    return f"{action.continuous_size} continuous actions and the branches {tuple(action.discrete_branches)}"

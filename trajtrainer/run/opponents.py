@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from trajtrainer.algos.acting import Acts, Policy
@@ -14,7 +14,6 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.rundir.saved_policies import SavedPolicy, find_policies
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.trainers.ratings import Player
 
 _EXPORTED = ".onnx"
@@ -77,15 +76,7 @@ def _load(found: SavedPolicy, context: LearningContext, seed: int) -> tuple[Acts
         return exported, list(exported.misfits(context.spec))
     recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
     policy = Policy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
-    return policy, list(_misfits(recovered.spec, context.spec))
-
-
-def _misfits(held: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:
-    sensors = [[tuple(sensor.shape) for sensor in spec.observation_specs] for spec in (held, wanted)]
-    if sensors[0] != sensors[1]:
-        yield f"it is of agents with the observations {sensors[0]}, not {sensors[1]}"
-    if held.action_spec != wanted.action_spec:
-        yield f"it has the actions {held.action_spec}, not {wanted.action_spec}"
+    return policy, list(recovered.misfits(context.spec))
 
 
 def _find(opponent: str, settings: RunSettings, behavior: str | None) -> SavedPolicy:

@@ -49,11 +49,13 @@ class GameKind:
         create: called with an instance of ``options``, a random generator and the player's environment parameters.
         options: the class of its options.
         summary: one line for the help text.
+        behaviors: names of its behaviours, unless it has but one, which is called like the game.
     """
 
     create: Callable[[Any, np.random.Generator, EnvironmentParameters], Game]
     options: type[SimulationOptions]
     summary: str
+    behaviors: tuple[str, ...] = ()
 
 
 Kind = SimulationKind | GameKind
@@ -82,6 +84,7 @@ SIMULATIONS: dict[str, Kind] = {
         StrikerVsGoalie,
         StrikerOptions,
         "score, or keep the goal; behaviors Striker and Goalie, 3 and 4 numbers, branches of 3",
+        ("Striker", "Goalie"),
     ),
     "Toy": SimulationKind(Toy, ToyOptions, "the smallest task, with any kind of observation and action"),
     "Bench": SimulationKind(Bench, BenchOptions, "costs almost nothing, any size; for measuring"),
@@ -101,3 +104,11 @@ def simulation_kind(name: str) -> Kind:
         meant = f" Did you mean {close[match[0]]!r}?" if match else ""
         raise ValueError(f"There is no built-in simulation {name!r}.{meant} Known are: {', '.join(SIMULATIONS)}.")
     return kind
+
+
+def simulation_of(behavior: str) -> str | None:
+    """Return the name of the simulation that has this behaviour; None if there is none."""
+    for name, kind in SIMULATIONS.items():
+        if behavior == name or (isinstance(kind, GameKind) and behavior in kind.behaviors):
+            return name
+    return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trajtrainer.envs.gymnasium_ids import option_for
-from trajtrainer.sim.registry import simulation_kind
+from trajtrainer.sim.registry import simulation_kind, simulation_of
 from trajtrainer.unity.faults import LaunchError
 
 SIMULATION_PREFIX = "sim:"
@@ -67,6 +67,9 @@ def _meant(env_path: str, given: Path, platform: str) -> str:
     option = option_for(env_path)
     if option:
         return f"For the Gymnasium environment of this name: {option}."
+    simulation = simulation_of(given.name)
+    if simulation is not None:
+        return f"For the built-in simulation: --env=sim:{simulation}."
     return (
         "Give --env the path of a build for this system, with or without its ending, leave it out to train in the "
         "Editor, or train on a built-in simulation with --env=sim:3DBall."
