@@ -254,7 +254,7 @@ def test_a_reward_signal_that_cannot_be_made(name: str, reason: str, install: In
     install("odd-package", {SIGNALS: {"odd": f"odd_rows:{name}"}}, odd_rows=ROWS_OF_ERRORS)
     settings = trainer_settings({"reward_signals": {"odd": {}}})
     with pytest.raises(PluginError, match=f"'odd' of package odd-package 1.0 .* failed: .*{reason}"):
-        create_reward_signals("A", behavior([vector(2)]), settings, torch.device("cpu"))
+        create_reward_signals(behavior([vector(2)]), settings, torch.device("cpu"))
 
 
 FAILS_WHILE_TRAINING = """

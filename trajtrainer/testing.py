@@ -167,7 +167,6 @@ class RewardSignalContract:
 
     def make(self, seed: int = 0) -> RewardSignal:
         """Return a new signal, whose weights depend on the seed."""
-        assert self.row.create is not None
         torch.manual_seed(seed)
         signal: RewardSignal = resolve(self.row.create)(self.spec(), self.settings(), _CPU)
         return signal

@@ -75,7 +75,7 @@ def transitions(case: Case, prefix: str = "batch_", rows: Any = slice(None)) -> 
     }
     length = memory.sequence_length if memory else 1
     sensors = range(len(spec.observation_specs))
-    signals = create_reward_signals("B", spec, case.settings, CPU)
+    signals = create_reward_signals(spec, case.settings, CPU)
     ends = torch.tensor([[float(not signal.ignore_done)] for signal in signals])
     gamma = torch.tensor([[signal.gamma] for signal in signals])
     return minibatch_of(

@@ -2,43 +2,77 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from attrs import evolve
 
+from tests.plugins import Install
 from tests.trainers.rig import Rig
-from trajtrainer.errors import UnsupportedError
-from trajtrainer.settings.rewards import CuriositySettings
+from trajtrainer.errors import DemonstrationError, UnsupportedError
+from trajtrainer.settings.convert import trainer_settings
+from trajtrainer.settings.rewards import REWARD_SIGNALS, GailSettings
 from trajtrainer.settings.trainer import (
+    ALGORITHMS,
     BehavioralCloningSettings,
     POCAHyperparameters,
     SACHyperparameters,
     TrainerSettings,
 )
-from trajtrainer.trainers.factory import check_supported
+from trajtrainer.trainers.factory import check_demonstrations
 
+CLONING = BehavioralCloningSettings(demo_path="x.demo")
 SAC = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters())
 POCA = TrainerSettings(trainer_type="poca", hyperparameters=POCAHyperparameters())
 
 
-def test_all_trainers_are_supported() -> None:
-    check_supported({"Ball": TrainerSettings(), "Walker": SAC, "Soccer": POCA})
+def test_every_trainer_is_built() -> None:
+    assert all(row.algorithm is not None for row in ALGORITHMS.builtin.values())
 
 
-def test_everything_missing_is_named_at_once() -> None:
-    curious = evolve(
-        TrainerSettings(),
-        reward_signals={"curiosity": CuriositySettings()},
-        behavioral_cloning=BehavioralCloningSettings(demo_path="x"),
-    )
-    with pytest.raises(UnsupportedError) as caught:
-        check_supported({"B": TrainerSettings(), "C": POCA, "D": curious})
-    lines = str(caught.value).splitlines()
-    assert [line.split(" is not built yet")[0] for line in lines] == [
-        "Behavior 'D': curiosity",
-        "Behavior 'D': behavioral_cloning",
+def test_all_missing_recordings_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gail = evolve(POCA, reward_signals={"gail": GailSettings(demo_path="y.demo")})
+    behaviors = {"A": evolve(SAC, behavioral_cloning=CLONING), "B": TrainerSettings(), "C": gail}
+    with pytest.raises(DemonstrationError) as caught:
+        check_demonstrations(behaviors)
+    lines = [line.split(". Expected")[0] for line in str(caught.value).splitlines()]
+    assert lines == [
+        f"Behavior 'A', demo_path: there is no file or folder {tmp_path / 'x.demo'}",
+        f"Behavior 'C', demo_path: there is no file or folder {tmp_path / 'y.demo'}",
     ]
+    for name in ("x.demo", "y.demo"):
+        Path(name).touch()
+    check_demonstrations(behaviors)
 
 
-def test_the_factory_refuses_too() -> None:
-    with pytest.raises(UnsupportedError, match="behavioral_cloning is not built yet"):
-        Rig(evolve(POCA, behavioral_cloning=BehavioralCloningSettings(demo_path="x")))
+def test_a_trainer_that_does_not_imitate_says_so(install: Install) -> None:
+    install()
+    settings = trainer_settings({"trainer_type": "reinforce"})
+    check_demonstrations({"A": settings})
+    with pytest.raises(UnsupportedError, match="'A': trainer_type reinforce has no use for behavioral_cloning"):
+        check_demonstrations({"A": evolve(settings, behavioral_cloning=CLONING)})
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_recordings_are_read_for_training_only(training: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x.demo"
+    path.write_bytes(b"no demonstration")
+    settings = evolve(
+        TrainerSettings(),
+        reward_signals={"gail": GailSettings(demo_path=str(path))},
+        behavioral_cloning=BehavioralCloningSettings(demo_path=str(path)),
+    )
+    if training:
+        with pytest.raises(DemonstrationError, match=r"x\.demo"):
+            Rig(settings)
+    else:
+        assert Rig(settings, training=False).trainer.algorithm.cloning is None
+
+
+def test_every_reward_signal_is_built() -> None:
+    for name in REWARD_SIGNALS.builtin:
+        parameters = {"demo_path": "x.demo"} if name == "gail" else {}
+        settings = trainer_settings({"reward_signals": {name: parameters}})
+        (signal,) = Rig(settings, training=False).trainer.algorithm.signals
+        assert signal.name == name

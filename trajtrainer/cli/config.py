@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the resolved configuration as YAML; warnings go to stderr, so that the output can be a file.
 
     Raises:
-        SettingsError: anything in it is wrong or not built yet.
+        SettingsError: anything in it is wrong, or a recording is missing.
         RunFolderError: the run's name fits no folder.
     """
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):

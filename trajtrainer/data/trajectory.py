@@ -126,6 +126,15 @@ class PackedSteps:
         """Return the steps of each trajectory, i32 [S]."""
         return self.offset[1:] - self.offset[:-1]
 
+    def following(self) -> LongArray:
+        """Return where what was observed after each step stands, i64 [B].
+
+        Number n is the observation of step n where n < B, and row n - B of ``bootstrap`` from there on.
+        """
+        numbers: LongArray = np.arange(1, len(self) + 1)
+        numbers[self.offset[1:] - 1] = len(self) + np.arange(self.num_trajectories)
+        return numbers
+
     def trajectories(self, start: int, stop: int) -> PackedSteps:
         """Return trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Columns of theirs are views."""
         first, last = int(self.offset[start]), int(self.offset[stop])

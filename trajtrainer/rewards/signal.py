@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
 from trajtrainer.steps import FloatArray
 
 
@@ -21,9 +22,11 @@ class RewardSignal(ABC):
         strength: what the trainer multiplies the reward with.
         ignore_done: whether the future counts beyond the end of an episode. True for signals that reward novelty,
             which goes on after it.
+        needs: what ``update`` takes of a minibatch beside observations and actions: ``next_obs``, ``done``.
     """
 
     ignore_done = False
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, name: str, *, gamma: float, strength: float) -> None:
         self.name = name
@@ -34,6 +37,13 @@ class RewardSignal(ABC):
     def title(self) -> str:
         """The name in statistics tags: ``Extrinsic``."""
         return self.name.capitalize()
+
+    def prepare(self, actor: Actor) -> None:  # noqa: B027
+        """Get ready to be trained beside this policy, once, ahead of all else. Not called without training.
+
+        Raises:
+            TrajtrainerError: something that the settings name is not there or does not fit.
+        """
 
     @abstractmethod
     def evaluate(self, packed: PackedSteps) -> FloatArray:

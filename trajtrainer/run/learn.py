@@ -30,7 +30,7 @@ from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
 from trajtrainer.timers import Timers
-from trajtrainer.trainers.factory import check_supported
+from trajtrainer.trainers.factory import check_demonstrations
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,8 @@ def session(
     stop = StopRequest() if stop is None else stop
     with timers("run_training.setup"):
         settings = settings.with_seed(_seed(settings))
-        check_supported(_all_behaviors(settings))
+        if not settings.checkpoint_settings.inference:
+            check_demonstrations(_all_behaviors(settings))
         check_opponents(settings, _all_behaviors(settings))
         device = choose_device(settings.torch_settings.device)
         set_threads()

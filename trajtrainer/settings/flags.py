@@ -137,10 +137,10 @@ def settle_with(
         source: where the options come from, for messages.
 
     Raises:
-        SettingsError: anything in the configuration or the options is wrong or not built yet.
+        SettingsError: anything in the configuration or the options is wrong, or a recording is missing.
     """
     from trajtrainer.settings.convert import settle
-    from trajtrainer.settings.support import unsupported_in
+    from trajtrainer.settings.demonstrations import locate
 
     given = [flag for flag in FLAGS if flag.name in options]
     for flag in given:
@@ -148,7 +148,7 @@ def settle_with(
             logger.warning(flag.note)
         if flag.path:
             _put(root, flag, options[flag.name], source)
-    settings = settle(root, [*problems, *unsupported_in(root)], behaviors_required=behaviors_required)
+    settings = settle(root, [*problems, *locate(root)], behaviors_required=behaviors_required)
     checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in given})
     return evolve(settings, checkpoint_settings=checkpoints)
 

@@ -58,11 +58,11 @@ class RewardSignalRow:
     Attributes:
         settings: the class of what stands below its name, made by ``attrs``.
         create: called with the ``BehaviorSpec``, these settings and the ``torch.device``; returns a ``RewardSignal``
-            of this name. None if it is not built yet.
+            of this name.
     """
 
     settings: type[RewardSignalSettings]
-    create: Reference | None
+    create: Reference
 
     def __post_init__(self) -> None:
         check_settings_class(self.settings, RewardSignalSettings)
@@ -74,8 +74,8 @@ REWARD_SIGNALS = Registry(
     RewardSignalRow,
     {
         "extrinsic": RewardSignalRow(RewardSignalSettings, "trajtrainer.rewards.extrinsic:ExtrinsicReward"),
-        "curiosity": RewardSignalRow(CuriositySettings, None),
-        "gail": RewardSignalRow(GailSettings, None),
+        "curiosity": RewardSignalRow(CuriositySettings, "trajtrainer.rewards.curiosity:CuriosityReward"),
+        "gail": RewardSignalRow(GailSettings, "trajtrainer.rewards.gail:GailReward"),
         "rnd": RewardSignalRow(RndSettings, "trajtrainer.rewards.rnd:RndReward"),
     },
 )

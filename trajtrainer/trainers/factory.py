@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
+from trajtrainer.algos.cloning.cloning import BehavioralCloning
+from trajtrainer.algos.cloning.rows import DemonstrationRows
 from trajtrainer.data.source import ExperienceSource
-from trajtrainer.errors import UnsupportedError
-from trajtrainer.nn.init import seeded
+from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.errors import DemonstrationError, UnsupportedError
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.init import derived_seeds, seeded
 from trajtrainer.plugins import resolve
 from trajtrainer.queues import PolicyQueue
 from trajtrainer.rewards.factory import create_reward_signals
-from trajtrainer.settings.convert import trainer_mapping
-from trajtrainer.settings.support import unsupported
+from trajtrainer.settings.demonstrations import missing
 from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
 from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.clock import Clock
@@ -23,22 +26,31 @@ from trajtrainer.trainers.publisher import PolicyPublisher
 from trajtrainer.trainers.trainer import Trainer
 
 
-def check_supported(behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Refuse what is valid in a YAML file but not built yet, before anything is started.
+def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
+    """Look whether recordings are there, and of use to their trainers, before anything is started.
 
     Args:
         behaviors: name -> settings.
 
     Raises:
-        UnsupportedError: names everything that is missing, of all behaviours.
+        DemonstrationError: names everything that is missing, of all behaviours.
+        UnsupportedError: a trainer does not imitate beside its training.
     """
-    faults = [
-        f"Behavior {name!r}: {fault.message}."
-        for name, one in behaviors.items()
-        for fault in unsupported(trainer_mapping(one))
-    ]
+    faults = []
+    for name, settings in behaviors.items():
+        cloning = settings.behavioral_cloning
+        if cloning is not None and not algorithm_class(settings.trainer_type).clones:
+            raise UnsupportedError(
+                f"Behavior {name!r}: trainer_type {settings.trainer_type} has no use for behavioral_cloning. Leave the "
+                "section out."
+            )
+        for section in (cloning, *settings.reward_signals.values()):
+            path = getattr(section, "demo_path", None)
+            fault = None if path is None else missing(path)
+            if fault:
+                faults.append(f"Behavior {name!r}, demo_path: {fault}.")
     if faults:
-        raise UnsupportedError("\n".join(faults))
+        raise DemonstrationError("\n".join(faults))
 
 
 def max_lead(settings: TrainerSettings) -> int:
@@ -66,23 +78,38 @@ def algorithm_class(name: str) -> type[Algorithm]:
 
 
 def create_algorithm(context: LearningContext) -> Algorithm:
-    """Return the algorithm that ``trainer_type`` names, with its networks and reward signals.
+    """Return the algorithm that ``trainer_type`` names, with its networks, reward signals and demonstrations.
 
     Raises:
-        UnsupportedError: something the settings ask for, or a sensor, is not built yet.
+        UnsupportedError: a sensor, or an action space, is not built yet.
+        DemonstrationError: a recording cannot be read, or is of other agents.
         PluginError: it is of a package, and fails.
     """
-    check_supported({context.behavior: context.settings})
     name = context.settings.trainer_type
     algorithm = algorithm_class(name)
     with seeded(context.weights_seed):
         with ALGORITHMS.blaming(name):
             networks = algorithm.make_networks(context)
-        signals = create_reward_signals(context.behavior, context.spec, context.settings, context.device)
+        signals = create_reward_signals(context.spec, context.settings, context.device)
     for network in networks.values():
         network.to(context.device)
     with ALGORITHMS.blaming(name):
-        return algorithm(context, networks, signals)
+        created = algorithm(context, networks, signals)
+    if context.training:
+        for signal in signals:
+            signal.prepare(created.actor)
+        created.cloning = _cloning(context, created.actor)
+    return created
+
+
+def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None:
+    settings, memory = context.settings.behavioral_cloning, context.settings.network_settings.memory
+    if settings is None:
+        return None
+    packed = load_demonstrations([settings.demo_path], spec=context.spec).packed
+    rows = DemonstrationRows(packed, actor.head, 1 if memory is None else memory.sequence_length, context.device)
+    seed = derived_seeds(context.seed, f"{context.behavior} cloning")[1]
+    return BehavioralCloning(actor, rows, settings, context.settings.hyperparameters, seed)
 
 
 def create_trainer(
@@ -95,7 +122,8 @@ def create_trainer(
     """Return a trainer at step 0, composed of its parts; see ``Trainer`` for the arguments.
 
     Raises:
-        UnsupportedError: something the settings ask for, or a sensor, is not built yet.
+        UnsupportedError: a sensor, or an action space, is not built yet.
+        DemonstrationError: a recording cannot be read, or is of other agents.
     """
     algorithm = create_algorithm(context)
     return Trainer(

@@ -17,7 +17,7 @@ from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
 from trajtrainer.columns import Columns, sensor_name
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.heads import ActionHead
-from trajtrainer.steps import BoolArray, IntArray
+from trajtrainer.steps import BoolArray
 
 
 class DemonstrationRows:
@@ -33,17 +33,16 @@ class DemonstrationRows:
         """Copy the steps to ``device``.
 
         Args:
-            packed: recorded steps, whose continuous actions are what the environment received.
+            packed: recorded steps, whose continuous actions are what the environment received, and whose masks do not
+                forbid what was done.
             head: of the policy that is to do the same.
             sequence_length: L.
             device: of the policy.
         """
         self.sequence_length = sequence_length
         index, real = _sequences(packed, sequence_length)
-        discrete = packed["discrete"]
         given: dict[str, NDArray[Any]] = {sensor_name(i): sensor for i, sensor in enumerate(packed.obs)}
-        given |= {"mask": _allowing(packed["mask"], discrete, head.branches), "discrete": discrete}
-        given["continuous"] = packed["continuous"]
+        given |= {name: packed[name] for name in ("mask", "continuous", "discrete")}
         rows = Columns(given).map(lambda column: _tensor(column if index is None else column[index], device))
         learned = {"continuous": head.from_env(rows["continuous"])}
         if real is not None and not real.all():
@@ -77,15 +76,6 @@ def _sequences(packed: PackedSteps, length: int) -> tuple[NDArray[np.int64] | No
     ends = np.repeat(packed.offset[1:], packed.lengths)[begins, None].astype(np.int64)
     steps = begins[:, None] + np.arange(length)
     return np.minimum(steps, ends - 1).reshape(-1), (steps < ends).reshape(-1)
-
-
-def _allowing(mask: BoolArray, discrete: IntArray, branches: tuple[int, ...]) -> BoolArray:
-    """Return masks that do not forbid what was done, as those of a heuristic that does not heed them may."""
-    mask = mask.copy()
-    starts = np.cumsum((0, *branches[:-1]))
-    for branch, start in zip(discrete.T, starts, strict=False):
-        mask[np.arange(len(mask)), start + branch] = False
-    return mask
 
 
 def _tensor(column: NDArray[Any], device: torch.device) -> Tensor:

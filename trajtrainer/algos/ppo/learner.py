@@ -80,6 +80,7 @@ class PPOLearner(Algorithm):
             critic_memory_size=0 if isinstance(critic, SharedCritic) else critic.memory_size,
             capacity=hyper.buffer_size + 1 if context.training else 0,
             device=context.device,
+            needs=frozenset().union(*(signal.needs for signal in signals)),
         )
         self._shuffle = torch.Generator().manual_seed(context.draws_seed)
         entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)

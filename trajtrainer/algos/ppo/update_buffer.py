@@ -6,7 +6,7 @@ signals, H memory size, O an observation's own shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
 from trajtrainer.algos.values import sequence_offsets
-from trajtrainer.columns import Columns, Entry, Store, entries_of
+from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import FloatArray, LongArray
@@ -67,6 +67,7 @@ class UpdateBuffer:
         critic_memory_size: int,
         capacity: int,
         device: torch.device,
+        needs: Collection[str] = (),
     ) -> None:
         """Take room for ``capacity`` rows; it grows when more come.
 
@@ -79,8 +80,14 @@ class UpdateBuffer:
             critic_memory_size: H of the critic; 0 where it has no memory of its own.
             capacity: rows.
             device: of the networks.
+            needs: of the reward signals, see ``RewardSignal``.
         """
         entries = {**entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals), **self._more(num_signals)}
+        if "done" in needs:
+            entries["done"] = Entry(np.dtype(np.bool_), ())
+        if NEXT_OBSERVATIONS in needs:
+            sensors = range(len(obs_dtypes))
+            entries |= {sensor_name(i, NEXT_OBSERVATIONS): entries[sensor_name(i)] for i in sensors}
         if memory_size:
             entries["loss_mask"] = Entry(np.dtype(np.float32), ())
         capacity = -(-capacity // sequence_length) * sequence_length
@@ -193,6 +200,8 @@ class UpdateBuffer:
         """Write steps into the rows ``start`` to ``stop``, one after the other or with padding in between."""
         block = self._rows_of(start, stop)
         learned = targets.columns()
+        if sensor_name(0, NEXT_OBSERVATIONS) in block:
+            learned |= _following(packed)
         is_there = places is None and _address(packed.obs[0]) == _address(block.obs[0])
         for name, column in block.items():
             values = learned.get(name)
@@ -239,6 +248,17 @@ def _sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
     """Return the step that begins each sequence, i64 [Q]."""
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
     return np.flatnonzero(within % sequence_length == 0)
+
+
+def _following(packed: PackedSteps) -> dict[str, NDArray[Any]]:
+    """Return what was observed after each step, per sensor [B, *O]."""
+    found = {}
+    for number, (sensor, after) in enumerate(zip(packed.obs, packed.bootstrap.obs, strict=True)):
+        following = np.empty_like(sensor)
+        following[:-1] = sensor[1:]
+        following[packed.offset[1:] - 1] = after
+        found[sensor_name(number, NEXT_OBSERVATIONS)] = following
+    return found
 
 
 def _address(array: NDArray[Any]) -> int:

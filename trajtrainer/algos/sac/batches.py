@@ -83,6 +83,8 @@ class ReplayBatches:
             "discount": self._tensor(self._gamma * goes_on).t(),
             "noise": self._normal(len(sample)),
         }
+        if any("done" in signal.needs for signal in self._signals):
+            columns["done"] = self._tensor(sample.rows["terminated"] | sample.rows["interrupted"])
         if sample.real is not None:
             columns["loss_mask"] = self._tensor(sample.real).float()
         return columns

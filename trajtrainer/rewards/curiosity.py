@@ -1,0 +1,160 @@
+"""Curiosity (Pathak et al. 2017): novelty is what an agent cannot foresee of what follows from its actions.
+
+Shape legend: B packed steps, S trajectories, b rows, h encoding, A flat actions, C continuous actions, D sum of branch
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.body import NetworkBody
+from trajtrainer.nn.conditioning import Mlp
+from trajtrainer.nn.init import xavier_linear
+from trajtrainer.nn.mlagents import Names
+from trajtrainer.nn.multi_agent import flat_actions
+from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.rewards import CuriositySettings
+from trajtrainer.spec import ActionSpec, BehaviorSpec
+from trajtrainer.steps import FloatArray
+
+_HIDDEN = 256  # units of both models
+_FORWARD_WEIGHT, _INVERSE_WEIGHT = 0.2, 0.8
+_LOSS_FACTOR = 10.0
+_EPSILON = 1e-10  # in the logarithms of the inverse model's probabilities
+
+
+class ModelLosses(NamedTuple):
+    """The losses of both models, means over rows."""
+
+    forward: Tensor
+    inverse: Tensor
+
+
+class CuriosityNetwork(nn.Module):
+    """An intrinsic curiosity module: an encoder and two models of what the agent's actions do to the encoding.
+
+    The inverse model tells the action from the encodings before and after, so that the encoding learns what the agent
+    has influence on; the forward model tells the encoding after from that before and the action.
+
+    Args:
+        spec: what the agents see and do.
+        settings: of the encoder.
+    """
+
+    mlagents_names: ClassVar[Names] = {
+        "encoder": "_state_encoder",
+        "inverse": "inverse_model_action_encoding.0",
+        "continuous": "continuous_action_prediction",
+        "discrete": "discrete_action_prediction",
+        "ahead": "forward_model_next_state_prediction.0",
+        "next_encoding": "forward_model_next_state_prediction.1",
+    }
+
+    def __init__(self, spec: BehaviorSpec, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.action_spec: ActionSpec = spec.action_spec
+        continuous, branches = int(spec.action_spec.continuous_size), spec.action_spec.discrete_branches
+        self.encoder = NetworkBody(spec.observation_specs, settings)
+        size = self.encoder.encoding_size
+        self.inverse = Mlp(2 * size, _HIDDEN, 1)
+        self.continuous = xavier_linear(_HIDDEN, continuous) if continuous else None
+        self.discrete = xavier_linear(_HIDDEN, sum(branches)) if branches else None
+        self.ahead = Mlp(size + continuous + sum(branches), _HIDDEN, 1)
+        self.next_encoding = xavier_linear(_HIDDEN, size)
+
+    def encode(self, obs: Sequence[Tensor]) -> Tensor:
+        """Return encodings [b, h] of observations."""
+        encoding: Tensor = self.encoder(obs)[0]
+        return encoding
+
+    def surprise(self, encoding: Tensor, actions: Tensor, following: Tensor) -> Tensor:
+        """Return half the squared error of the forward model [b].
+
+        Args:
+            encoding: [b, h], before.
+            actions: flat [b, A].
+            following: [b, h], after.
+        """
+        predicted: Tensor = self.next_encoding(self.ahead(torch.cat((encoding, actions), 1)))
+        return 0.5 * (following - predicted).square().sum(1)
+
+    def losses(self, rows: Columns[Tensor]) -> ModelLosses:
+        """Return the losses for ``obs``, ``next_obs``, ``continuous`` and ``discrete`` of b rows."""
+        pairs = zip(rows.obs, rows.sensors(NEXT_OBSERVATIONS), strict=True)
+        before, after = self.encode([torch.cat(pair) for pair in pairs]).chunk(2)
+        actions = flat_actions(rows["continuous"], rows["discrete"], self.action_spec)
+        return ModelLosses(
+            forward=self.surprise(before, actions, after).mean(),
+            inverse=self._inverse_errors(before, after, rows["continuous"], actions).mean(),
+        )
+
+    def _inverse_errors(self, before: Tensor, after: Tensor, continuous: Tensor, actions: Tensor) -> Tensor:
+        """Return squared errors of continuous actions plus cross entropies of the branches, sums over them [b]."""
+        hidden = self.inverse(torch.cat((before, after), 1))
+        errors: Tensor = hidden.new_zeros(len(hidden))
+        if self.continuous is not None:
+            errors = errors + (self.continuous(hidden) - continuous).square().sum(1)
+        if self.discrete is not None:
+            logits = self.discrete(hidden).split_with_sizes(list(self.action_spec.discrete_branches), 1)
+            probs = torch.cat([F.softmax(branch, 1) for branch in logits], 1)
+            errors = errors - ((probs + _EPSILON).log() * actions[:, continuous.shape[1] :]).sum(1)
+        return errors
+
+
+class CuriosityReward(TrainedReward):
+    """The error of the forward model, at most the inverse of ``strength``; nothing until it has first learnt.
+
+    The encoder's normaliser learns from the rows of updates; ML-Agents never lets it
+    (docs/mlagents-behavior.md#reward-signals).
+    """
+
+    ignore_done = True
+    needs = frozenset({NEXT_OBSERVATIONS})
+
+    def __init__(self, spec: BehaviorSpec, settings: CuriositySettings, device: torch.device) -> None:
+        network = encoder_settings(settings)
+        self.network = CuriosityNetwork(spec, network)
+        self._normalize = network.normalize
+        self._most = 1.0 / settings.strength if settings.strength > 0 else np.inf
+        super().__init__("curiosity", settings, {"Curiosity": self.network}, device)
+
+    def evaluate(self, packed: PackedSteps) -> FloatArray:
+        """See ``RewardSignal``."""
+        if not self.has_updated:
+            return np.zeros(len(packed), np.float32)
+        with torch.no_grad():
+            surprise = self._surprise(packed)
+        reward: FloatArray = surprise.clamp(max=self._most).cpu().numpy()
+        return reward
+
+    def _surprise(self, packed: PackedSteps) -> Tensor:
+        """Return the error for each step [B]. What follows a step is encoded once, although it is a step itself."""
+        sensors = zip(self._tensors(packed.obs), self._tensors(packed.bootstrap.obs), strict=True)
+        encoding = in_parts(self.network.encode, [torch.cat(pair) for pair in sensors])
+        following = torch.from_numpy(packed.following()).to(self._device)
+        continuous, discrete = self._tensors([packed["continuous"], packed["discrete"]])
+        actions = flat_actions(continuous, discrete, self.network.action_spec)
+        return self.network.surprise(encoding[: len(packed)], actions, encoding[following])
+
+    def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
+        """See ``RewardSignal``."""
+        rows = real_rows(minibatch)
+        if self._normalize:
+            self.network.encoder.update_normalization(rows.obs)
+        forward, inverse = self.network.losses(rows)
+        self._descend(_LOSS_FACTOR * (_FORWARD_WEIGHT * forward + _INVERSE_WEIGHT * inverse))
+        return {
+            "Losses/Curiosity Forward Loss": forward.detach(),
+            "Losses/Curiosity Inverse Loss": inverse.detach(),
+        }

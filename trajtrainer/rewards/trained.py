@@ -1,0 +1,124 @@
+"""What reward signals have in common whose networks learn.
+
+Shape legend: B packed steps, S trajectories, b rows, E encoding, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from attrs import evolve
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.columns import Columns
+from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.network import NetworkSettings
+
+# How many numbers of observations may go through a network at once (16 MB of float32): bounds what the layers between
+# take.
+_MAX_NUMBERS = 1 << 22
+
+
+class TrainedSettings(Protocol):
+    """Settings of a signal that learns."""
+
+    @property
+    def gamma(self) -> float:
+        """The discount."""
+
+    @property
+    def strength(self) -> float:
+        """The factor of the reward."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The one of its Adam."""
+
+    @property
+    def network_settings(self) -> NetworkSettings:
+        """The encoder's settings."""
+
+    @property
+    def encoding_size(self) -> int | None:
+        """The encoder's width by its older key."""
+
+
+def encoder_settings(settings: TrainedSettings) -> NetworkSettings:
+    """Return the encoder's settings. ``encoding_size``, the older key, is the width."""
+    network = settings.network_settings
+    return network if settings.encoding_size is None else evolve(network, hidden_units=settings.encoding_size)
+
+
+class TrainedReward(RewardSignal):
+    """A signal with networks that an Adam of its own trains."""
+
+    def __init__(
+        self, name: str, settings: TrainedSettings, modules: Mapping[str, nn.Module], device: torch.device
+    ) -> None:
+        """Take the networks.
+
+        Args:
+            name: of the signal.
+            settings: of the signal.
+            modules: by their names in the checkpoint; what needs a gradient is trained.
+            device: where they go.
+        """
+        super().__init__(name, gamma=settings.gamma, strength=settings.strength)
+        self._modules = {key: module.to(device) for key, module in modules.items()}
+        self._device = device
+        parameters = [one for module in self._modules.values() for one in module.parameters()]
+        self._parameters = [one for one in parameters if one.requires_grad]
+        self._optimizer = Adam(self._parameters, settings.learning_rate)
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether it has learnt anything, which its optimizer remembers."""
+        return bool(self._optimizer.state)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """See ``RewardSignal``."""
+        return self._modules
+
+    def optimizer_state(self) -> dict[str, Any] | None:
+        """See ``RewardSignal``."""
+        return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """See ``RewardSignal``."""
+        load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
+
+    def _descend(self, loss: Tensor) -> None:
+        # What zero_grad does, without its profiling hooks.
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def _tensors(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
+        return [torch.from_numpy(column).to(self._device) for column in columns]
+
+
+def real_rows(minibatch: Minibatch) -> Columns[Tensor]:
+    """Return the rows of a minibatch without padding."""
+    mask = minibatch.loss_mask
+    return minibatch.rows if mask is None else minibatch.rows.take(mask.nonzero().squeeze(1))
+
+
+def in_parts(function: Callable[[Sequence[Tensor]], Tensor], columns: Sequence[Tensor]) -> Tensor:
+    """Return what ``function`` makes of columns [b, ...], which it is given in pieces of bounded size."""
+    parts = [function(part) for part in _parts(columns)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _parts(columns: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
+    rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
+    if rows >= len(columns[0]):
+        yield columns
+        return
+    for start in range(0, len(columns[0]), rows):
+        yield [column[start : start + rows] for column in columns]
