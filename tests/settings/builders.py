@@ -68,15 +68,20 @@ memories = st.builds(
 )
 signal = {"gamma": fractions, "strength": numbers, "network_settings": networks(st.none())}
 learned: dict[str, Any] = {**signal, "learning_rate": not_negative, "encoding_size": st.none() | counts}
-reward_signals = st.fixed_dictionaries(
-    {},
-    optional={
+
+
+def signals_of(trainer_type: str) -> st.SearchStrategy[dict[str, RewardSignalSettings]]:
+    bonus = st.none() if trainer_type == "sac" else st.none() | above_zero
+    novelty: dict[str, Any] = {**learned, "normalize": booleans, "episodic_bonus": bonus}
+    gail = st.builds(GailSettings, **learned, use_actions=booleans, use_vail=booleans, demo_path=texts)
+    optional = {
         "extrinsic": st.builds(RewardSignalSettings, **signal),
-        "curiosity": st.builds(CuriositySettings, **learned),
-        "gail": st.builds(GailSettings, **learned, use_actions=booleans, use_vail=booleans, demo_path=texts),
-        "rnd": st.builds(RndSettings, **learned),
-    },
-).filter(bool)
+        "curiosity": st.builds(CuriositySettings, **novelty),
+        "gail": gail,
+        "rnd": st.builds(RndSettings, **novelty),
+    }
+    return st.fixed_dictionaries({}, optional=optional).filter(bool)
+
 
 on_policy: dict[str, Any] = {
     "batch_size": batch_sizes,
@@ -130,6 +135,15 @@ cloning = st.builds(
 )
 
 
+def without_bonus(trainer: TrainerSettings) -> TrainerSettings:
+    """Nothing that SAC cannot do."""
+    signals = {
+        name: evolve(one, episodic_bonus=None) if isinstance(one, CuriositySettings | RndSettings) else one
+        for name, one in trainer.reward_signals.items()
+    }
+    return evolve(trainer, reward_signals=signals)
+
+
 def of_groups(network: NetworkSettings) -> NetworkSettings:
     return evolve(network, hidden_units=4 * network.hidden_units)
 
@@ -141,7 +155,7 @@ def trainers_of(trainer_type: str) -> st.SearchStrategy[TrainerSettings]:
         hyperparameters=hyperparameters[trainer_type],
         checkpoint_interval=counts,
         network_settings=networks(st.none() | memories).map(of_groups if trainer_type == "poca" else lambda one: one),
-        reward_signals=reward_signals,
+        reward_signals=signals_of(trainer_type),
         init_path=st.none() | texts,
         keep_checkpoints=st.integers(1, 10**6),
         even_checkpoints=booleans,
@@ -186,6 +200,9 @@ def with_the_default_signals(run: RunSettings) -> RunSettings:
     """A behaviour always has the reward signals of the defaults, as maps are merged."""
     if run.default_settings is None:
         return run
+    if any(behavior.trainer_type == "sac" for behavior in run.behaviors.values()):
+        run = evolve(run, default_settings=without_bonus(run.default_settings))
+    assert run.default_settings is not None
     signals = run.default_settings.reward_signals
     behaviors = {
         name: evolve(behavior, reward_signals=signals | behavior.reward_signals)

@@ -6,6 +6,7 @@ sizes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -22,6 +23,7 @@ from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.init import xavier_linear
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import flat_actions
+from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import CuriositySettings
@@ -126,16 +128,16 @@ class CuriosityReward(TrainedReward):
         network = encoder_settings(settings)
         self.network = CuriosityNetwork(spec, network)
         self._normalize = network.normalize
-        self._most = 1.0 / settings.strength if settings.strength > 0 else np.inf
-        super().__init__("curiosity", settings, {"Curiosity": self.network}, device)
+        novelty = Novelty(settings, most=1.0 / settings.strength if settings.strength > 0 else math.inf)
+        super().__init__("curiosity", settings, {"Curiosity": self.network}, device, novelty)
 
-    def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """See ``RewardSignal``."""
+    def _reward(self, packed: PackedSteps) -> FloatArray:
+        """See ``TrainedReward``."""
         if not self.has_updated:
             return np.zeros(len(packed), np.float32)
         with torch.no_grad():
             surprise = self._surprise(packed)
-        reward: FloatArray = surprise.clamp(max=self._most).cpu().numpy()
+        reward: FloatArray = surprise.cpu().numpy()
         return reward
 
     def _surprise(self, packed: PackedSteps) -> Tensor:

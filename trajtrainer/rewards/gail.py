@@ -163,8 +163,8 @@ class GailReward(TrainedReward):
         rows = DemonstrationRows(packed, actor.head, 1, self._device).rows
         self._demonstrated = rows.with_columns({"done": torch.from_numpy(packed["done"]).to(self._device)})
 
-    def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """See ``RewardSignal``."""
+    def _reward(self, packed: PackedSteps) -> FloatArray:
+        """See ``TrainedReward``."""
         obs = self._tensors(packed.obs)
         actions = None
         if self._use_actions:

@@ -12,6 +12,7 @@ from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.mlagents import Names
+from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.rewards import RndSettings
 from trajtrainer.spec import BehaviorSpec
@@ -27,8 +28,9 @@ class RndNetwork(NetworkBody):
 class RndReward(TrainedReward):
     """The squared distance between a trained encoder's output and a fixed one's.
 
-    As in ML-Agents the reward is neither normalised nor clipped, and every forward updates the encoders' observation
-    normalisers, evaluation included (docs/mlagents-behavior.md#reward-signals); padding does not enter them here.
+    As in ML-Agents the reward is neither clipped nor, unless asked for, normalised, and every forward updates the
+    encoders' observation normalisers, evaluation included (docs/mlagents-behavior.md#reward-signals); padding does not
+    enter them here.
     """
 
     ignore_done = True
@@ -40,10 +42,11 @@ class RndReward(TrainedReward):
         self.target = RndNetwork(spec.observation_specs, network)
         self.target.requires_grad_(False)
         self._normalize = network.normalize
-        super().__init__("rnd", settings, {"RND-pred": self.predictor, "RND-target": self.target}, device)
+        modules = {"RND-pred": self.predictor, "RND-target": self.target}
+        super().__init__("rnd", settings, modules, device, Novelty(settings))
 
-    def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """See ``RewardSignal``."""
+    def _reward(self, packed: PackedSteps) -> FloatArray:
+        """See ``TrainedReward``."""
         obs = self._tensors(packed.obs)
         with torch.no_grad():
             distance = in_parts(self._distance, obs)

@@ -49,6 +49,16 @@ class RewardSignal(ABC):
     def evaluate(self, packed: PackedSteps) -> FloatArray:
         """Return the reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
+    def collect(self, packed: PackedSteps) -> FloatArray:
+        """Return the reward of new steps as ``evaluate`` does, and take note of them.
+
+        Called once for each step, in their order, but not without training.
+        """
+        return self.evaluate(packed)
+
+    def forget(self, worker: int | None) -> None:  # noqa: B027
+        """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None)."""
+
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
         """Return one gradient step on the rows that the policy was just updated with.
 

@@ -5,6 +5,7 @@ Shape legend: B packed steps, S trajectories, b rows, E encoding, O an observati
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,9 +16,12 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.columns import Columns
+from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.steps import FloatArray
 
 # How many numbers of observations may go through a network at once (16 MB of float32): bounds what the layers between
 # take.
@@ -58,7 +62,12 @@ class TrainedReward(RewardSignal):
     """A signal with networks that an Adam of its own trains."""
 
     def __init__(
-        self, name: str, settings: TrainedSettings, modules: Mapping[str, nn.Module], device: torch.device
+        self,
+        name: str,
+        settings: TrainedSettings,
+        modules: Mapping[str, nn.Module],
+        device: torch.device,
+        novelty: Novelty | None = None,
     ) -> None:
         """Take the networks.
 
@@ -67,10 +76,12 @@ class TrainedReward(RewardSignal):
             settings: of the signal.
             modules: by their names in the checkpoint; what needs a gradient is trained.
             device: where they go.
+            novelty: what becomes of the reward, if it is for novelty.
         """
         super().__init__(name, gamma=settings.gamma, strength=settings.strength)
         self._modules = {key: module.to(device) for key, module in modules.items()}
         self._device = device
+        self._novelty = novelty
         parameters = [one for module in self._modules.values() for one in module.parameters()]
         self._parameters = [one for one in parameters if one.requires_grad]
         self._optimizer = Adam(self._parameters, settings.learning_rate)
@@ -80,17 +91,39 @@ class TrainedReward(RewardSignal):
         """Whether it has learnt anything, which its optimizer remembers."""
         return bool(self._optimizer.state)
 
+    @abstractmethod
+    def _reward(self, packed: PackedSteps) -> FloatArray:
+        """Return what the networks say of each step, f32 [B]."""
+
+    def evaluate(self, packed: PackedSteps) -> FloatArray:
+        """See ``RewardSignal``."""
+        reward = self._reward(packed)
+        return reward if self._novelty is None else self._novelty.evaluated(reward)
+
+    def collect(self, packed: PackedSteps) -> FloatArray:
+        """See ``RewardSignal``."""
+        reward = self._reward(packed)
+        return reward if self._novelty is None else self._novelty.collected(packed, reward)
+
+    def forget(self, worker: int | None) -> None:
+        """See ``RewardSignal``."""
+        if self._novelty is not None:
+            self._novelty.forget(worker)
+
     def modules(self) -> dict[str, nn.Module]:
         """See ``RewardSignal``."""
         return self._modules
 
     def optimizer_state(self) -> dict[str, Any] | None:
         """See ``RewardSignal``."""
-        return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
+        adam = adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
+        return adam | ({} if self._novelty is None else self._novelty.state())
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """See ``RewardSignal``."""
         load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
+        if self._novelty is not None:
+            self._novelty.load_state(state)
 
     def _descend(self, loss: Tensor) -> None:
         # What zero_grad does, without its profiling hooks.

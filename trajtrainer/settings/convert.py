@@ -17,6 +17,7 @@ from trajtrainer.settings.converter import CONVERTER
 from trajtrainer.settings.document import Entry, from_mapping, read
 from trajtrainer.settings.prepare import prepare, prepare_behavior
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
+from trajtrainer.settings.rewards import OWN_NOVELTY
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import faults
 from trajtrainer.settings.trainer import (
@@ -207,6 +208,7 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     """
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
     _spell_out_self_play(mapping, settings)
+    _spell_out_novelty(mapping)
     if mapping["default_settings"] is not None:
         default = mapping["default_settings"]["hyperparameters"]
         for name, behavior in settings.behaviors.items():
@@ -225,6 +227,16 @@ def _spell_out_self_play(mapping: dict[str, Any], settings: RunSettings) -> None
         if behavior.self_play is not None:
             own = {key: CONVERTER.unstructure(getattr(behavior.self_play, key)) for key in changed}
             mapping["behaviors"][name]["self_play"] |= own
+
+
+def _spell_out_novelty(mapping: dict[str, Any]) -> None:
+    """Do the same for the options of reward signals."""
+    default = (mapping["default_settings"] or {}).get("reward_signals") or {}
+    for behavior in mapping["behaviors"].values():
+        for name, signal in behavior["reward_signals"].items():
+            for key in OWN_NOVELTY:
+                if key in default.get(name, {}):
+                    signal.setdefault(key, False if key == "normalize" else None)
 
 
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:

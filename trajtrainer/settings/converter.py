@@ -13,7 +13,13 @@ from cattrs.gen import make_dict_unstructure_fn, override
 
 from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest, row_of
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, EnvironmentSettings, Lesson, Sampler
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
+from trajtrainer.settings.rewards import (
+    OWN_NOVELTY,
+    REWARD_SIGNALS,
+    CuriositySettings,
+    RewardSignalSettings,
+    RndSettings,
+)
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.scalars import enum_member, real_number, refusal, text, truth_value, unwrapped, whole_number
 from trajtrainer.settings.structuring import (
@@ -172,6 +178,8 @@ def _register_unstructuring(converter: Converter) -> None:
         POCAHyperparameters: {"value_clipping": if_changed},
         EnvironmentSettings: {"listen_address": if_changed},
         SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),
+        CuriositySettings: dict.fromkeys(OWN_NOVELTY, if_changed),
+        RndSettings: dict.fromkeys(OWN_NOVELTY, if_changed),
         RunSettings: {"deterministic": never, "behaviors_required": never, "inference_episodes": never},
     }
     for cls, overrides in hidden.items():

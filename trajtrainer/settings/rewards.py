@@ -8,7 +8,7 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from trajtrainer.plugins import Reference, Registry
-from trajtrainer.settings.checks import check_settings_class, count, fraction, not_negative, satisfies
+from trajtrainer.settings.checks import check_settings_class, count, fraction, not_negative, positive, satisfies
 from trajtrainer.settings.network import NetworkSettings
 
 
@@ -30,6 +30,9 @@ class CuriositySettings(RewardSignalSettings):
 
     learning_rate: float = field(default=3e-4, validator=not_negative)
     encoding_size: int | None = field(default=None, validator=optional(count))
+    # Not in ML-Agents (docs/imitation.md). Not dumped while they are off.
+    normalize: bool = False
+    episodic_bonus: float | None = field(default=None, validator=optional(positive))
 
 
 @frozen(kw_only=True)
@@ -49,6 +52,13 @@ class RndSettings(RewardSignalSettings):
 
     learning_rate: float = field(default=1e-4, validator=not_negative)
     encoding_size: int | None = field(default=None, validator=optional(count))
+    # As curiosity's.
+    normalize: bool = False
+    episodic_bonus: float | None = field(default=None, validator=optional(positive))
+
+
+OWN_NOVELTY = ("normalize", "episodic_bonus")
+"""Those of ``CuriositySettings`` and ``RndSettings`` that ML-Agents does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,3 +232,7 @@ class TrainerSettings:
             cls = row_of(REWARD_SIGNALS, name, "reward_signals", name).settings
             if not isinstance(settings, cls):
                 yield misfit(("reward_signals", name), settings, f"a {cls.__name__}")
+            bonus = getattr(settings, "episodic_bonus", None)
+            if bonus is not None and isinstance(self.hyperparameters, SACHyperparameters):
+                expected = "nothing (null) with trainer_type sac, whose replay does not keep the course of episodes"
+                yield misfit(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))

@@ -127,6 +127,8 @@ class Trainer:
                 if isinstance(item, EpisodesAborted):
                     self.episodes.forget(item.worker)
                     self.algorithm.forget(item.worker)
+                    for signal in self.algorithm.signals:
+                        signal.forget(item.worker)
                 else:
                     given |= self._count_by_boundaries(item)
         return given
@@ -156,7 +158,7 @@ class Trainer:
         signals = [s for s in self.algorithm.signals if training or isinstance(s, ExtrinsicReward)]
         rewards = np.empty((len(signals), len(packed)), np.float32)
         for row, signal in zip(rewards, signals, strict=True):
-            np.multiply(signal.evaluate(packed), np.float32(signal.strength), out=row)
+            np.multiply(signal.collect(packed), np.float32(signal.strength), out=row)
         self.episodes.add(packed, [signal.title for signal in signals], rewards)
         if not (training and kept):
             return False
