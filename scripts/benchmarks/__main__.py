@@ -24,17 +24,19 @@ PARTS = (
     "networks",
     "workers",
     "attack",
+    "offline",
     "gym",
     "mlagents",
 )
 # Part -> option that names the virtual environment of what it is compared with.
-OTHERS = {"gym": "sb3", "mlagents": "mlagents"}
+OTHERS = {"gym": "sb3", "offline": "d3rlpy", "mlagents": "mlagents"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("scripts/bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all without any")
     parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for the part gym")
+    parser.add_argument("--d3rlpy", type=Path, metavar="VENV", help="with d3rlpy, for the part offline")
     parser.add_argument("--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the part mlagents")
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
     arguments = parser.parse_args()

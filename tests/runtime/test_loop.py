@@ -71,6 +71,7 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
         stop=stop,
         timers=Timers(),
         folder=SimpleNamespace(writes=False),
+        datasets={},
         curriculum=Curriculum(None, 0),
         rewards=RewardHistory(),
         hooks=Hooks(),

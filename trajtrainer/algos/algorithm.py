@@ -48,6 +48,7 @@ class LearningContext:
         training: False to count episodes only (inference).
         timers: of the run.
         is_stopping: whether the run shall end soon. May become true at any time, and stays so.
+        dataset: what the trainers without an environment learn from; None for the others, and without training.
     """
 
     behavior: str
@@ -59,6 +60,7 @@ class LearningContext:
     training: bool
     timers: Timers
     is_stopping: Callable[[], bool]
+    dataset: PackedSteps | None = None
 
     @property
     def weights_seed(self) -> int:
@@ -99,6 +101,7 @@ class Algorithm(ABC):
         signals: reward signals in the order of the value heads.
         gradient_steps: updates of the policy's weights so far, which ``update`` counts.
         cloning: of demonstrations, where the settings ask for it.
+        gradient_steps: made so far in this process, where they are what the trainer counts (``trainers.clock``).
     """
 
     may_be_nan: ClassVar[frozenset[str]] = frozenset()
@@ -107,6 +110,7 @@ class Algorithm(ABC):
     counts_group_rewards: ClassVar[bool] = False
     clones: ClassVar[bool] = False
     cloning: BehavioralCloning | None = None
+    gradient_steps: int = 0
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]

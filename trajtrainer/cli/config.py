@@ -18,14 +18,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         SettingsError: anything in it is wrong, or a recording is missing.
+        DemonstrationError: a data set is missing or cannot be read.
         RunFolderError: the run's name fits no folder.
     """
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = flags.resolve(arguments)
     # Late: both would slow down every --help.
+    from trajtrainer.run.datasets import load_datasets, with_recorded_names
     from trajtrainer.rundir.folder import RunFolder
     from trajtrainer.settings.convert import dump
 
+    settings = with_recorded_names(settings)
+    load_datasets(settings, max_steps=1)
     RunFolder(settings.checkpoint_settings)  # touches no file, and refuses names that no folder may have
     print(dump(settings), end="")
     return 0

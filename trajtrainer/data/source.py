@@ -5,6 +5,7 @@ Shape legend: B packed steps, S trajectories.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Protocol
@@ -149,6 +150,41 @@ class LocalSource:
             # Two calls, because a row can be a step of one trajectory and the bootstrap of the one before.
             self._pool.release(rows)
             self._pool.release(bootstraps)
+
+
+class NoExperience:
+    """The source of a trainer whose algorithm has all that it learns from already."""
+
+    num_put = num_steps = 0
+    is_needed = False
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+        self.close = self._closed.set
+        self.abandon = self._closed.set
+
+    def __len__(self) -> int:
+        return 0
+
+    def lengths(self) -> IntArray:
+        """See ``ExperienceSource``."""
+        return _NONE
+
+    def wait(self, timeout_s: float | None = None, enough: Callable[[], bool] | None = None) -> bool:
+        """See ``ExperienceSource``: does not wait where there is enough without more."""
+        if not self._closed.is_set() and not (enough is not None and enough()):
+            self._closed.wait(timeout_s)
+        return not self._closed.is_set()
+
+    def drain(self, room: Room, *, hold: bool = False) -> list[PackedSteps | EpisodesAborted]:  # noqa: ARG002
+        """See ``ExperienceSource``."""
+        return []
+
+    def give_back(self, part: float) -> None:
+        """See ``ExperienceSource``."""
+
+    def settle(self) -> None:
+        """See ``ExperienceSource``."""
 
 
 def _batches(items: Sequence[TrajectoryBatch | EpisodesAborted]) -> list[TrajectoryBatch]:

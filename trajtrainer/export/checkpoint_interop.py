@@ -151,7 +151,13 @@ def _check_plain(value: object, path: str) -> None:
 # theirs -> ours
 
 
-def from_mlagents(checkpoint: Mapping[str, Any], like: Mapping[str, Any], *, source: str = "The checkpoint") -> State:
+def from_mlagents(
+    checkpoint: Mapping[str, Any],
+    like: Mapping[str, Any],
+    *,
+    source: str = "The checkpoint",
+    policy_alone: bool = False,
+) -> State:
     """Return the state that a trainer can restore from a checkpoint of ML-Agents (or ours: the layout is the same).
 
     As lenient as ML-Agents: what is there and fits is taken over, the rest stays as in ``like``. All that is missing,
@@ -161,6 +167,7 @@ def from_mlagents(checkpoint: Mapping[str, Any], like: Mapping[str, Any], *, sou
         checkpoint: what ``read_checkpoint`` gave.
         like: the state of a freshly made trainer, with the networks that the settings ask for.
         source: the file's name, for the warning.
+        policy_alone: nothing else is expected in it, as another algorithm wrote it.
 
     Returns:
         A state like ``like``, with tensors of its own; ``extra`` is empty if ML-Agents wrote the file.
@@ -189,6 +196,8 @@ def from_mlagents(checkpoint: Mapping[str, Any], like: Mapping[str, Any], *, sou
         "extra": dict(extra) if isinstance(extra, Mapping) else {},
     }
     reader.find_unused(layout)
+    if policy_alone:
+        reader.keep_differences_of(POLICY)
     if reader.differences:
         logger.warning("%s does not quite match this behaviour's networks: %s.", source, reader.describe())
     return {**like, **state}

@@ -42,6 +42,13 @@ class Reader:
         if name not in names:
             names.append(name)
 
+    def keep_differences_of(self, network: str) -> None:
+        """Forget the differences of everything but one network."""
+        kept = {
+            what: [name for name in names if name.split("/")[0] == network] for what, names in self.differences.items()
+        }
+        self.differences = {what: names for what, names in kept.items() if names}
+
     def describe(self) -> str:
         """Return the differences in words."""
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in self.differences.items())

@@ -18,9 +18,9 @@ from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import LocalSource
+from trajtrainer.data.source import LocalSource, NoExperience
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.errors import OutOfMemoryError
+from trajtrainer.errors import OutOfMemoryError, SettingsError
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
@@ -95,6 +95,12 @@ class Behavior:
         if not self.trainer.context.settings.threaded:
             self.trainer.advance()
 
+    @property
+    def learns_by_itself(self) -> bool:
+        """Return whether it goes on learning in this thread, whatever the environment does."""
+        context = self.trainer.context
+        return context.dataset is not None and not context.settings.threaded and self.trainer.is_due()
+
     def is_done(self) -> bool:
         """Return whether it has collected enough: past ``max_steps``, or the episodes asked for without training."""
         if self.run.is_training:
@@ -152,9 +158,17 @@ class Behavior:
     def log_result(self) -> None:
         """Tell what came out, and where it is."""
         rewards = self.trainer.episodes.recent
+        dataset = self.run.datasets.get(self.name)
+        if dataset is not None:
+            logger.info("%s: %d gradient steps on %d recorded steps.", self.name, self.trainer.step, len(dataset))
+            self._log_files()
+            return
         reward = f"mean reward {np.mean(rewards):.3f} of the last {len(rewards)} episodes" if rewards else "no episode"
         rating = "" if self.self_play is None else f", ELO {self.self_play.elo:.1f}"
         logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating)
+        self._log_files()
+
+    def _log_files(self) -> None:
         if self.run.folder.writes:
             files = self.checkpoints.folder
             policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
@@ -185,6 +199,12 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     """
     name = found.behavior_id.name
     settings = run.settings.for_behavior(name)
+    if run.is_training and settings.is_offline and name not in run.datasets:
+        raise SettingsError(
+            f"The environment has a behavior {name!r}, which 'default_settings' would train from a data set "
+            f"(trainer_type {settings.trainer_type}). List it under 'behaviors', with its own dataset or another "
+            "trainer_type."
+        )
     behavior = _make_parts(run, found, settings)
     behavior.trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
     _restore(behavior, misread_elsewhere=found.misread_elsewhere)
@@ -207,6 +227,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
     name = found.behavior_id.name
     seed = run.settings.env_settings.seed
     memory = settings.network_settings.memory
+    dataset = run.datasets.get(name)
     trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
     policies: PolicyQueue[Tensor] = PolicyQueue()
     reporter = StatsReporter(name, run.writers)
@@ -228,11 +249,11 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         training=run.is_training,
         timers=run.timers,
         is_stopping=lambda: run.stop.requested,
+        dataset=None if dataset is None else dataset.packed,
     )
+    source = LocalSource(pool, trajectories) if dataset is None else NoExperience()
     with _told_if_too_large(name):
-        trainer = create_trainer(
-            context, LocalSource(pool, trajectories), policies, reporter, lambda _: behavior.save_checkpoint()
-        )
+        trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
     policy = Policy(
         trainer.actor,
         seed=derived_seeds(seed, f"{name} acting")[0],
@@ -265,6 +286,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         reporter=reporter,
         team_policies=team_policies,
         self_play=self_play,
+        bystanders=None if dataset is None else OpponentTracker(settings.time_horizon, policy.memory_size),
     )
     folder = run.folder.behavior(name)
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)

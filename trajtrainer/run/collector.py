@@ -59,6 +59,8 @@ class ActingBehavior:
         team_policies: behaviour id -> policy that acts for this team in place of ``policy``. May be changed between two
             ``collect``.
         self_play: decides which team learns and fills ``team_policies``; None if all do.
+        bystanders: keeps the memories of agents whose experience nobody wants, as their behaviour is learnt from a data
+            set; None where it is learnt from.
     """
 
     spec: BehaviorSpec
@@ -70,12 +72,25 @@ class ActingBehavior:
     reporter: StatsReporter
     team_policies: dict[str, Acts] = field(default_factory=dict)
     self_play: SelfPlay | None = None
+    bystanders: OpponentTracker | None = None
 
     def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
         """Return what takes the messages of a team: only experience of the team that learns is kept."""
+        if self.bystanders is not None:
+            return self.bystanders
         if self.self_play is None or self.self_play.learns(team):
             return self.processor
         return self.self_play.tracker
+
+    def drop(self, worker: int) -> None:
+        """Break off all episodes of one environment."""
+        if self.bystanders is not None:
+            self.bystanders.drop(worker)
+            return
+        self.processor.drop(worker)
+        if self.self_play is not None:
+            self.self_play.tracker.drop(worker)
+        self.trajectories.abort_episodes(worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +171,7 @@ class Collector:
         self._misread_elsewhere |= event.misread_elsewhere
         if event.is_reset:
             for behavior in self.behaviors.values():
-                behavior.processor.drop(event.worker)
-                if behavior.self_play is not None:
-                    behavior.self_play.tracker.drop(event.worker)
-                behavior.trajectories.abort_episodes(event.worker)
+                behavior.drop(event.worker)
         for behavior_id, batch in event.steps.items():
             name, behavior = self._behavior(behavior_id, batch)
             team = self._ids[behavior_id].team
@@ -260,6 +272,11 @@ class Collector:
         if known is None:
             return
         found, expected = _look(spec, batch.obs), _look(known.spec, known.pool.obs)
+        if found != expected and known.bystanders is not None:
+            raise UnsupportedError(
+                f"Behavior {behavior_id.full!r} of the environment has {found}, but the data set that it is learnt "
+                f"from was recorded with {expected}. Record it anew with this environment."
+            )
         if found != expected:
             raise UnsupportedError(
                 f"Behavior {behavior_id.full!r} has {found}, but other teams of {behavior_id.name!r} have {expected}. "

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
+from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.plugins import Registry, blaming_packages
 from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
@@ -119,10 +121,11 @@ def session(
     timers = Timers() if timers is None else timers
     stop = StopRequest() if stop is None else stop
     with timers("run_training.setup"):
-        settings = settings.with_seed(_seed(settings))
+        settings = with_recorded_names(settings.with_seed(_seed(settings)))
         if not settings.checkpoint_settings.inference:
             check_demonstrations(_all_behaviors(settings))
         check_opponents(settings, _all_behaviors(settings))
+        datasets = load_datasets(settings)
         device = choose_device(settings.torch_settings.device)
         set_threads()
         keep_freed_memory()
@@ -131,7 +134,7 @@ def session(
     with folder.exclusive(), log_file(folder.trainer_log, handler), blaming_packages(*_OF_PACKAGES):
         with timers("run_training.setup"):
             folder.create()
-            run = make_run(settings, folder, device, timers, stop, hooks or Hooks())
+            run = make_run(settings, folder, device, timers, stop, hooks or Hooks(), datasets)
         opened = Session(settings, folder, stop)
         with _looping(opened, run, handler, make_environment, resume_command):
             yield opened
@@ -155,7 +158,7 @@ def _looping(
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
-        environment = _start(run, make_environment, stack)
+        environment = _start(run, _none_if_offline(run, make_environment), stack)
         if environment is None:
             yield
             return
@@ -178,6 +181,17 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
         logger.info("Stopped before the environment was connected; nothing was trained.")
         return None
     return environment
+
+
+def _none_if_offline(run: Run, make_environment: EnvironmentFactory) -> EnvironmentFactory:
+    """Return what starts the environment, if there is any use for one."""
+    if not run.is_offline:
+        return make_environment
+    if run.settings.env_settings.env_path is not None:
+        logger.warning(
+            "The environment %s is not started: all behaviors learn from data sets.", run.settings.env_settings.env_path
+        )
+    return lambda _settings, _folder: NoEnvironment()
 
 
 def _settings_of_environment(run: Run) -> RunSettings:

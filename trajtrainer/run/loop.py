@@ -21,6 +21,7 @@ from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.throughput import Throughput
+from trajtrainer.spec import BehaviorId
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,9 @@ class Loop:
         return not self.is_over
 
     def _pass(self) -> None:
-        self.collector.collect(WAIT_S)
+        self.collector.collect(
+            0.0 if any(self.behaviors[name].learns_by_itself for name in self.run.datasets) else WAIT_S
+        )
         for behavior in self.behaviors.values():
             behavior.advance()
         if self.run.is_training:
@@ -158,7 +161,9 @@ class Loop:
             self.lessons.reset_environment()
 
     def _is_done(self) -> bool:
-        return bool(self.behaviors) and all(behavior.is_done() for behavior in self.behaviors.values())
+        # Behaviours that are learnt from data sets are there before the environment has sent anything.
+        all_there = not self.run.datasets or self.run.is_offline or self.collector.num_messages > 0
+        return bool(self.behaviors) and all_there and all(each.is_done() for each in self.behaviors.values())
 
     def _take_in_the_rest(self) -> None:
         for behavior in self.behaviors.values():
@@ -241,8 +246,13 @@ def make_loop(run: Run, environment: Environment, view: ProgressView, behaviors:
         behaviors[behavior.name] = behavior
         reporter = behavior.acting.reporter
         reporter.add_source(lessons.statistics)
-        reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: collector.num_messages}))
+        if not run.is_offline:
+            reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: collector.num_messages}))
         return behavior.acting
 
     collector = Collector(environment, make, run.timers)
+    for name, dataset in run.datasets.items():
+        dtypes = [column.dtype for column in dataset.packed.obs]
+        found = NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes, misread_elsewhere=False)
+        collector.behaviors[name] = make(found)
     return Loop(run, behaviors, collector, lessons, view)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from trajtrainer.curriculum import Curriculum
+from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
@@ -41,6 +42,7 @@ class Run:
         stop: asks for the end.
         teams: of the behaviours with self-play.
         hooks: functions of the user, told what happens.
+        datasets: name -> what this behaviour is learnt from, of those that need no environment.
     """
 
     settings: RunSettings
@@ -55,11 +57,17 @@ class Run:
     stop: StopRequest
     teams: TeamRotation = field(default_factory=TeamRotation)
     hooks: Hooks = field(default_factory=Hooks)
+    datasets: Mapping[str, Demonstrations] = field(default_factory=dict)
 
     @property
     def is_training(self) -> bool:
         """Return whether trainers learn; with ``--inference`` they only count."""
         return not self.settings.checkpoint_settings.inference
+
+    @property
+    def is_offline(self) -> bool:
+        """Return whether everything is learnt from data sets, so that no environment is started."""
+        return self.is_training and self.settings.is_offline
 
     def begin(self) -> None:
         """Take possession of the folder: up to here a run that this one overwrites is whole in its place."""
@@ -84,7 +92,13 @@ class Run:
 
 
 def make_run(
-    settings: RunSettings, folder: RunFolder, device: torch.device, timers: Timers, stop: StopRequest, hooks: Hooks
+    settings: RunSettings,
+    folder: RunFolder,
+    device: torch.device,
+    timers: Timers,
+    stop: StopRequest,
+    hooks: Hooks,
+    datasets: Mapping[str, Demonstrations],
 ) -> Run:
     """Make the parts of a run; one that is resumed has the status and the lessons of its folder.
 
@@ -103,4 +117,17 @@ def make_run(
     if folder.writes:
         writers.append(TensorboardWriter(lambda behavior: folder.behavior(behavior).path))
     writers += plugin_writers(settings)
-    return Run(settings, folder, status, curriculum, gauges, rewards, writers, timers, device, stop, hooks=hooks)
+    return Run(
+        settings,
+        folder,
+        status,
+        curriculum,
+        gauges,
+        rewards,
+        writers,
+        timers,
+        device,
+        stop,
+        hooks=hooks,
+        datasets=datasets,
+    )

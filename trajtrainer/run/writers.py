@@ -30,6 +30,8 @@ CUMULATIVE_REWARD = "Environment/Cumulative Reward"
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 ELO = "Self-play/ELO"
 # What the console line needs and TensorBoard does not show.
+EPOCH = "Policy/Epoch"
+_LEARNT = {"Epoch": EPOCH, "Policy Loss": "Losses/Policy Loss", "Validation Loss": "Losses/Validation Loss"}
 IS_TRAINING = "Is Training"
 STEP = "Step"
 HIDDEN_TAGS = frozenset({IS_TRAINING, STEP})
@@ -133,7 +135,9 @@ def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, e
     training = IS_TRAINING in values and values[IS_TRAINING].aggregated > 0
     pieces = [category, f"Step: {step}", f"Time Elapsed: {elapsed_s:0.3f} s"]
     reward = values.get(CUMULATIVE_REWARD)
-    if reward is None:
+    if reward is None and EPOCH in values:
+        pieces += [f"{word}: {values[tag].mean:0.4f}" for word, tag in _LEARNT.items() if tag in values]
+    elif reward is None:
         pieces.append("No episode was completed since last summary")
     else:
         pieces.append(f"Mean Reward: {reward.mean:0.3f}")

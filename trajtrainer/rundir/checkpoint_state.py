@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.settings.trainer import ALGORITHMS
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 _ACTING_RNG = "acting_rng"
 _LEARNER = "learner"
@@ -74,9 +77,13 @@ def from_checkpoint(
         CheckpointError: the checkpoint is of other networks, or damaged.
     """
     like = _mlagents_part(trainer)
-    state = from_mlagents(content, like, source=source)
+    other = _other_algorithm(content, trainer.context.settings.trainer_type)
+    if other is not None:
+        logger.info("%s is of trainer_type %s: its policy is taken over, all else begins anew.", source, other)
+    state = from_mlagents(content, like, source=source, policy_alone=other is not None)
     try:
-        for part, entries in state["extra"].get(_LEARNER, like["extra"].get(_LEARNER, {})).items():
+        learner = like["extra"].get(_LEARNER, {})
+        for part, entries in (state["extra"].get(_LEARNER, learner) if other is None else learner).items():
             state[part] |= entries
         trainer.restore(state, reset_step=reset_step)
         rng = state["extra"].get(_ACTING_RNG)
@@ -89,6 +96,16 @@ def from_checkpoint(
             f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "
             "the run, or its weights alone with --initialize-from."
         ) from error
+
+
+def _other_algorithm(content: Mapping[str, Any], trainer_type: str) -> str | None:
+    """Return the trainer type of a checkpoint of ours with networks that ML-Agents does not know, if it is another."""
+    extra = content.get(EXTRA)
+    if not isinstance(extra, Mapping) or _LEARNER not in extra:
+        return None
+    record = extra.get(RECORD)
+    kind = record.get("trainer_type") if isinstance(record, Mapping) else None
+    return kind if isinstance(kind, str) and kind != trainer_type else None
 
 
 def _mlagents_part(trainer: Trainer) -> dict[str, Any]:

@@ -177,6 +177,8 @@ def _advise(settings: RunSettings) -> None:
 
 def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     hyper = behavior.hyperparameters
+    if behavior.is_offline:
+        return
     # On-policy trainers update once there are more steps than that.
     most = hyper.buffer_size + (not isinstance(hyper, SACHyperparameters))
     if hyper.batch_size > most:

@@ -61,7 +61,7 @@ def _trainer_hook(converter: Converter) -> Hook:
             found.append(Fault(("hyperparameters",), message))
         name = meant.get("trainer_type")
         if not isinstance(name, str) or name not in ALGORITHMS:
-            builtin = {each: row.settings for each, row in ALGORITHMS.builtin.items()}
+            builtin = {each: row.settings for each, row in ALGORITHMS.builtin.items() if not row.offline}
             name = likeliest(builtin, meant.get("hyperparameters"))
         row = ALGORITHMS.get(name) if name is not None else None
         if row is None:  # nobody knows what the hyperparameters may be
@@ -180,6 +180,7 @@ def _register_unstructuring(converter: Converter) -> None:
         SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),
         CuriositySettings: dict.fromkeys(OWN_NOVELTY, if_changed),
         RndSettings: dict.fromkeys(OWN_NOVELTY, if_changed),
+        TrainerSettings: {"dataset": if_changed},
         RunSettings: {"deterministic": never, "behaviors_required": never, "inference_episodes": never},
     }
     for cls, overrides in hidden.items():

@@ -85,6 +85,8 @@ def _with_defaults(default: Entry, own: Entry) -> Entry:
         hyperparameters = _mapping(default.mapping.get("hyperparameters"))
         for name in set(hyperparameters) - set(known):
             del hyperparameters[name]
+    if row is not None and not row.offline:
+        default.mapping.pop("dataset", None)
     return _merged(default, own)
 
 

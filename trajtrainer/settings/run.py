@@ -100,6 +100,11 @@ class RunSettings:
                     expected = f"reward or progress, as behavior {criteria.behavior!r} has no self_play"
                     yield misfit(path, criteria.measure.value, expected, ("behaviors",))
 
+    @property
+    def is_offline(self) -> bool:
+        """Return whether all behaviours that are listed are learnt from data sets, and there is one."""
+        return bool(self.behaviors) and all(each.is_offline for each in self.behaviors.values())
+
     def for_behavior(self, name: str) -> TrainerSettings:
         """Return the settings of behaviour ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
 

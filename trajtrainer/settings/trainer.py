@@ -12,6 +12,7 @@ from attrs.validators import optional
 from trajtrainer.plugins import Reference, Registry
 from trajtrainer.settings.checks import (
     Fault,
+    between,
     check_settings_class,
     count,
     fraction,
@@ -106,6 +107,49 @@ class SACHyperparameters(Hyperparameters):
     )
 
 
+class PolicyKind(enum.Enum):
+    """The kind of a policy's continuous actions: whose training can go on with it."""
+
+    PPO = "ppo"
+    SAC = "sac"
+
+
+@frozen
+class OfflineHyperparameters(Hyperparameters):
+    """What all trainers have that learn from a data set. ``buffer_size`` means nothing to them.
+
+    ``policy`` says whether continuous actions are those of PPO (a Gaussian whose standard deviation is one learnt
+    vector) or those of SAC (squashed, the standard deviation depends on the state). ``min_std`` is the least standard
+    deviation of a policy of PPO's kind, where the actions of the environment go from -1 to 1. Of the data set's
+    episodes the part ``validation_fraction`` is not learnt from, but tells how well what was not seen is predicted.
+    """
+
+    batch_size: int = field(default=256, validator=count)
+    learning_rate_schedule: ScheduleType = ScheduleType.CONSTANT
+    weight_decay: float = field(default=0.0, validator=not_negative)
+    validation_fraction: float = field(default=0.0, validator=between(0, 0.9))
+    policy: PolicyKind = PolicyKind.PPO
+    min_std: float = field(default=0.02, validator=positive)
+
+
+@frozen
+class BCHyperparameters(OfflineHyperparameters):
+    """Behavioural cloning from a data set alone."""
+
+
+@frozen
+class IQLHyperparameters(OfflineHyperparameters):
+    """Implicit Q-learning (Kostrikov et al. 2021). Left out, ``critic_learning_rate`` is ``learning_rate``."""
+
+    critic_learning_rate: float = field(
+        default=Factory(lambda self: self.learning_rate, takes_self=True), validator=not_negative
+    )
+    expectile: float = field(default=0.7, validator=between(0.5, 0.999))
+    temperature: float = field(default=3.0, validator=not_negative)
+    max_weight: float = field(default=100.0, validator=positive)
+    tau: float = field(default=0.005, validator=fraction)
+
+
 @dataclass(frozen=True, slots=True)
 class AlgorithmRow:
     """A way to learn.
@@ -115,11 +159,13 @@ class AlgorithmRow:
         algorithm: the subclass of ``Algorithm``. None if it is not built yet.
         in_mlagents: its networks and optimizers are those of PPO or SAC by their names, and stand in checkpoints where
             ML-Agents has them. Otherwise all but the policy stand beside what ML-Agents knows.
+        offline: it learns from the behavior's ``dataset`` instead of an environment, and its steps are gradient steps.
     """
 
     settings: type[Hyperparameters]
     algorithm: Reference | None
     in_mlagents: bool = False
+    offline: bool = False
 
     def __post_init__(self) -> None:
         check_settings_class(self.settings, Hyperparameters)
@@ -133,6 +179,8 @@ ALGORITHMS = Registry(
         "ppo": AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner", in_mlagents=True),
         "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner", in_mlagents=True),
         "poca": AlgorithmRow(POCAHyperparameters, "trajtrainer.algos.poca.learner:POCALearner", in_mlagents=True),
+        "bc": AlgorithmRow(BCHyperparameters, "trajtrainer.algos.bc.learner:BCLearner", offline=True),
+        "iql": AlgorithmRow(IQLHyperparameters, "trajtrainer.algos.iql.learner:IQLLearner", offline=True),
     },
 )
 """``trainer_type`` -> its hyperparameters and how it learns."""
@@ -207,6 +255,13 @@ class TrainerSettings:
     threaded: bool = False
     self_play: SelfPlaySettings | None = None
     behavioral_cloning: BehavioralCloningSettings | None = None
+    # Not in ML-Agents: files and folders of recorded steps, for the trainers that learn from nothing else.
+    dataset: list[str] = field(factory=list)
+
+    @property
+    def is_offline(self) -> bool:
+        """Return whether it learns from its data set, without an environment."""
+        return ALGORITHMS[self.trainer_type].offline
 
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())
@@ -236,3 +291,23 @@ class TrainerSettings:
             if bonus is not None and isinstance(self.hyperparameters, SACHyperparameters):
                 expected = "nothing (null) with trainer_type sac, whose replay does not keep the course of episodes"
                 yield misfit(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))
+        if self.is_offline:
+            yield from self._offline_faults()
+        elif self.dataset:
+            offline = " or ".join(name for name, row in ALGORITHMS.builtin.items() if row.offline)
+            expected = f"none, as trainer_type {self.trainer_type} learns from an environment (trainer_type {offline})"
+            yield misfit(("dataset",), self.dataset, expected, ("trainer_type",))
+
+    def _offline_faults(self) -> Iterator[Fault]:
+        """Find what has no meaning without an environment."""
+        kind = f"as trainer_type {self.trainer_type} learns from a data set"
+        if not self.dataset:
+            expected = "a list of .demo files or folders to learn from"
+            yield misfit(("dataset",), self.dataset or None, expected, ("trainer_type",))
+        for name in ("self_play", "behavioral_cloning"):
+            if getattr(self, name) is not None:
+                yield misfit((name,), {name: ...}, f"none, {kind}", ("trainer_type",))
+        for name in self.reward_signals:
+            if name != "extrinsic":
+                expected = f"no reward signal but extrinsic, {kind}, in which nothing else was recorded"
+                yield misfit(("reward_signals", name), {name: ...}, expected, ("trainer_type",))

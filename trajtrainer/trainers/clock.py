@@ -127,6 +127,14 @@ class Clock:
         self.step = int(ends[-1])
         return int(np.searchsorted(ends, self._settings.max_steps, side="right"))
 
+    def count_updates(self, total: int) -> Boundary | None:  # noqa: ARG002
+        """Count gradient steps, of which so many were made in this process: here they are no steps.
+
+        Returns:
+            What is due now; None for nothing.
+        """
+        return None
+
     def summarize(self, step: int) -> None:
         """Note that the summary of ``step`` is written."""
         self._summarized = step
@@ -142,3 +150,47 @@ class Clock:
 
     def _unwritten(self, summary: int | None) -> int | None:
         return summary if summary is not None and summary > self._summarized else None
+
+
+class GradientClock(Clock):
+    """Counts gradient steps: the clock of a trainer that learns from a data set.
+
+    Nothing is due ahead of a step, as with experience, but when it is made; and the end is at ``max_steps``.
+    """
+
+    def __init__(self, settings: TrainerSettings, *, training: bool) -> None:
+        """See ``Clock``."""
+        super().__init__(settings, training=training)
+        self._counted = 0
+
+    @property
+    def should_still_train(self) -> bool:
+        """See ``Clock``."""
+        return self._training and self.step < self._settings.max_steps
+
+    def has_enough(self, num_put: int) -> bool:  # noqa: ARG002
+        """See ``Clock``."""
+        return self._training and not self.should_still_train
+
+    def collected(self, num_put: int) -> int:  # noqa: ARG002
+        """See ``Clock``."""
+        return self.step
+
+    def crosses(self, num_steps: int) -> bool:  # noqa: ARG002
+        """See ``Clock``: something is due until the end."""
+        return self.should_still_train
+
+    def count(self, ends: LongArray) -> int:  # noqa: ARG002
+        """See ``Clock``: experience is not counted."""
+        return 0
+
+    def count_updates(self, total: int) -> Boundary | None:
+        """See ``Clock``."""
+        before, self.step, self._counted = self.step, self.step + total - self._counted, total
+        settings = self._settings
+        reached = self.step // settings.summary_freq
+        summary = reached * settings.summary_freq if reached > before // settings.summary_freq else None
+        checkpoint = self.step // settings.checkpoint_interval > before // settings.checkpoint_interval
+        if summary is None and not checkpoint:
+            return None
+        return Boundary(0, self._unwritten(summary), checkpoint)

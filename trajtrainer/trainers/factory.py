@@ -20,7 +20,7 @@ from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.demonstrations import missing
 from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
 from trajtrainer.stats import StatsReporter
-from trajtrainer.trainers.clock import Clock
+from trajtrainer.trainers.clock import Clock, GradientClock
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher
 from trajtrainer.trainers.trainer import Trainer
@@ -126,12 +126,13 @@ def create_trainer(
         DemonstrationError: a recording cannot be read, or is of other agents.
     """
     algorithm = create_algorithm(context)
+    clock = GradientClock if context.dataset is not None else Clock
     return Trainer(
         context=context,
         source=source,
         algorithm=algorithm,
         publisher=PolicyPublisher(context.behavior, algorithm.actor, policies),
-        clock=Clock(context.settings, training=context.training),
+        clock=clock(context.settings, training=context.training),
         episodes=EpisodeRecord(reporter),
         reporter=reporter,
         checkpoint=checkpoint,

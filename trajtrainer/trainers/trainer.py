@@ -20,7 +20,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.queues import EpisodesAborted
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.stats import StatsReporter
-from trajtrainer.trainers.clock import Clock
+from trajtrainer.trainers.clock import Boundary, Clock
 from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher
@@ -140,13 +140,17 @@ class Trainer:
             if boundary.trajectory > start:
                 given |= self._count(packed.trajectories(start, boundary.trajectory))
             start = boundary.trajectory
-            if boundary.summary is not None:
-                self._write_summary(boundary.summary)
-            # Once finished the weights stay as they are, and copies would push older checkpoints out.
-            if boundary.checkpoint and self.clock.should_still_train:
-                with self.context.timers("RLTrainer._checkpoint"):
-                    self.checkpoint(self)
+            self._pass(boundary)
         return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or given
+
+    def _pass(self, boundary: Boundary) -> None:
+        """Write the summary and the checkpoint that are due."""
+        if boundary.summary is not None:
+            self._write_summary(boundary.summary)
+        # Once finished the weights stay as they are, and copies would push older checkpoints out.
+        if boundary.checkpoint and self.clock.should_still_train:
+            with self.context.timers("RLTrainer._checkpoint"):
+                self.checkpoint(self)
 
     def _count(self, packed: PackedSteps) -> bool:
         """Count trajectories between two boundaries and hand those up to ``max_steps`` to the algorithm."""
@@ -176,6 +180,10 @@ class Trainer:
             self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
         self.episodes.returns_since_update.clear()
         self.publisher.publish_next()
+        boundary = self.clock.count_updates(self.algorithm.gradient_steps)
+        if boundary is not None:
+            self.reporter.set("Step", float(self.step))
+            self._pass(boundary)
 
     def _show_progress(self, part: float) -> None:
         """Let the acting side, if it goes on meanwhile, have room for its next steps and the policy as it is now."""

@@ -1,0 +1,254 @@
+"""Runs of behaviours that are learnt from data sets, without an environment and beside others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import trajtrainer
+from tests.algos.recorded import recording
+from tests.nn.specs import behavior, vector
+from tests.runtime.runs import ppo
+from tests.test_learn_api import Lamp
+from trajtrainer.cli.main import main
+from trajtrainer.demos.demonstrations import Demonstrations
+from trajtrainer.envs.select import from_factory
+from trajtrainer.errors import CheckpointError, DemonstrationError, SettingsError, UnsupportedError
+from trajtrainer.run import datasets
+from trajtrainer.run.learn import session
+from trajtrainer.settings.convert import load
+from trajtrainer.settings.run import RunSettings
+
+SPEC = behavior([vector(4)], 2)
+LAMP = behavior([vector(2)], 0, (2,))
+
+
+@pytest.fixture(autouse=True)
+def recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let data sets be named by what they are of."""
+    made = {
+        "noise": Demonstrations(SPEC, recording(SPEC, [20] * 10), (), "Noise?team=0"),
+        "lamp": Demonstrations(LAMP, _of_lamp(), (), "Lamp"),
+    }
+    monkeypatch.setattr(datasets, "load_demonstrations", lambda paths, max_steps=None: made[paths[0]])
+
+
+def _of_lamp() -> Any:
+    packed = recording(LAMP, [8] * 10)
+    light = np.random.default_rng(0).integers(2, size=80)
+    packed["obs.0"][:] = np.eye(2, dtype=np.float32)[light]
+    packed["discrete"][:, 0] = light
+    packed["mask"][:] = False
+    return packed
+
+
+def offline(kind: str = "bc", max_steps: int = 60, data: str = "noise", **more: Any) -> dict[str, Any]:
+    hyper = {"batch_size": 32, "validation_fraction": 0.2, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
+    return {
+        "trainer_type": kind,
+        "dataset": [data],
+        "hyperparameters": hyper,
+        "network_settings": {"hidden_units": 16, "num_layers": 1, "normalize": data == "noise"},
+        "max_steps": max_steps,
+        "summary_freq": 20,
+        "checkpoint_interval": 30,
+        **more,
+    }
+
+
+def settings(**behaviors: Any) -> dict[str, Any]:
+    return {"behaviors": behaviors, "env_settings": {"seed": 7}, "torch_settings": {"device": "cpu"}}
+
+
+def learn(tmp_path: Path, given: Any, *arguments: Any, **options: Any) -> trajtrainer.LearnResult:
+    return trajtrainer.learn(given, *arguments, **{"results_dir": tmp_path, "verbose": False, **options})
+
+
+def run_settings(given: dict[str, Any], folder: Path, run_id: str) -> RunSettings:
+    checkpoints = {"checkpoint_settings": {"run_id": run_id, "results_dir": str(folder)}}
+    return load(json.dumps(given | checkpoints), "here")
+
+
+def weights(path: Path | None) -> dict[str, Any]:
+    assert path is not None
+    content: dict[str, Any] = torch.load(path, weights_only=True)
+    return content
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert_same(value, other[key])
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, list | tuple):
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("kind", ["bc", "iql"])
+def test_files_tags_and_steps_of_a_run_without_an_environment(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        result = learn(tmp_path, settings(Noise=offline(kind)), run_id="run")
+    assert result.behaviors["Noise"].steps == 60
+    assert result.behaviors["Noise"].mean_reward is None
+    folder = tmp_path / "run"
+    assert {path.name for path in (folder / "Noise").iterdir() if "tfevents" not in path.name} == {
+        "checkpoint.pt",
+        *(f"Noise-{step}.{suffix}" for step in (30, 60) for suffix in ("pt", "onnx")),
+    }
+    events = EventAccumulator(str(folder / "Noise"))
+    events.Reload()
+    tags = {"Losses/Policy Loss", "Losses/Validation Loss", "Policy/Validation Error", "Policy/Epoch"}
+    tags |= {"Losses/Q1 Loss", "Losses/Q2 Loss", "Losses/Value Loss"} if kind == "iql" else set()
+    assert tags <= set(events.Tags()["scalars"])
+    for tag in tags:
+        assert [event.step for event in events.Scalars(tag)] == [20, 40, 60]
+    assert events.Scalars("Policy/Epoch")[-1].value == pytest.approx(60 * 32 / 160)
+    assert not any(tag.startswith("Environment/") for tag in events.Tags()["scalars"])
+    assert "Noise. Step: 40. Time Elapsed" in caplog.text
+    assert "Noise: 60 gradient steps on 200 recorded steps." in caplog.text
+    model = onnxruntime.InferenceSession(str(result.behaviors["Noise"].onnx))
+    names = [each.name for each in model.get_inputs()]
+    outputs = model.run(["deterministic_continuous_actions"], dict.fromkeys(names, np.zeros((3, 4), np.float32)))
+    assert outputs[0].shape == (3, 2)
+
+
+@pytest.mark.parametrize("kind", ["bc", "iql"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    given = settings(Noise=offline(kind))
+    whole = learn(tmp_path, given, run_id="whole")
+    with session(run_settings(given, tmp_path, "halves"), None) as opened:
+        for _ in range(2):
+            opened.step()
+    step = next(iter(opened.behaviors.values())).trainer.step
+    assert 0 < step < 60
+    resumed = learn(tmp_path, given, run_id="halves", resume=True)
+    one, other = (weights(result.behaviors["Noise"].checkpoint) for result in (whole, resumed))
+    for content in (one, other):
+        content["trajtrainer"].pop("version")
+    assert_same(one, other)
+
+
+def test_a_thread_of_its_own_makes_the_same_steps(tmp_path: Path) -> None:
+    plain = learn(tmp_path, settings(Noise=offline()), run_id="plain")
+    threaded = learn(tmp_path, settings(Noise=offline(threaded=True)), run_id="threaded")
+    one, other = (weights(result.behaviors["Noise"].checkpoint) for result in (plain, threaded))
+    assert_same(one["Policy"], other["Policy"])
+
+
+def test_the_recording_tells_the_name_where_none_is_listed(tmp_path: Path) -> None:
+    result = learn(tmp_path, {"default_settings": offline(max_steps=1)}, run_id="run")
+    assert set(result.behaviors) == {"Noise"}
+
+
+@pytest.mark.parametrize(("kind", "source"), [("ppo", "bc"), ("sac", "iql")])
+def test_an_online_run_starts_from_it(tmp_path: Path, kind: str, source: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The lamp is learnt from recordings and is then switched right from the first episode on."""
+    network = {"network_settings": {"hidden_units": 16, "num_layers": 1}}
+    learn(
+        tmp_path, settings(Lamp=offline(source, 200, "lamp", hyperparameters={"learning_rate": 0.02})), run_id="first"
+    )
+    caplog.clear()
+    online = ppo(100, **network, time_horizon=8)
+    if kind == "sac":
+        online = {"trainer_type": "sac", "max_steps": 100, **network, "hyperparameters": {"buffer_init_steps": 90}}
+    with caplog.at_level(logging.INFO):
+        result = learn(tmp_path, settings(Lamp=online), Lamp, run_id="second", initialize_from="first")
+    assert (result.behaviors["Lamp"].mean_reward or 0) > 7.5
+    assert f"is of trainer_type {source}: its policy is taken over, all else begins anew" in caplog.text
+    assert "does not quite match" not in caplog.text
+
+
+def test_beside_others_it_learns_the_same_and_its_agents_act(tmp_path: Path) -> None:
+    """The environment has agents of a behaviour that is learnt from a data set, and one that it does not know."""
+    alone = learn(tmp_path, settings(Noise=offline()), run_id="alone")
+    online = ppo(300, network_settings={"hidden_units": 8}, time_horizon=8)
+    plain = learn(tmp_path, settings(Lamp=online), Lamp, run_id="plain")
+    both = learn(tmp_path, settings(Noise=offline(), Lamp=online), Lamp, run_id="both")
+    assert both.behaviors["Lamp"].steps == plain.behaviors["Lamp"].steps
+    for name, other in (("Noise", alone), ("Lamp", plain)):
+        assert_same(
+            weights(both.behaviors[name].checkpoint)["Policy"], weights(other.behaviors[name].checkpoint)["Policy"]
+        )
+
+
+def test_agents_of_the_environment_do_what_is_learnt_and_give_no_experience(tmp_path: Path) -> None:
+    given = settings(Lamp=offline("bc", 200, "lamp"))
+    seen = []
+
+    class Watched(Lamp):
+        def step(self, action: int) -> Any:
+            seen.append((int(action), self.light))
+            return super().step(action)
+
+    given["behaviors"]["Other"] = ppo(10)
+    Watched.__name__ = "Lamp"
+    opened = run_settings(given, tmp_path, "act")
+    with session(opened, None, lambda settings, _: from_factory(Watched, settings)) as running:
+        for _ in range(300):
+            running.step()
+            if len(seen) > 80:
+                break
+    behavior = running.behaviors["Lamp"]
+    assert behavior.trainer.source.num_put == 0
+    assert behavior.trainer.episodes.num_episodes == 0
+    late = seen[-20:]
+    assert sum(action == light for action, light in late) > 16
+
+
+def test_an_environment_that_nothing_needs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    learn(tmp_path, settings(Noise=offline(max_steps=1)), "sim:Basic", run_id="run")
+    assert "sim:Basic is not started: all behaviors learn from data sets" in caplog.text
+
+
+def test_agents_of_another_spec_are_refused(tmp_path: Path) -> None:
+    given = settings(Lamp=offline(data="noise", max_steps=10_000), Other=ppo(10))
+    with pytest.raises(UnsupportedError, match="but the data set that it is learnt from was recorded with"):
+        learn(tmp_path, given, Lamp, run_id="run")
+
+
+def test_a_behavior_that_only_default_settings_have_is_refused(tmp_path: Path) -> None:
+    given = {**settings(Other=ppo(10)), "default_settings": offline()}
+    given["behaviors"]["Other"] |= {"dataset": []}
+    with pytest.raises(SettingsError, match="which 'default_settings' would train from a data set"):
+        learn(tmp_path, given, Lamp, run_id="run")
+
+
+def test_missing_recordings_are_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    given = settings(One=offline(data=str(tmp_path / "none.demo")), Two=offline(data=str(tmp_path)))
+    with pytest.raises(DemonstrationError) as error:
+        learn(tmp_path / "results", given, run_id="run")
+    assert str(error.value).splitlines() == [
+        f"Behavior 'One', dataset: There is no recording {tmp_path / 'none.demo'}.",
+        f"Behavior 'Two', dataset: There is no .demo file in the folder {tmp_path}.",
+    ]
+    assert not (tmp_path / "results").exists()
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(given))
+    assert main(["config", str(config)]) == 1
+    assert "There is no recording" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path) -> None:
+    learn(tmp_path, settings(Noise=offline("iql", 1)), run_id="run")
+    other = settings(Noise=offline("iql", 2))
+    other["behaviors"]["Noise"]["network_settings"] = {"hidden_units": 8}
+    with pytest.raises(CheckpointError, match="not of these networks"):
+        learn(tmp_path, other, run_id="run", resume=True)

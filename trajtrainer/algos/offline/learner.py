@@ -1,0 +1,190 @@
+"""What the trainers that learn from a data set have in common.
+
+Shape legend: B packed steps, b rows of a minibatch.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.offline.policy import prediction
+from trajtrainer.algos.offline.rows import DatasetRows, Shuffled, held_out, tensors
+from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.errors import SettingsError
+from trajtrainer.nn.critic import Critic
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.trainer import OfflineHyperparameters
+from trajtrainer.steps import FloatArray, IntArray
+
+# Gradient steps between two looks at everything else that a run does.
+_BLOCK = 16
+# Held-out steps are predicted in batches of so many.
+_ROWS = 4096
+
+
+class OfflineStep(Protocol):
+    """Makes gradient steps."""
+
+    def __call__(self, batch: Minibatch, learning_rates: Sequence[float]) -> dict[str, Tensor]:
+        """Make one.
+
+        Args:
+            batch: on the networks' device.
+            learning_rates: of the policy and, where there are any, of the value networks.
+
+        Returns:
+            Statistics tag -> 0-d tensor without gradient; nothing is read back.
+        """
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each optimizer by its name in the checkpoint."""
+
+    def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what ``states`` gave."""
+
+
+class OfflineLearner(Algorithm):
+    """Learns from a data set: always ready, never given anything.
+
+    A step of its trainer is a gradient step. Which rows it learns from is a function of the seed and the step alone, so
+    that a resumed run goes on as if it had never ended.
+
+    Attributes:
+        needs_next: whether minibatches have next observations, ``rewards`` and ``discount``.
+        timer: name of a gradient step.
+    """
+
+    counts_group_rewards = True
+    needs_next: ClassVar[bool] = False
+    timer: ClassVar[str]
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        super().__init__(context, networks, signals)
+        hyper = context.settings.hyperparameters
+        assert isinstance(hyper, OfflineHyperparameters)
+        self._hyper = hyper
+        self._step = self.make_step()
+        if context.dataset is not None:
+            self._take_in(context.dataset)
+
+    @abstractmethod
+    def make_step(self) -> OfflineStep:
+        """Return what makes the gradient steps of ``networks``."""
+
+    def learning_rates(self, step: int) -> list[float]:
+        """Return the learning rates at gradient step ``step``, as ``OfflineStep`` takes them."""
+        return [self._decayed(self._hyper.learning_rate, step)]
+
+    def _decayed(self, initial: float, step: int) -> float:
+        schedule, last = self._hyper.learning_rate_schedule, self.context.settings.max_steps
+        return decayed(schedule, initial, MIN_LEARNING_RATE, last, step)
+
+    def _take_in(self, packed: PackedSteps) -> None:
+        context, hyper = self.context, self._hyper
+        memory = context.settings.network_settings.memory
+        length = self._length = 1 if memory is None else memory.sequence_length
+        learnt, apart = held_out(packed, hyper.validation_fraction, context.draws_seed)
+        more = (lambda: self._outcomes(packed)) if self.needs_next else None
+        self._rows = DatasetRows(packed, learnt, sequence_length=length, device=context.device, more=more)
+        self._apart = DatasetRows(packed, apart, sequence_length=length, device=context.device)
+        if not self._rows.num_steps:
+            raise SettingsError(
+                f"Behavior {context.behavior!r}: validation_fraction {hyper.validation_fraction} leaves nothing of the "
+                f"data set's {len(packed)} steps to learn from. Set it to 0, or record more."
+            )
+        self._per_batch = max(1, hyper.batch_size // length)
+        self._shuffled = Shuffled(self._rows.num_sequences, context.draws_seed)
+        if context.settings.network_settings.normalize:
+            for obs in self._rows.observations():
+                self.actor.update_normalization(obs)
+
+    def _copy_normalization(self) -> None:
+        """Let all networks have the policy's normalisers, which may come from another run."""
+        for network in self.networks.values():
+            if isinstance(network, Critic):
+                network.body.copy_normalization(self.actor.body)
+
+    def _outcomes(self, packed: PackedSteps) -> dict[str, FloatArray]:
+        """Return the columns ``rewards``, what the extrinsic signal says of each step, and ``discount``, f32 [B]."""
+        (signal,) = self.signals
+        terminated = packed["done"] & ~packed["interrupted"]
+        return {
+            "rewards": (signal.evaluate(packed) * np.float32(signal.strength)).astype(np.float32),
+            "discount": (np.float32(signal.gamma) * ~terminated).astype(np.float32),
+        }
+
+    def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:  # noqa: ARG002
+        """See ``Algorithm``: nothing ever comes."""
+        return False
+
+    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
+        """See ``Algorithm``: nothing ever comes."""
+        return {}
+
+    def is_ready(self, step: int) -> bool:  # noqa: ARG002
+        """See ``Algorithm``: always, with a data set."""
+        return self.context.dataset is not None
+
+    def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
+        """See ``Algorithm``: some gradient steps, none beyond the next summary, checkpoint or the end."""
+        self._copy_normalization()
+        count = self._block(step)
+        size = self._per_batch
+        numbers = self._shuffled(step * size, (step + count) * size)
+        found: list[dict[str, Tensor]] = []
+        for batch in self.until_stop(self._rows.minibatches(numbers, count)):
+            with self.context.timers(self.timer):
+                found.append(self._step(batch, self.learning_rates(step + len(found))))
+        self.gradient_steps += len(found)
+        after = step + len(found)
+        once = {"Policy/Learning Rate": self.learning_rates(after)[0]}
+        if after % self.context.settings.summary_freq == 0:
+            once |= {"Policy/Epoch": after * size / self._rows.num_sequences, **self.validate()}
+        return {**tensors(found), **{tag: np.array([value]) for tag, value in once.items()}}
+
+    def _block(self, step: int) -> int:
+        """Return how many gradient steps there are to the next one at which something is due, at most ``_BLOCK``."""
+        settings = self.context.settings
+        due = [interval - step % interval for interval in (settings.summary_freq, settings.checkpoint_interval)]
+        return max(1, min(_BLOCK, settings.max_steps - step, *due))
+
+    def validate(self) -> dict[str, float]:
+        """Return how well the steps that are held out are predicted, by tags; nothing where there are none.
+
+        ``Losses/Validation Loss`` is the mean of minus the log-probability; ``Policy/Validation Error`` the squared
+        error of continuous actions, from -1 to 1 as the environment has them; ``Policy/Validation Accuracy`` the part
+        of the discrete ones that is right.
+        """
+        sums: defaultdict[str, float] = defaultdict(float)
+        size = max(1, _ROWS // self._length)
+        for start in range(0, self._apart.num_sequences, size):
+            numbers = np.arange(start, min(start + size, self._apart.num_sequences))
+            for batch in self._apart.minibatches(numbers, 1):
+                for name, value in prediction(self.actor, batch).items():
+                    sums[name] += float(value)
+        rows = sums.pop("rows", 0.0)
+        tags = {
+            "log_likelihood": ("Losses/Validation Loss", -1.0),
+            "squared_error": ("Policy/Validation Error", 1.0),
+            "hits": ("Policy/Validation Accuracy", 1.0),
+        }
+        return {tags[name][0]: tags[name][1] * value / rows for name, value in sums.items()}
+
+    def optimizer_states(self) -> dict[str, dict[str, Any]]:
+        """See ``Algorithm``."""
+        return self._step.states()
+
+    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """See ``Algorithm``."""
+        self._step.load_states(states)
