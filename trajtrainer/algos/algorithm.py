@@ -110,7 +110,6 @@ class Algorithm(ABC):
     counts_group_rewards: ClassVar[bool] = False
     clones: ClassVar[bool] = False
     cloning: BehavioralCloning | None = None
-    gradient_steps: int = 0
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]

@@ -128,7 +128,7 @@ class Clock:
         return int(np.searchsorted(ends, self._settings.max_steps, side="right"))
 
     def count_updates(self, total: int) -> Boundary | None:  # noqa: ARG002
-        """Count gradient steps, of which so many were made in this process: here they are no steps.
+        """Count gradient steps, of which so many were made so far: here they are no steps.
 
         Returns:
             What is due now; None for nothing.
@@ -158,11 +158,6 @@ class GradientClock(Clock):
     Nothing is due ahead of a step, as with experience, but when it is made; and the end is at ``max_steps``.
     """
 
-    def __init__(self, settings: TrainerSettings, *, training: bool) -> None:
-        """See ``Clock``."""
-        super().__init__(settings, training=training)
-        self._counted = 0
-
     @property
     def should_still_train(self) -> bool:
         """See ``Clock``."""
@@ -186,7 +181,7 @@ class GradientClock(Clock):
 
     def count_updates(self, total: int) -> Boundary | None:
         """See ``Clock``."""
-        before, self.step, self._counted = self.step, self.step + total - self._counted, total
+        before, self.step = self.step, total
         settings = self._settings
         reached = self.step // settings.summary_freq
         summary = reached * settings.summary_freq if reached > before // settings.summary_freq else None
