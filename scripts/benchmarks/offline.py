@@ -82,6 +82,6 @@ def _write(packed: PackedSteps, path: Path) -> None:
 
 
 def _d3rlpy(venv: Path, data: Path) -> float:
-    command = [str(venv / "bin" / "python"), str(_PROGRAM), str(data), str(BATCH), str(HIDDEN)]
+    command = [str(venv / "bin" / "python"), "-P", str(_PROGRAM), str(data), str(BATCH), str(HIDDEN)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=data.parent)
     return float(done.stdout.split()[-1])
