@@ -14,7 +14,7 @@ from trajtrainer import errors
 
 # fmt: off
 NAMES = [
-    "__version__", "learn", "LearnResult", "BehaviorResult",
+    "__version__", "learn", "LearnResult", "BehaviorResult", "load_policy", "LoadedPolicy", "EvaluationResult",
     "TrajtrainerError", "CheckpointError", "ConfigurationError", "DemonstrationError", "EnvironmentFaultError",
     "ExportError", "InvalidDataError", "OutOfMemoryError", "PluginError", "RunFolderError", "SettingsError",
     "UnsupportedError",

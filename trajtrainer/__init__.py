@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         TrajtrainerError,
         UnsupportedError,
     )
+    from trajtrainer.evaluation.loaded_policy import LoadedPolicy, load_policy
+    from trajtrainer.evaluation.result import EvaluationResult
     from trajtrainer.nn.actor import Actor
     from trajtrainer.rewards.signal import RewardSignal
     from trajtrainer.run.api import learn
@@ -56,6 +58,8 @@ _HOMES = {
     "envs.protocol": "Environment",
     "errors": "CheckpointError DemonstrationError EnvironmentFaultError ExportError InvalidDataError OutOfMemoryError "
     "PluginError RunFolderError SettingsError TrajtrainerError UnsupportedError",
+    "evaluation.loaded_policy": "LoadedPolicy load_policy",
+    "evaluation.result": "EvaluationResult",
     "nn.actor": "Actor",
     "rewards.signal": "RewardSignal",
     "run.api": "learn",
@@ -95,11 +99,13 @@ __all__ = [
     "EnvironmentFaultError",
     "EpisodeStats",
     "EpochStats",
+    "EvaluationResult",
     "ExportError",
     "Hyperparameters",
     "InvalidDataError",
     "LearnResult",
     "LearningContext",
+    "LoadedPolicy",
     "Minibatch",
     "NetworkSettings",
     "ObservationSpec",
@@ -125,6 +131,7 @@ __all__ = [
     "__version__",
     "learn",
     "load_demonstrations",
+    "load_policy",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -72,6 +73,29 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
         "(channels, height, width; for the encoders simple, nature_cnn, resnet, match3 and fully_connected) or a list "
         "of entities (variable number, size; for attention). Change the sensor in Unity."
     )
+
+
+def misfits(own: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:
+    """Tell in what a policy's agents differ from those that there are. Names of sensors do not matter."""
+    seen, there = own.observation_specs, wanted.observation_specs
+    if len(seen) != len(there):
+        yield f"it sees the sensors {_sensors(own)}, not {_sensors(wanted)}"
+    else:
+        for number, (mine, other) in enumerate(zip(seen, there, strict=True)):
+            if tuple(mine.shape) != tuple(other.shape):
+                shapes = f"the shape {tuple(mine.shape)}, not {tuple(other.shape)}"
+                yield f"its sensor {number} ({mine.name!r}, here {other.name!r}) has {shapes}"
+    if own.action_spec != wanted.action_spec:
+        yield f"its actions are {_actions(own)}, not {_actions(wanted)}"
+
+
+def _sensors(spec: BehaviorSpec) -> str:
+    return ", ".join(f"{sensor.name!r} {tuple(sensor.shape)}" for sensor in spec.observation_specs)
+
+
+def _actions(spec: BehaviorSpec) -> str:
+    action = spec.action_spec
+    return f"{action.continuous_size} continuous and the branches {list(action.discrete_branches)}"
 
 
 _TEAM = re.compile(r"-?[0-9]{1,10}")

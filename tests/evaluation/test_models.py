@@ -108,11 +108,11 @@ def test_a_checkpoint_of_other_agents(tmp_path: Path) -> None:
     (file, *_) = found(tmp_path, "first/*")[0].policies.values()
 
     file.check_fit(SPEC)
-    with pytest.raises(CheckpointError, match="is of agents with other observations"):
-        file.check_fit(behavior([vector(4)], 0, (3,)))
-    with pytest.raises(
-        CheckpointError, match=r"other agents: it has 0 continuous actions and the branches \(3,\), not 1 cont"
-    ):
+    with pytest.raises(CheckpointError, match=r"sensor 0 \('vector', here 'eye'\) has the shape \(3,\), not \(4,\)"):
+        file.check_fit(behavior([vector(4, "eye")], 0, (3,)))
+    with pytest.raises(CheckpointError, match=r"it sees the sensors 'vector' \(3,\), not 'vector' \(3,\), 'b' \(1,\)"):
+        file.check_fit(behavior([vector(3), vector(1, "b")], 0, (3,)))
+    with pytest.raises(CheckpointError, match=r"its actions are 0 continuous and the branches \[3\], not 1 cont"):
         file.check_fit(behavior([vector(3)], 1, ()))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tournament.bids import Bids, one_team, roles
+from tests.tournament.bids import SPEC, Bids, one_team, roles
 from trajtrainer.algos.acting import Acts
 from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
 from trajtrainer.envs.protocol import Environment
@@ -38,7 +38,10 @@ class Bidder(PolicyFile):
         if self.fault:
             raise CheckpointError(self.fault)
 
-    def policy(self, seed: int) -> Acts:
+    def spec(self) -> BehaviorSpec:
+        return SPEC
+
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
         self.policies.append(Bidding(self.choose, seed))
         return self.policies[-1]
 

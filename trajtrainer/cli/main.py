@@ -85,6 +85,12 @@ COMMANDS: tuple[Command, ...] = (
         "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."
     ),
     Command(
+        "evaluate",
+        "trajtrainer.cli.evaluate",
+        "Tell how good trained models are: play episodes, and compare them. Nothing is trained, and nothing is written "
+        "into their runs.",
+    ),
+    Command(
         "tournament",
         "trajtrainer.cli.tournament",
         "Let trained models play against each other, every pair on both sides, and rate them. Nothing is trained, and "

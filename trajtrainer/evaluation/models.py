@@ -15,11 +15,11 @@ from trajtrainer.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
 from trajtrainer.export.onnx_policy import OnnxPolicy
-from trajtrainer.export.recovered_policy import recover_policy
+from trajtrainer.export.recovered_policy import read_record, recover_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.rundir.filenames import behavior_of
 from trajtrainer.rundir.saved_policies import SavedPolicy, find_checkpoints, find_policies
-from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.spec import BehaviorId, BehaviorSpec, misfits
 
 _ALL = "*"
 _MODEL = ".onnx"
@@ -63,11 +63,24 @@ class PolicyFile(ABC):
         """
 
     @abstractmethod
-    def policy(self, seed: int) -> Acts:
-        """Return a policy with random numbers of its own, after ``check_fit``."""
+    def spec(self) -> BehaviorSpec:
+        """Return what its agents see and do, as far as the file tells; sets it up for that as ``check_fit`` does.
 
-    def _refuse(self, misfits: Iterator[str]) -> None:
-        if told := "; ".join(misfits):
+        Raises:
+            TrajtrainerError: it does not tell enough.
+        """
+
+    @abstractmethod
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
+        """Return a policy with random numbers of its own, after ``check_fit`` or ``spec``.
+
+        Args:
+            seed: of these.
+            deterministic: None for what the options say.
+        """
+
+    def _refuse(self, reasons: Iterator[str]) -> None:
+        if told := "; ".join(reasons):
             raise CheckpointError(f"{self.path} is of other agents: {told}.")
 
 
@@ -76,6 +89,7 @@ class CheckpointPolicy(PolicyFile):
 
     def __init__(self, saved: SavedPolicy, options: ActingOptions) -> None:
         super().__init__(saved.checkpoint)
+        self._models = saved.models
         self.steps: int | None = None
         self._options = options
         self._actor: Actor | None = None
@@ -90,14 +104,25 @@ class CheckpointPolicy(PolicyFile):
 
     def check_fit(self, spec: BehaviorSpec) -> None:
         """See ``PolicyFile``. What the agents see is what the environment says, which ML-Agents' files do not."""
-        found = recover_policy(read_checkpoint(self.path), source=str(self.path), sensors=spec.observation_specs)
-        self._refuse(found.misfits(spec))
+        content, source = read_checkpoint(self.path), str(self.path)
+        record = read_record(content, source)
+        if record is not None:
+            self._refuse(misfits(record.spec, spec))
+        found = recover_policy(content, source=source, sensors=spec.observation_specs)
+        self._refuse(misfits(found.spec, spec))
         self._actor = found.actor
 
-    def policy(self, seed: int) -> Acts:
+    def spec(self) -> BehaviorSpec:
+        """See ``PolicyFile``."""
+        found = recover_policy(read_checkpoint(self.path), source=str(self.path), models=self._models)
+        self._actor = found.actor
+        return found.spec
+
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
         """See ``PolicyFile``."""
         assert self._actor is not None
-        return Policy(self._actor, seed=seed, deterministic=self._options.deterministic, device=self._options.device)
+        chosen = self._options.deterministic if deterministic is None else deterministic
+        return Policy(self._actor, seed=seed, deterministic=chosen, device=self._options.device)
 
 
 class OnnxFile(PolicyFile):
@@ -116,9 +141,14 @@ class OnnxFile(PolicyFile):
         policy = OnnxPolicy(self.path, seed=0, deterministic=self._options.deterministic)
         self._refuse(policy.misfits(spec))
 
-    def policy(self, seed: int) -> Acts:
+    def spec(self) -> BehaviorSpec:
         """See ``PolicyFile``."""
-        return OnnxPolicy(self.path, seed=seed, deterministic=self._options.deterministic)
+        return OnnxPolicy(self.path, seed=0).spec()
+
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
+        """See ``PolicyFile``."""
+        chosen = self._options.deterministic if deterministic is None else deterministic
+        return OnnxPolicy(self.path, seed=seed, deterministic=chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,11 +235,11 @@ class _Side:
                 running.group_reward += group_rewards[row]
             running.length += 1
             deciding.append(running)
-        self.decisions += len(deciding)
         return deciding
 
     def act(self, batch: StepBatch, agents: Sequence[_Running]) -> ActionBatch:
         """Decide for the agents that ask for it."""
+        self.decisions += len(agents)
         return act(self._policy, batch, slice(batch.num_terminal, None), agents)
 
     def _begin(self, agent: int, group: int) -> _Running:

@@ -18,13 +18,20 @@ from trajtrainer.errors import CheckpointError, SettingsError
 from trajtrainer.export import contract
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.report import Report
-from trajtrainer.spec import BehaviorSpec
+from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 _RANDOM = frozenset({"RandomNormalLike", "RandomUniformLike", "RandomNormal", "RandomUniform", "Multinomial"})
 # Whole numbers up to here are exact as 32-bit floats, which is what the operators' attribute is.
 _LARGEST_SEED = 2**24
 _PIXEL_MAX = np.float32(255.0)
+_EACH, _MOVES, _VARIES = (
+    DimensionProperty.NONE,
+    DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+    DimensionProperty.VARIABLE_SIZE,
+)
+# Number of dimensions -> what they are: vectors, lists of entities, pictures.
+_PROPERTIES = {1: (_EACH,), 2: (_VARIES, _EACH), 3: (_EACH, _MOVES, _MOVES)}
 
 
 class OnnxPolicy:
@@ -57,6 +64,26 @@ class OnnxPolicy:
     def memory_size(self) -> int:
         """H; 0 without a memory."""
         return self._report.memory_size
+
+    def spec(self) -> BehaviorSpec:
+        """Return what its agents see and do. Of sensors a model tells the shape alone, neither name nor purpose.
+
+        Raises:
+            CheckpointError: it leaves out a sensor before others.
+        """
+        shapes = {
+            tensor.name: tensor.shape[1:]
+            for tensor in self._report.inputs
+            if tensor.name.startswith(contract.OBSERVATION_PREFIX)
+        }
+        names = [contract.observation_name(sensor) for sensor in range(len(shapes))]
+        if shapes.keys() != set(names) or not all(isinstance(size, int) for shape in shapes.values() for size in shape):
+            raise CheckpointError(
+                f"The model {self.path} does not tell the shapes of all its sensors, only {', '.join(sorted(shapes))}. "
+                "Take the checkpoint of the same policy."
+            )
+        action = ActionSpec(self._report.continuous_size, tuple(self._report.discrete_branches))
+        return BehaviorSpec([_sensor(name, shapes[name]) for name in names], action)
 
     def misfits(self, spec: BehaviorSpec) -> Iterator[str]:
         """Tell what of a behaviour differs from what the model takes and gives. Sensors it does not read may differ."""
@@ -121,6 +148,10 @@ class OnnxPolicy:
             yield self._name_of_discrete
         if self.memory_size:
             yield contract.RECURRENT_OUT
+
+
+def _sensor(name: str, shape: tuple[Any, ...]) -> ObservationSpec:
+    return ObservationSpec(shape, _PROPERTIES[len(shape)], ObservationType.DEFAULT, name)
 
 
 def _inspected(path: Path, *, deterministic: bool) -> Report:

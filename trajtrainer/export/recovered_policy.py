@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,6 @@ class RecoveredPolicy:
     origin: str
     behavior: str | None = None
 
-    def misfits(self, spec: BehaviorSpec) -> Iterator[str]:
-        """Tell what of a behaviour differs from what the policy's agents see and do."""
-        held, wanted = ([tuple(sensor.shape) for sensor in one.observation_specs] for one in (self.spec, spec))
-        if held != wanted:
-            yield f"it is of agents with the observations {held}, not {wanted}"
-        if self.spec.action_spec != spec.action_spec:
-            yield f"it has {_actions(self.spec)}, not {_actions(spec)}"
-
 
 def recover_policy(
     checkpoint: Mapping[str, Any], *, source: str, models: Iterable[Path] = (), sensors: Sequence[ObservationSpec] = ()
@@ -60,7 +52,7 @@ def recover_policy(
     Raises:
         CheckpointError: it holds no policy, or does not tell what its agents see; the message says what is missing.
     """
-    record = _record(checkpoint, source)
+    record = read_record(checkpoint, source)
     if sensors:
         spec = BehaviorSpec(list(sensors), describe(checkpoint).action_spec)
         network, squash = (record.network, record.tanh_squash) if record else (None, None)
@@ -80,7 +72,12 @@ def recover_policy(
     return _from_weights(checkpoint, found, source)
 
 
-def _record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
+def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
+    """Return the description of the policy that a checkpoint of ours holds; None in others.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
     extra = checkpoint.get(EXTRA)
     if not isinstance(extra, Mapping) or RECORD not in extra:
         return None
@@ -148,8 +145,3 @@ def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
 
 def _shown(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-def _actions(spec: BehaviorSpec) -> str:
-    action = spec.action_spec
-    return f"{action.continuous_size} continuous actions and the branches {tuple(action.discrete_branches)}"

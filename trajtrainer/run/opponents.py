@@ -14,6 +14,7 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.rundir.saved_policies import SavedPolicy, find_policies
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import misfits
 from trajtrainer.trainers.ratings import Player
 
 _EXPORTED = ".onnx"
@@ -53,13 +54,13 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
     players = []
     for opponent in self_play.opponents:
         found = _find(opponent, settings, context.behavior)
-        acts, misfits = _load(found, context, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0])
+        acts, reasons = _load(found, context, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0])
         if acts.memory_size != memory_size:
-            misfits.append(f"its memory_size is {acts.memory_size}, not {memory_size}")
-        if misfits:
+            reasons.append(f"its memory_size is {acts.memory_size}, not {memory_size}")
+        if reasons:
             raise CheckpointError(
                 f"{_place(context.behavior)}: {found.checkpoint} cannot play against behavior {context.behavior!r}: "
-                f"{'; '.join(misfits)}. Give policies of agents with the same sensors, actions and memory."
+                f"{'; '.join(reasons)}. Give policies of agents with the same sensors, actions and memory."
             )
         players.append(Player(opponent, self_play.initial_elo, acts=acts))
     return players
@@ -76,7 +77,7 @@ def _load(found: SavedPolicy, context: LearningContext, seed: int) -> tuple[Acts
         return exported, list(exported.misfits(context.spec))
     recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
     policy = Policy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
-    return policy, list(recovered.misfits(context.spec))
+    return policy, list(misfits(recovered.spec, context.spec))
 
 
 def _find(opponent: str, settings: RunSettings, behavior: str | None) -> SavedPolicy:

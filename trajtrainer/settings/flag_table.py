@@ -141,7 +141,8 @@ _TRAINING = {
 }  # fmt: skip
 _OTHER_HELP = {
     "--quiet": "Print warnings and errors only",
-    "--num-areas": "How many training areas each player has; needed where games in all of them always end together",
+    "--num-areas": "How many training areas each player has; a tournament needs it where games in all of them always "
+    "end together",
 }
 ACTING_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_OTHER_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _TRAINING

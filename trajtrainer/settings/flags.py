@@ -103,16 +103,21 @@ def resolve(arguments: argparse.Namespace) -> RunSettings:
     return settle_with(root, _given(arguments), problems, behaviors_required=True)
 
 
-def resolve_options(arguments: argparse.Namespace) -> RunSettings:
+def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object] | None = None) -> RunSettings:
     """Return the settings of parsed options alone, without a configuration.
+
+    Args:
+        arguments: that were parsed.
+        sections: of a configuration, which options of the command's own fill.
 
     Raises:
         SettingsError: anything in them is wrong.
     """
-    from trajtrainer.settings.document import Entry
+    from trajtrainer.settings.document import from_mapping
     from trajtrainer.settings.problems import Place
 
-    return settle_with(Entry({}, Place(COMMAND_LINE)), _given(arguments), behaviors_required=False)
+    root = from_mapping(sections or {}, Place(COMMAND_LINE))
+    return settle_with(root, _given(arguments), behaviors_required=False)
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:

@@ -1,0 +1,157 @@
+"""``trajtrainer evaluate A B ...``: how good trained models are, and how certain that is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trajtrainer.cli.console import console
+from trajtrainer.printable import one_line
+from trajtrainer.settings import flags
+from trajtrainer.settings.flag_table import ACTING_FLAGS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trajtrainer.evaluation.result import EvaluationResult, Sample
+    from trajtrainer.run.evaluate import Evaluation
+
+_EPISODES = 100
+# Of a file or a pipe, which has no width.
+_UNLIMITED = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each; the best with "
+        "@best behind it), a .pt file of ours or of ML-Agents, or an .onnx; 'RUN/*', in quotes, is all checkpoints of "
+        "a run. Others are compared with the first",
+    )
+    parser.add_argument(
+        "--episodes",
+        metavar="N",
+        type=_count,
+        default=_EPISODES,
+        help=f"episodes of each behavior and team (default: {_EPISODES})",
+    )
+    parser.add_argument(
+        "--at-least",
+        metavar="[BEHAVIOR=]REWARD",
+        type=_requirement,
+        action="append",
+        default=[],
+        help="exit with code 3 where a mean is lower than this, for a build server",
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, too")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write every episode there, a line each")
+    parser.add_argument(
+        "--environment-parameters",
+        metavar="NAME=VALUE",
+        nargs="+",
+        type=_parameter,
+        action="extend",
+        default=[],
+        help="parameters of the environment: a number, or a sampler as in a configuration's section of this name "
+        "(default: those with which the first model's run trained)",
+    )
+    flags.add_options(parser, ACTING_FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play, print the table and return the exit code.
+
+    Raises:
+        TrajtrainerError: models or environment that do not exist or do not fit, or the environment failed.
+    """
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        sections = {"environment_parameters": dict(arguments.environment_parameters)}
+        settings = flags.resolve_options(arguments, sections if arguments.environment_parameters else {})
+        from trajtrainer.envs.select import check  # late: all of these import what help does not need
+
+        check(settings.env_settings.env_path)
+        from trajtrainer.run.evaluate import Wishes, evaluate
+
+        wishes = Wishes(arguments.episodes, dict(arguments.at_least), arguments.json, arguments.csv)
+        evaluation = evaluate(arguments.models, settings, wishes)
+    _print(evaluation)
+    return evaluation.exit_code
+
+
+def _print(evaluation: Evaluation) -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False).print(make_table(evaluation))
+
+
+def make_table(evaluation: Evaluation) -> Table:
+    """Return the table: a line for each behavior of each model, further ones for teams and groups."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    compared = len(evaluation.results) > 1
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("model", "behavior"):
+        table.add_column(title, overflow="fold")
+    numbers = ["episodes", "mean", "std", "95 % interval", "length", "decisions/s"]
+    for title in numbers + ["difference", "its interval"] * compared:
+        table.add_column(title, justify="right", no_wrap=True)
+    for number, evaluated in enumerate(evaluation.results):
+        model = one_line(evaluated.model.name)
+        for name, result in evaluated.behaviors.items():
+            better = evaluation.difference(number, name)
+            row = [*_cells(result.returns), f"{result.lengths.mean:.1f}", f"{result.decisions_per_second:,.0f}"]
+            row += [] if better is None else [f"{better.mean:+.3f}", _interval(better, "+.3f")]
+            table.add_row(*map(Text, [model, one_line(name), *row]))
+            for label, *cells in _details(result):
+                table.add_row(*map(Text, ["", label, *cells]))
+            model = ""
+    return table
+
+
+def _details(result: EvaluationResult) -> list[list[str]]:
+    """Return lines of the teams, where there are several, and of the groups."""
+    teams = result.teams if len(result.teams) > 1 else {}
+    lines = [[f"  team {number}", *_cells(team.returns), f"{team.lengths.mean:.1f}"] for number, team in teams.items()]
+    return lines + ([["  groups", *_cells(result.group_returns)]] if result.groups else [])
+
+
+def _cells(sample: Sample) -> list[str]:
+    return [f"{len(sample)}", f"{sample.mean:.3f}", f"{sample.std:.3f}", _interval(sample)]
+
+
+def _interval(sample: Sample, form: str = ".3f") -> str:
+    low, high = sample.ci95()
+    return f"[{low:{form}}, {high:{form}}]"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of episodes, expected 1 or more")
+    return int(text)
+
+
+def _requirement(text: str) -> tuple[str | None, float]:
+    name, equals, number = text.rpartition("=")
+    try:
+        return (name if equals else None), float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no reward, expected a number or BEHAVIOR=NUMBER") from None
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE (models stand before the options)")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise argparse.ArgumentTypeError(f"{text!r}: the value is not readable as YAML") from None

@@ -1,0 +1,78 @@
+"""Observations and actions as a Gymnasium environment has them, of one agent or of several.
+
+Shape legend: N agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.errors import InvalidDataError
+from trajtrainer.evaluation.forms import Asked
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.steps import ActionBatch
+
+
+class SpacesForm:
+    """The spaces of an environment, in and out. N agents come and go as those of a vectorised environment.
+
+    Args:
+        observation_space: of one agent.
+        action_space: of one agent.
+        where: whose they are, for messages.
+
+    Raises:
+        UnsupportedError: a space that has no translation.
+    """
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], where: str) -> None:
+        self._observation_space, self._action_space = observation_space, action_space
+        self._agents = AgentSpaces(observation_space, action_space, where)
+
+    @property
+    def spec(self) -> BehaviorSpec:
+        """The same as sensors and actions."""
+        return self._agents.spec
+
+    def ask(self, observations: Any, mask: Any) -> Asked:
+        """See ``Form``."""
+        number = _number(self._observation_space, observations)
+        rows = [observations] if number is None else self._rows(observations, number)
+        masks = [mask] if number is None or mask is None else mask
+        infos: Sequence[Mapping[str, Any]] = [{}] * len(rows) if mask is None else [{"action_mask": m} for m in masks]
+        if len(infos) != len(rows):
+            raise InvalidDataError(f"There are {len(infos)} masks for {len(rows)} observations.")
+        return Asked(self._agents.columns(rows), self._agents.masks(rows, infos), number is None)
+
+    def _rows(self, observations: Any, number: int) -> list[Any]:
+        return list(iterate(batch_space(self._observation_space, number), observations))
+
+    def answer(self, actions: ActionBatch, *, is_single: bool) -> Any:
+        """See ``Form``."""
+        rows = self._agents.actions(actions)
+        if is_single:
+            return rows[0]
+        batch: Any = create_empty_array(self._action_space, len(rows))
+        return concatenate(self._action_space, rows, batch)
+
+
+def _number(space: spaces.Space[Any], observations: Any) -> int | None:
+    """Return how many observations these are, by their first array; None for a single one.
+
+    Raises:
+        InvalidDataError: they are not of the space.
+    """
+    try:
+        while isinstance(space, spaces.Dict | spaces.Tuple):
+            key = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
+            space, observations = space[key], observations[key]  # type: ignore[index]
+    except (KeyError, IndexError, TypeError) as error:
+        raise InvalidDataError(f"The observation does not fit the space {space}: {error!r} is missing.") from error
+    array = np.asarray(observations)
+    return len(array) if array.ndim > len(space.shape or ()) else None

@@ -1,0 +1,280 @@
+"""An evaluation from its models to its results: for each model start the environment and play; write what came out.
+
+Each model has the environment to itself, started anew with the same seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from trajtrainer.curriculum import Curriculum
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
+from trajtrainer.evaluation.play import play
+from trajtrainer.evaluation.result import EvaluationResult, Sample, difference
+from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, opened, settled, write_file
+from trajtrainer.run.device import choose_device, set_threads
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.rundir import atomic
+from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.settings.convert import read_file
+from trajtrainer.settings.flags import settle_with
+from trajtrainer.settings.run import RunSettings
+
+logger = logging.getLogger(__name__)
+
+TOO_LOW = 3
+"""Exit code of an evaluation that is over, with a mean below what was asked for."""
+
+_CSV_COLUMNS = (
+    "model", "behavior", "team", "copy", "episode", "seed", "return", "reward", "group_reward", "length", "interrupted"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is wanted of an evaluation beside its models and settings.
+
+    Attributes:
+        episodes: of each behavior and team.
+        at_least: behavior -> the mean return that it must reach; None stands for all that are not named.
+        json_file, csv_file: where the results go, too.
+    """
+
+    episodes: int
+    at_least: Mapping[str | None, float]
+    json_file: Path | None = None
+    csv_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The results of one model.
+
+    Attributes:
+        model: that played.
+        behaviors: name -> result.
+        copies: of the environment.
+        seeded: each episode began with a seed of its own: that of the evaluation, plus the number of the copy, plus the
+            number of copies for each earlier one.
+    """
+
+    model: Model
+    behaviors: Mapping[str, EvaluationResult]
+    copies: int
+    seeded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """An evaluation that is over.
+
+    Attributes:
+        results: of the models in their order; without those that had no time left.
+        settings: with the seed that was taken.
+        exit_code: 0; ``TOO_LOW``; 1 if it failed; after a signal 128 and its number.
+    """
+
+    results: list[Evaluated]
+    settings: RunSettings
+    exit_code: int
+
+    def difference(self, number: int, behavior: str) -> Sample | None:
+        """Return how much better a model's episodes are than those of the first; None for that itself."""
+        first = self.results[0].behaviors.get(behavior)
+        if number == 0 or first is None:
+            return None
+        return difference(self.results[number].behaviors[behavior], first)
+
+
+def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Evaluation:
+    """Evaluate models, one after the other.
+
+    Args:
+        models: as ``find_models`` takes them.
+        settings: of the environment, its parameters, the device, the seed and the folder of runs.
+        wishes: how much, and where the results go.
+
+    Raises:
+        TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed before
+            anything was evaluated.
+    """
+    check_file("--json", wishes.json_file)
+    check_file("--csv", wishes.csv_file)
+    settings = settled(settings)
+    set_threads()
+    options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
+    found = find_models(models, Path(settings.checkpoint_settings.results_dir), options)
+    given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
+    parameters = {**parameters_of_run(found[0]), **given}
+    if parameters:
+        logger.info("Environment parameters: %s.", ", ".join(f"{key}={value}" for key, value in parameters.items()))
+    stop = StopRequest()
+    results: list[Evaluated] = []
+    failure = _evaluate_all(found, settings, wishes, parameters, stop, results)
+    evaluation = Evaluation(results, settings, 0)
+    files = [
+        wishes.json_file is None or write_file(wishes.json_file, lambda path: _write_json(path, evaluation)),
+        wishes.csv_file is None or write_file(wishes.csv_file, lambda path: _write_csv(path, evaluation)),
+    ]
+    if failure or stop.requested:
+        logger.warning("The evaluation did not come to its end.")
+        code = FAILED if failure else stop.exit_code or INTERRUPTED
+    elif not all(files):
+        code = FAILED
+    else:
+        code = TOO_LOW if _are_too_low(results, wishes.at_least) else 0
+    return Evaluation(results, settings, code)
+
+
+def _evaluate_all(
+    models: Sequence[Model],
+    settings: RunSettings,
+    wishes: Wishes,
+    parameters: Parameters,
+    stop: StopRequest,
+    results: list[Evaluated],
+) -> EnvironmentFaultError | None:
+    """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
+    for model in models:
+        logger.info("%s: %d episodes; seed %d.", model.name, wishes.episodes, _seed(settings))
+        try:
+            result = _evaluate(model, settings, wishes.episodes, parameters, stop)
+        except EnvironmentFaultError as fault:
+            # Whoever stops a whole group of processes ends the environments, too.
+            if stop.requested:
+                return None
+            if not results:
+                raise
+            logger.error("%s", fault)
+            return fault
+        if result is not None and any(each.episodes for each in result.behaviors.values()):
+            results.append(result)
+        if stop.requested:
+            return None
+    return None
+
+
+def _evaluate(
+    model: Model, settings: RunSettings, episodes: int, parameters: Parameters, stop: StopRequest
+) -> Evaluated | None:
+    env = settings.env_settings
+    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, episodes)))
+    with opened(settings, stop) as environment:
+        if environment is None:
+            return None
+        seeded = seed_episodes(environment, _seed(settings))
+        results = play_model(model, environment, episodes, _seed(settings), parameters, stop)
+        return Evaluated(model, results, environment.num_workers, seeded)
+
+
+def seed_episodes(environment: Environment, seed: int) -> bool:
+    """Let each episode begin with a seed of its own, where that can be had. Returns whether it can."""
+    return isinstance(environment, InProcessEnvironment) and environment.seed_episodes(seed)
+
+
+def play_model(
+    model: Model, environment: Environment, episodes: int, seed: int, parameters: Parameters, stop: StopRequest
+) -> dict[str, EvaluationResult]:
+    """Play episodes with one model for all behaviors and teams.
+
+    Raises:
+        SettingsError: it does not fit.
+        EnvironmentFaultError: the environment failed for good.
+        PolicyDivergedError: the model gives NaN.
+    """
+    roles = Roles([model])
+    return play(
+        environment,
+        lambda behavior_id, _, own_seed: roles.policy(0, behavior_id.name, own_seed),
+        episodes,
+        seed=seed,
+        parameters=parameters,
+        announce=roles.announce,
+        stopped=lambda: stop.requested,
+    )
+
+
+def parameters_of_run(model: Model) -> Parameters:
+    """Return the environment parameters with which a model's run trained, in the lessons that it has reached."""
+    file = next(iter(model.policies.values())).path.absolute()
+    folder = next((each for each in file.parents[:2] if (each / "configuration.yaml").is_file()), None)
+    if folder is None:
+        return {}
+    try:
+        root, problems = read_file(folder / "configuration.yaml")
+        if "environment_parameters" not in root.mapping:
+            return {}
+        settings = settle_with(root, {}, problems, behaviors_required=False)
+        curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
+        status = folder / "run_logs" / "training_status.json"
+        if status.is_file():
+            curriculum.restore(TrainingStatus.load(status, writes=False).lessons())
+    except SettingsError as error:
+        logger.warning("The environment parameters of %s are not used: %s", folder, error)
+        return {}
+    return curriculum.samplers
+
+
+def _seed(settings: RunSettings) -> int:
+    return settings.env_settings.seed
+
+
+def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
+    """Tell of each mean that is below what was asked for."""
+    low = False
+    for evaluated in results:
+        for name, result in evaluated.behaviors.items():
+            wanted = at_least.get(name, at_least.get(None))
+            if wanted is not None and not result.returns.mean >= wanted:
+                low = True
+                logger.error(
+                    "%s: the mean of %s is %.3f, below %g.", evaluated.model.name, name, result.returns.mean, wanted
+                )
+    return low
+
+
+def to_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Return all results as plain data (docs/evaluation.md#json)."""
+    env = evaluation.settings.env_settings
+    how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
+    results = []
+    for number, evaluated in enumerate(evaluation.results):
+        behaviors: dict[str, Any] = {}
+        for name, result in evaluated.behaviors.items():
+            better = evaluation.difference(number, name)
+            compared = {} if better is None else {"difference": {"episodes": len(better), **better.to_json()}}
+            behaviors[name] = {**result.to_json(), **compared, **how}
+        results.append({"model": evaluated.model.name, "behaviors": behaviors})
+    return {"results": results}
+
+
+def _write_json(path: Path, evaluation: Evaluation) -> None:
+    atomic.write_text(path, json.dumps(to_json(evaluation), indent=2) + "\n")
+
+
+def _write_csv(path: Path, evaluation: Evaluation) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(_CSV_COLUMNS)
+    env = evaluation.settings.env_settings
+    for evaluated in evaluation.results:
+        for name, result in evaluated.behaviors.items():
+            for each in result.episodes:
+                seed = env.seed + each.worker + each.number * evaluated.copies if evaluated.seeded else ""
+                writer.writerow(
+                    (evaluated.model.name, name, each.team, each.worker, each.number, seed, each.total, each.reward,
+                     each.group_reward, each.length, int(each.interrupted))
+                )  # fmt: skip
+    atomic.write_text(path, text.getvalue())
