@@ -60,6 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="parameters of the environment: a number, or a sampler as in a configuration's section of this name "
         "(default: those with which the first model's run trained)",
     )
+    parser.add_argument(
+        "--video",
+        metavar="FILE",
+        type=Path,
+        help="film the first episodes: an .mp4 (needs the extra 'video') or a .gif; of Gymnasium and PettingZoo "
+        "environments that render, and of the built-in simulations",
+    )
+    parser.add_argument("--video-episodes", metavar="N", type=_count, default=1, help="how many of them (default: 1)")
     flags.add_options(parser, ACTING_FLAGS)
 
 
@@ -77,7 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
         check(settings.env_settings.env_path)
         from trajtrainer.run.evaluate import Wishes, evaluate
 
-        wishes = Wishes(arguments.episodes, dict(arguments.at_least), arguments.json, arguments.csv)
+        wishes = Wishes(
+            episodes=arguments.episodes,
+            at_least=dict(arguments.at_least),
+            json_file=arguments.json,
+            csv_file=arguments.csv,
+            film=arguments.video,
+            filmed=arguments.video_episodes,
+        )
         evaluation = evaluate(arguments.models, settings, wishes)
     _print(evaluation)
     return evaluation.exit_code

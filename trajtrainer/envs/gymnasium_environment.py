@@ -19,6 +19,7 @@ from trajtrainer.envs.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.rendering import Rendering, TakeFrame
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
 
@@ -70,6 +71,11 @@ class GymnasiumEnvironment(InProcessEnvironment):
         copies = len(self._envs)
         self._seeds = [itertools.count(first + copy * step, copies * step) for copy in range(copies)]
         return True
+
+    def film(self, take: TakeFrame) -> None:
+        """See ``InProcessEnvironment``."""
+        rendering: list[Any] = [Rendering(env, self.name, take) for env in self._envs]
+        self._envs = rendering
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``. They count from each copy's next episode on."""

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
+from trajtrainer.envs.rendering import TakeFrame
+from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError, UnsupportedError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 _Actions = Mapping[str, ActionBatch]
@@ -49,6 +50,17 @@ class InProcessEnvironment(ABC):
             Whether it takes any.
         """
         return False
+
+    def film(self, take: TakeFrame) -> None:  # noqa: ARG002
+        """Hand out a picture after each reset and step.
+
+        Raises:
+            UnsupportedError: the environment does not render.
+        """
+        raise UnsupportedError(
+            f"The environment {self.name} cannot be filmed: it has no pictures. Gymnasium's and PettingZoo's have that "
+            'render with render_mode="rgb_array", and so have the built-in simulations.'
+        )
 
     @abstractmethod
     def set_parameters(self, parameters: Parameters) -> None:

@@ -17,6 +17,7 @@ from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
 from trajtrainer.envs.pettingzoo_game import Game, Record, as_parallel
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.rendering import Rendering, TakeFrame
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
@@ -91,6 +92,11 @@ class PettingZooEnvironment(InProcessEnvironment):
         for copy, game in enumerate(self._games):
             game.seeds = itertools.count(first + copy * step, len(self._games) * step)
         return True
+
+    def film(self, take: TakeFrame) -> None:
+        """See ``InProcessEnvironment``."""
+        for game in self._games:
+            game.env = Rendering(game.env, self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``. They count from each copy's next episode on."""

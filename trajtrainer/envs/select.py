@@ -82,6 +82,25 @@ def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Envir
     return SideBySide(str(env.env_path), _copies(make, env.num_envs))
 
 
+def is_player(env_path: str) -> bool:
+    """Return whether this is a program, and no environment in this process."""
+    return _scheme(env_path)[0] is None
+
+
+def takes_argument(env_path: str, name: str) -> bool:
+    """Return whether what makes an environment in this process may be given an argument of this name.
+
+    Raises:
+        SettingsError: it names no environment.
+    """
+    scheme, rest = _scheme(env_path)
+    if scheme != "python":
+        return True
+    module, _, attribute = rest.partition(":")
+    factory = factory_of(import_first([module], f"--env {env_path}"), attribute, f"--env {env_path}")
+    return name in named_parameters(factory)
+
+
 def check(env_path: str | None) -> None:
     """Refuse an ``--env`` of which can be told without starting anything that there is no such thing.
 

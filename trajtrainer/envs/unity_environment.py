@@ -77,11 +77,12 @@ def connect_player(
     log_folder: Path | None,
     run: RunSettings | None = None,
     busy_wait: bool = False,
+    side_channels: tuple[SideChannel, ...] = (),
 ) -> UnityEnvironment:
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
     A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then.
-    ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``.
+    ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones.
 
     Raises:
         EnvironmentFaultError: see ``UnityEnvironment``.
@@ -97,6 +98,7 @@ def connect_player(
                 seed=settings.seed,
                 worker=worker,
                 log_folder=log_folder,
+                side_channels=side_channels,
                 analytics=None if run is None else RunAnalytics(run),
                 busy_wait=busy_wait,
             )

@@ -17,9 +17,11 @@ from typing import Any
 from attrs import evolve
 
 from trajtrainer.curriculum import Curriculum
+from trajtrainer.envs.filmed import make_filmed_environment
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.evaluation.film import Film, check_film
 from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
 from trajtrainer.evaluation.play import play
 from trajtrainer.evaluation.result import EvaluationResult, Sample, difference
@@ -50,12 +52,16 @@ class Wishes:
         episodes: of each behavior and team.
         at_least: behavior -> the mean return that it must reach; None stands for all that are not named.
         json_file, csv_file: where the results go, too.
+        film: where episodes are filmed; with several models a number is put behind the name.
+        filmed: how many.
     """
 
     episodes: int
     at_least: Mapping[str | None, float]
     json_file: Path | None = None
     csv_file: Path | None = None
+    film: Path | None = None
+    filmed: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,9 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     """
     check_file("--json", wishes.json_file)
     check_file("--csv", wishes.csv_file)
+    check_file("--video", wishes.film)
+    if wishes.film is not None:
+        check_film(wishes.film)
     settings = settled(settings)
     set_threads()
     options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
@@ -147,9 +156,12 @@ def _evaluate_all(
     results: list[Evaluated],
 ) -> EnvironmentFaultError | None:
     """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
-    for model in models:
-        logger.info("%s: %d episodes; seed %d.", model.name, wishes.episodes, _seed(settings))
+    for number, model in enumerate(models, 1):
         try:
+            if wishes.film is not None:
+                film = wishes.film if len(models) == 1 else wishes.film.with_stem(f"{wishes.film.stem}-{number}")
+                _film(model, settings, wishes.filmed, parameters, stop, film)
+            logger.info("%s: %d episodes; seed %d.", model.name, wishes.episodes, _seed(settings))
             result = _evaluate(model, settings, wishes.episodes, parameters, stop)
         except EnvironmentFaultError as fault:
             # Whoever stops a whole group of processes ends the environments, too.
@@ -177,6 +189,42 @@ def _evaluate(
         seeded = seed_episodes(environment, _seed(settings))
         results = play_model(model, environment, episodes, _seed(settings), parameters, stop)
         return Evaluated(model, results, environment.num_workers, seeded)
+
+
+def _film(
+    model: Model, settings: RunSettings, episodes: int, parameters: Parameters, stop: StopRequest, path: Path
+) -> None:
+    """Film the first episodes, in an environment of its own, so that the evaluation is not slowed down.
+
+    Raises:
+        UnsupportedError: the environment has no pictures.
+        TrajtrainerError: see ``play_model``.
+    """
+
+    def play_to(temporary: Path) -> None:
+        film = Film(temporary)
+        try:
+            with opened(settings, stop, lambda own, logs: make_filmed_environment(own, logs, film.add)) as environment:
+                if environment is not None:
+                    seed_episodes(environment, _seed(settings))
+                    play_model(model, environment, episodes, _seed(settings), parameters, stop)
+        finally:
+            film.close()
+        if not film.num_frames:
+            raise UnsupportedError(
+                f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no pictures. A Unity "
+                "build sends them on a side channel: docs/evaluation.md#video."
+            )
+
+    try:
+        atomic.write_with(path, play_to)
+    except UnsupportedError:
+        if not stop.requested:
+            raise
+    except OSError as error:
+        logger.error("%s could not be written: %s.", path, error.strerror or error)
+    else:
+        logger.info("Wrote %s.", path)
 
 
 def seed_episodes(environment: Environment, seed: int) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.simulation import (
     ALL,
     Actions,
@@ -102,6 +103,7 @@ class AreaGame(ABC):
             name: ids[:, columns].ravel() for name, columns in zip(roles, self._columns, strict=True)
         }
         self._decisions: LongArray = np.zeros(areas, dtype=np.int64)
+        self.num_pictures = areas
         self._present: BoolArray = np.ones((areas, stops[-1]), dtype=np.bool_)
 
     @abstractmethod
@@ -115,6 +117,10 @@ class AreaGame(ABC):
     @abstractmethod
     def _observe(self, areas: Agents) -> Sequence[FloatArray]:
         """Return what the agents of each role see in ``areas``, f32 [areas, its agents, O], also those that left."""
+
+    @abstractmethod
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: an area."""
 
     def reset(self) -> list[SimulationStep]:
         """Start all episodes anew."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.sim.drawing import GREY, RED, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     ALL,
@@ -138,6 +139,18 @@ class BalanceBall(EpisodicSimulation):
             np.copyto(approach, 0.0, where=height == 0.0)
             np.multiply(along[:, None], correction, out=change)
             ball -= change
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: from the front above, from the right below."""
+        canvas.reach = 7.0
+        right, up, forward = self._ball[0][:, number].tolist()
+        radius = float(self._lying[number]) - HALF_SIZE
+        about_z, about_x = self._tilt[:, number].tolist()
+        for tilt, place, height in ((about_z, right, 3.5), (-about_x, forward, -3.5)):
+            x, y = HALF_SIZE * np.cos(tilt), HALF_SIZE * np.sin(tilt)
+            top = height - 2.5
+            canvas.line(-x, top - y, x, top + y, GREY, 6)
+            canvas.disc(place, top + up - HALF_SIZE, radius, RED)
 
     def _observe(self, agents: Agents) -> Observations:
         return (self._vector(agents, 8),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trajtrainer.sim.drawing import BLUE, GREEN, GREY, YELLOW, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -48,6 +49,14 @@ class Basic(EpisodicSimulation):
     def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
         self._place = np.clip(self._place + self._move[actions.discrete[:, 0]], 0, LENGTH - 1)
         return self._reward[self._place], (self._place == SMALL_GOAL) | (self._place == LARGE_GOAL)
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``."""
+        canvas.reach = LENGTH / 2
+        for cell in range(LENGTH):
+            goal = {SMALL_GOAL: YELLOW, LARGE_GOAL: GREEN}.get(cell, GREY)
+            canvas.box(cell - (LENGTH - 1) / 2, 0.0, 0.9, 2.0, goal)
+        canvas.disc(self._place[number] - (LENGTH - 1) / 2, 0.0, 0.8, BLUE)
 
     def _observe(self, agents: Agents) -> Observations:
         return (one_hot(self._place[agents], LENGTH),)

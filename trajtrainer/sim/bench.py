@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trajtrainer.sim.drawing import BLUE, GREY, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -87,6 +88,17 @@ class Bench:
         self._variants: list[Observations] = [
             tuple(_drawn(random, (options.agents, *sensor.shape)) for sensor in sensors) for _ in range(VARIANTS)
         ]
+
+    @property
+    def num_pictures(self) -> int:
+        """See ``Pictured``."""
+        return self.num_agents
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: the part of its episode that is over."""
+        age = float(self._age[number]) / self._length
+        canvas.box(0.0, 0.0, 1.8, 0.3, GREY)
+        canvas.box(-0.9 + 0.9 * age, 0.0, 1.8 * age, 0.3, BLUE)
 
     def reset(self) -> SimulationStep:
         """Begin new episodes, of which all but the first agent's are shorter, so that they end at different times."""

@@ -16,6 +16,7 @@ ENGINE_CONFIGURATION = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 ENVIRONMENT_PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
 STATISTICS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
 FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
+PICTURES = uuid.UUID("5a6f1d5e-6f0c-4c43-9a3e-2f6f0f7f6b1d")
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 
 _ENGINE_SETTINGS = ("resolution", "quality level", "time scale", "target frame rate", "capture frame rate")
@@ -80,6 +81,11 @@ def statistic_frame(statistic: Statistic) -> bytes:
     name = statistic.key.encode("ascii", errors="replace")
     payload = struct.pack("<i", len(name)) + name + struct.pack("<fi", statistic.value, int(statistic.aggregation))
     return frame(STATISTICS, payload)
+
+
+def picture_frame(png: bytes) -> bytes:
+    """Return a picture for people."""
+    return frame(PICTURES, png)
 
 
 class SideChannels:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
+from trajtrainer.sim.drawing import BLUE, GREY, RED, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import Agents
 from trajtrainer.steps import BoolArray, FloatArray, LongArray
@@ -83,6 +84,15 @@ class Duel(AreaGame):
         """Return who is at a cell of each area, [E, 2], as bool [E, M]."""
         at: BoolArray = (self._places == cells[:, None]).all(axis=2) & self._present
         return at
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: the ring as it is, the teams red and blue."""
+        canvas.reach = RADIUS + 1.0
+        ring = 2 * (RADIUS - int(self._decisions[number]) // SHRINKING) + 1
+        canvas.box(0.0, 0.0, ring, ring, GREY)
+        for agent, (x, y) in enumerate(self._places[number].tolist()):
+            if self._present[number, agent]:
+                canvas.disc(x, y, 0.4, RED if agent < self._size else BLUE)
 
     def _observe(self, areas: Agents) -> Sequence[FloatArray]:
         places, present = self._places[areas], self._present[areas]

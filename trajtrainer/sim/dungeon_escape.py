@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
+from trajtrainer.sim.drawing import BLUE, GREEN, GREY, RED, YELLOW, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import Agents, option
 from trajtrainer.steps import BoolArray, FloatArray, LongArray
@@ -96,6 +97,22 @@ class DungeonEscape(AreaGame):
         """Return whether the key lies on the ground, bool [E]."""
         lies: BoolArray = self._slain & (self._carrier == NOBODY)
         return lies
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: members are blue, the one with the key yellow; the dragon is red, its portal dark."""
+        canvas.reach = RADIUS + 1.0
+        canvas.box(0.0, 0.0, 2 * RADIUS + 1, 2 * RADIUS + 1, GREY)
+        canvas.box(*DOOR, 0.9, 0.9, GREEN)
+        canvas.box(*PORTAL, 0.9, 0.9, (70, 20, 60))
+        if not self._slain[number]:
+            x, y = self._dragon[number].tolist()
+            canvas.box(x, y, 0.7, 0.7, RED)
+        elif self._carrier[number] == NOBODY:
+            x, y = self._key[number].tolist()
+            canvas.disc(x, y, 0.15, YELLOW)
+        for member, (x, y) in enumerate(self._places[number].tolist()):
+            if self._present[number, member]:
+                canvas.disc(x, y, 0.35, YELLOW if member == self._carrier[number] else BLUE)
 
     def _observe(self, areas: Agents) -> Sequence[FloatArray]:
         places, present, carrier = self._places[areas], self._present[areas], self._carrier[areas]

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -95,6 +97,12 @@ class GridWorld(EpisodicSimulation):
         return np.stack(
             (np.zeros_like(row, dtype=np.bool_), row == 0, row == last, column == 0, column == last), axis=1
         )
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: as its camera sees it, with the goal's sign in the corner."""
+        (picture,) = self._camera.pictures(self._places[[number]])
+        canvas.paste(Image.fromarray(picture.transpose(1, 2, 0)))
+        canvas.text(-0.9, 0.9, "+x"[self._goal[number]])
 
     def _observe(self, agents: Agents) -> Observations:
         return one_hot(self._goal[agents], 2), self._camera.pictures(self._places[agents])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.sim.drawing import COLOURS, GREY, WHITE, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -88,6 +89,17 @@ class Hybrid(EpisodicSimulation):
         mask[self._rows, self._broken] = True
         mask[:, TOOLS + 1] = ~self._within_reach()
         return mask
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: the parcel in the colour of its tool, the broken tool in the corner."""
+        canvas.reach = 1.3
+        x, y = self._parcel[number].tolist()
+        canvas.box(x, y, 2 * REACH, 2 * REACH, GREY)
+        canvas.box(x, y, 0.2, 0.2, COLOURS[self._needed[number]])
+        canvas.box(1.15, 1.15, 0.15, 0.15, COLOURS[self._broken[number]])
+        canvas.text(1.15, 1.15, "x")
+        x, y = self._place[number].tolist()
+        canvas.disc(x, y, 0.08, WHITE)
 
     def _observe(self, agents: Agents) -> Observations:
         place = self._place[agents]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.sim.drawing import COLOURS, WHITE, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -125,6 +126,16 @@ class Match3(EpisodicSimulation):
 
     def _mask(self) -> BoolArray:
         return ~self._allowed
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: special cells have a dot."""
+        rows, columns = self._cells[number].shape
+        canvas.reach = max(rows, columns) / 2
+        for (row, column), kind in np.ndenumerate(self._cells[number]):
+            x, y = column - (columns - 1) / 2, (rows - 1) / 2 - row
+            canvas.box(x, y, 0.9, 0.9, COLOURS[int(kind) % len(COLOURS)])
+            if self._special[number, row, column]:
+                canvas.disc(x, y, 0.2, WHITE)
 
     def _observe(self, agents: Agents) -> Observations:
         kinds = np.arange(self._kinds, dtype=np.int8)[:, None, None]

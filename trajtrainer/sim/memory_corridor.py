@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trajtrainer.sim.drawing import BLUE, GREEN, GREY, RED, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -64,6 +65,17 @@ class MemoryCorridor(EpisodicSimulation):
         reward = np.where(through, np.where(choice == self._door, 1.0, -1.0), 0.0)
         self._place = np.clip(self._place + self._move[choice], 0, self._length)
         return reward.astype(np.float32), through
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: the door of the sign is green, brighter as long as the sign is shown."""
+        canvas.reach = self._length / 2 + 1.5
+        start = -self._length / 2
+        canvas.box(0.0, 0.0, self._length + 1.0, 1.0, GREY)
+        shown = self._decisions[number] < SHOWN_DECISIONS
+        for door, y in ((LEFT, 1.0), (RIGHT, -1.0)):
+            right = door == self._door[number]
+            canvas.box(-start, y, 0.8, 0.8, (GREEN if shown else (40, 110, 60)) if right else RED)
+        canvas.disc(start + float(self._place[number]), 0.0, 0.4, BLUE)
 
     def _observe(self, agents: Agents) -> Observations:
         place, door = self._place[agents], self._door[agents]

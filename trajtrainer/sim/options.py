@@ -32,6 +32,7 @@ class PlayerOptions:
         step_seconds: how long each step takes besides what it costs.
         connect_seconds: how long to wait for the trainer at the start.
         statistics: values that go out with every step.
+        pictures: send a picture for people with every step.
         faults: misbehaviour on request.
         fault_once: see ``Faults``.
     """
@@ -45,6 +46,7 @@ class PlayerOptions:
     step_seconds: float
     connect_seconds: float
     statistics: tuple[Statistic, ...]
+    pictures: bool
     faults: tuple[Fault, ...]
     fault_once: Path | None
 
@@ -96,6 +98,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
         step_seconds=parsed.step_ms / 1000.0,
         connect_seconds=parsed.connect_seconds,
         statistics=tuple(parsed.stat),
+        pictures=parsed.pictures,
         faults=faults,
         fault_once=parsed.fault_once,
     )
@@ -133,6 +136,7 @@ def _parser() -> _Parser:
     )
     add("--stat", type=_statistic, action="append", default=[], metavar="KEY=VALUE[:AGGREGATION]",
         help="report a statistic with every step: average, most_recent, sum or histogram")  # fmt: skip
+    add("--pictures", action="store_true", help="send a picture of everything with every step, for a film")
     add("--fault", type=_fault, action="append", default=[], metavar="KIND[@STEP][:ARGUMENT]",
         help="misbehave for a test, such as crash@120:3; the kinds stand in trajtrainer/sim/faults.py")  # fmt: skip
     add("--fault-port", type=int, metavar="PORT", help="misbehave only when connected to this port")

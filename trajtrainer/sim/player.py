@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import grpc
 
-from trajtrainer.sim.channels import SideChannels, statistic_frame
+from trajtrainer.sim.channels import SideChannels, picture_frame, statistic_frame
 from trajtrainer.sim.faults import Faults
 from trajtrainer.sim.options import PlayerOptions
 from trajtrainer.sim.orders import STATUS_OK, OrderError, read_order
@@ -112,5 +112,6 @@ def _play(exchange: Exchange, options: PlayerOptions, faults: Faults, seed: int)
         if faults.quits(step):
             exchange(pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_QUIT)).SerializeToString())
             raise _EndError(f"told to quit at step {step}")
-        answer = exchange(faults.outgoing(step, output_message(infos, statistics, announcement)))
+        pictures = picture_frame(world.picture()) if options.pictures else b""
+        answer = exchange(faults.outgoing(step, output_message(infos, statistics + pictures, announcement)))
         announcement = b""

@@ -10,11 +10,12 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
@@ -124,6 +125,18 @@ class Game(Protocol):
         """Make one decision, with the actions of each role's agents that decide; return a step for each role."""
 
 
+@runtime_checkable
+class Pictured(Protocol):
+    """A simulation or game that can be drawn, for people."""
+
+    @property
+    def num_pictures(self) -> int:
+        """The number of its agents or training areas."""
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """Draw one of them and what is around it."""
+
+
 class EpisodicSimulation(ABC):
     """Base of the built-in simulations: keeps the episodes, lets the task say how they begin, go on and look.
 
@@ -170,6 +183,15 @@ class EpisodicSimulation(ABC):
     @abstractmethod
     def _observe(self, agents: Agents) -> Observations:
         """Return what ``agents`` see now, in arrays that the caller may keep and change."""
+
+    @property
+    def num_pictures(self) -> int:
+        """See ``Pictured``."""
+        return self.num_agents
+
+    @abstractmethod
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``."""
 
     def _mask(self) -> BoolArray | None:
         """Return which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.sim.drawing import BLUE, GREEN, GREY, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -99,6 +100,18 @@ class Sorter(EpisodicSimulation):
         self._place = np.clip(self._place + SPEED * (choice[:, :2] - 1), -RADIUS, RADIUS)
         done = (self._pressed | (self._number == 0)).all(axis=1)
         return reward.astype(np.float32), done | (pressed & ~right)
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``."""
+        canvas.reach = 1.3
+        for (x, y), label, pressed in zip(
+            self._tiles[number].tolist(), self._number[number].tolist(), self._pressed[number], strict=True
+        ):
+            if label:
+                canvas.box(x, y, 0.28, 0.28, GREEN if pressed else GREY)
+                canvas.text(x, y, str(label))
+        x, y = self._place[number].tolist()
+        canvas.disc(x, y, 0.08, BLUE)
 
     def _observe(self, agents: Agents) -> Observations:
         place, number, pressed = self._place[agents], self._number[agents], self._pressed[agents]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trajtrainer.sim.areas import AreaGame, AreaOptions, AreaRole, Outcome
+from trajtrainer.sim.drawing import BLUE, GREY, RED, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import Agents, option
 from trajtrainer.steps import FloatArray, LongArray
@@ -65,6 +66,16 @@ class StrikerVsGoalie(AreaGame):
         earned = np.where(over, np.where(goal, 1.0, -1.0), 0.0).astype(np.float32)[:, None]
         group_reward = np.concatenate((np.repeat(earned, self._strikers, axis=1), -earned), axis=1)
         return Outcome(np.zeros_like(group_reward), group_reward, np.zeros_like(self._present), over)
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: the goal above with the goalie in it, strikers come from below."""
+        canvas.reach = WIDTH / 2
+        middle = (WIDTH - 1) / 2
+        *strikers, goalie = self._places[number].tolist()
+        canvas.box(0.0, 3.0, WIDTH, 0.6, GREY)
+        canvas.box(goalie - middle, 3.0, 2 * REACH + 0.9, 0.5, BLUE)
+        for striker in strikers:
+            canvas.disc(striker - middle, 3.0 - float(self._left[number]), 0.4, RED)
 
     def _observe(self, areas: Agents) -> Sequence[FloatArray]:
         places = (self._places[areas] - WIDTH // 2) / (WIDTH // 2)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.sim.drawing import BLUE, GREEN, GREY, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
@@ -93,6 +94,15 @@ class Toy(EpisodicSimulation):
         done: BoolArray = (np.abs(self._place) == 1.0).all(axis=1)
         reward = np.where(done, FINAL_REWARD * self._place.mean(axis=1) * self._goal, STEP_REWARD)
         return reward.astype(np.float32), done
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """See ``Pictured``: a line for each coordinate, the goal at one end."""
+        canvas.reach = 1.2
+        for line, place in enumerate(self._place[number].tolist()):
+            y = 1.0 - 2.0 * (line + 1) / (self._place.shape[1] + 1)
+            canvas.line(-1.0, y, 1.0, y, GREY)
+            canvas.disc(float(self._goal[number]), y, 0.08, GREEN)
+            canvas.disc(place, y, 0.06, BLUE)
 
     def _observe(self, agents: Agents) -> Observations:
         seen = self._goal[agents]

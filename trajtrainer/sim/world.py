@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
+from trajtrainer.sim.drawing import png
 from trajtrainer.sim.infos import InfoWriter, RowInfoWriter
 from trajtrainer.sim.orders import ActionReader
 from trajtrainer.sim.parameters import EnvironmentParameters, seeded_generator
 from trajtrainer.sim.png_infos import PngInfoWriter
 from trajtrainer.sim.registry import GameKind, Kind
-from trajtrainer.sim.simulation import Actions, Game, Role, Simulation, SimulationOptions, SimulationStep
+from trajtrainer.sim.simulation import Actions, Game, Pictured, Role, Simulation, SimulationOptions, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.sim.wire import DELIMITED, delimited, key, varint
 from trajtrainer.steps import LongArray
@@ -106,14 +108,17 @@ class World:
         parameters: EnvironmentParameters,
     ) -> None:
         self._games: list[tuple[Game, list[Behavior]]] = []
+        self._pictured: list[Pictured] = []
         agents, groups = 0, 1
         for name, kind, options in simulations:
             for team in range(1 if isinstance(kind, GameKind) else teams):
                 random = seeded_generator(seed, sum(len(behaviors) for _, behaviors in self._games))
                 if isinstance(kind, GameKind):
-                    game = kind.create(options, random, parameters)
+                    pictured: object = (game := kind.create(options, random, parameters))
                 else:
-                    game = Solo(f"{name}?team={team}", kind.create(options, random, parameters))
+                    game = Solo(f"{name}?team={team}", pictured := kind.create(options, random, parameters))
+                if isinstance(pictured, Pictured):
+                    self._pictured.append(pictured)
                 behaviors = []
                 for behavior_id, role in game.roles.items():
                     behaviors.append(Behavior(behavior_id, role, style, agents + game.ids[behavior_id], groups))
@@ -136,6 +141,10 @@ class World:
             chosen = [behavior.read(actions.get(behavior.name)) for behavior in behaviors]
             pieces += written(behaviors, game.step(chosen))
         return pieces
+
+    def picture(self) -> bytes:
+        """Return a PNG of all agents and areas, for people."""
+        return png([partial(each.draw, number) for each in self._pictured for number in range(each.num_pictures)])
 
     def announcement(self) -> bytes:
         """Return all behaviours, for the first message that holds agents."""

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import logging
 import struct
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import mlagents_envs
+import numpy as np
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
+from numpy.typing import NDArray
+from PIL import Image
 
 from trajtrainer.errors import InvalidDataError, SettingsError
 from trajtrainer.settings.environment import (
@@ -45,6 +49,7 @@ __all__ = [
     "ANALYTICS_ID",
     "EngineConfigurationChannel",
     "EnvironmentParametersChannel",
+    "PicturesChannel",
     "SideChannel",
     "SideChannels",
     "StatisticsChannel",
@@ -61,6 +66,9 @@ _MOST_FRAMES = 100_000
 _LENGTH = struct.Struct("<i")
 ANALYTICS_ID = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 _ANALYTICS_KEY = b"unity.ml-agents"
+# Of this package's own; docs/evaluation.md#video says how a game sends on it.
+PICTURES_ID = uuid.UUID("5a6f1d5e-6f0c-4c43-9a3e-2f6f0f7f6b1d")
+_LARGEST_SIDE = 4096
 
 
 class SideChannels:
@@ -202,6 +210,37 @@ class TrainingAnalyticsChannel(SideChannel):
         outgoing = OutgoingMessage()  # type: ignore[no-untyped-call]
         outgoing.set_raw_bytes(bytearray(packed.SerializeToString()))
         self.queue_message_to_send(outgoing)
+
+
+class PicturesChannel(SideChannel):
+    """Receives pictures for people that a player sends: PNG or JPEG files, one in each message.
+
+    Args:
+        take: called with each, u8 [height, width, 3].
+    """
+
+    def __init__(self, take: Callable[[NDArray[np.uint8]], None]) -> None:
+        super().__init__(PICTURES_ID)
+        self._take = take
+
+    def on_message_received(self, msg: IncomingMessage) -> None:
+        """Decode a picture.
+
+        Raises:
+            ValueError: it is none, or larger than any screen.
+        """
+        try:
+            with Image.open(io.BytesIO(msg.get_raw_bytes()), formats=["PNG", "JPEG"]) as image:
+                if max(image.size) > _LARGEST_SIDE:
+                    raise ValueError(
+                        f"a picture of {image.width} x {image.height} pixels, at most {_LARGEST_SIDE} a side"
+                    )
+                frame = np.asarray(image.convert("RGB"))
+        except ValueError:
+            raise
+        except Exception as error:  # whatever Pillow's parsers meet in a damaged file
+            raise ValueError(f"a picture that cannot be decoded ({error})") from error
+        self._take(frame)
 
 
 def queue_engine(channel: EngineConfigurationChannel, settings: EngineSettings) -> None:

@@ -1,0 +1,115 @@
+"""Writes pictures as a film: ``.mp4`` (the extra ``video``) or ``.gif``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from trajtrainer.envs.rendering import Frame
+from trajtrainer.errors import SettingsError, UnsupportedError
+
+logger = logging.getLogger(__name__)
+
+_VIDEO, _PICTURE = ".mp4", ".gif"
+# A GIF is put together in memory.
+_MOST_FRAMES, _WIDEST = 1_000, 320
+_EVEN = 2  # what H.264 wants of widths and heights
+
+
+def check_film(path: Path) -> None:
+    """Look whether a film of this name can be written.
+
+    Raises:
+        SettingsError: it cannot, or the package that writes it is not installed.
+    """
+    if path.suffix not in (_VIDEO, _PICTURE):
+        raise SettingsError(f"--video {path}: expected a file called *.mp4 or *.gif.")
+    if path.suffix == _VIDEO:
+        try:
+            import imageio.v2  # noqa: F401
+            import imageio_ffmpeg  # noqa: F401
+        except ImportError as error:
+            raise SettingsError(
+                f"--video {path} needs the packages imageio and imageio-ffmpeg, which are not installed. Install them "
+                "with: pip install 'trajtrainer[video]'; a .gif does without."
+            ) from error
+
+
+class Film:
+    """A film that is being written.
+
+    Args:
+        path: of the file, whose suffix tells the kind.
+
+    Attributes:
+        num_frames: how many pictures came.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.num_frames = 0
+        self._path = path
+        self._size: tuple[int, ...] = ()
+        self._add: Callable[[Frame], None] = self._keep if path.suffix == _PICTURE else self._write
+        self._pictures: list[Image.Image] = []
+        self._writer: Any = None
+        self._rate = 0.0
+
+    def add(self, frame: Frame, rate: float) -> None:
+        """Take the next picture.
+
+        Args:
+            frame: u8 [height, width, 3].
+            rate: pictures in a second.
+
+        Raises:
+            UnsupportedError: it is of another size than those before.
+        """
+        self._size = self._size or frame.shape
+        if frame.shape != self._size:
+            raise UnsupportedError(
+                f"The environment cannot be filmed: a picture has the shape {frame.shape}, those before {self._size}."
+            )
+        self._rate = rate
+        self.num_frames += 1
+        self._add(frame)
+
+    def _keep(self, frame: Frame) -> None:
+        if len(self._pictures) < _MOST_FRAMES:
+            picture = Image.fromarray(frame)
+            picture.thumbnail((_WIDEST, _WIDEST))
+            self._pictures.append(picture.quantize())
+        elif self.num_frames == _MOST_FRAMES + 1:
+            logger.warning("%s ends after %d pictures; an .mp4 has all.", self._path, _MOST_FRAMES)
+
+    def _write(self, frame: Frame) -> None:
+        if self._writer is None:
+            import imageio.v2
+
+            height, width, _ = frame.shape
+            self._writer = imageio.v2.get_writer(
+                self._path,
+                format="FFMPEG",
+                mode="I",
+                fps=self._rate,
+                macro_block_size=1,
+                ffmpeg_log_level="error",
+                output_params=["-vf", f"pad={width + width % _EVEN}:{height + height % _EVEN}"],
+            )
+        self._writer.append_data(frame)
+
+    def close(self) -> None:
+        """Write what is left.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if self._writer is not None:
+            self._writer.close()
+        if self._pictures:
+            first, *others = self._pictures
+            duration = round(1000 / self._rate)
+            first.save(self._path, "GIF", save_all=True, append_images=others, duration=duration, loop=0)

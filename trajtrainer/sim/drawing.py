@@ -1,0 +1,85 @@
+"""Pictures of the built-in simulations for people: a tile for each agent or training area.
+
+Coordinates are those of the simulation, x to the right and y up; the canvas turns them into pixels.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+
+from PIL import Image, ImageDraw
+
+MOST_TILES = 16
+_SIDE = 480  # pixels of the whole, about
+_GAP = 4
+_BACKGROUND, _FRAME = (28, 30, 36), (10, 10, 12)
+
+Colour = tuple[int, int, int]
+GREY, WHITE, RED, GREEN, BLUE, YELLOW = (
+    (120, 124, 132), (240, 240, 240), (230, 70, 60), (70, 200, 100), (80, 130, 250), (240, 200, 60)
+)  # fmt: skip
+COLOURS: Sequence[Colour] = (RED, GREEN, BLUE, YELLOW, (190, 90, 220), (80, 210, 220), (240, 140, 60), GREY)
+
+
+class Canvas:
+    """A square tile that shows ``[-reach, reach]`` along both axes.
+
+    Args:
+        side: its pixels.
+    """
+
+    def __init__(self, side: int) -> None:
+        self.image = Image.new("RGB", (side, side), _BACKGROUND)
+        self._side = side
+        self._draw = ImageDraw.Draw(self.image)
+        self.reach = 1.0
+
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        scale = self._side / (2.0 * self.reach)
+        return self._side / 2 + x * scale, self._side / 2 - y * scale
+
+    def box(self, x: float, y: float, width: float, height: float, colour: Colour) -> None:
+        """Fill a rectangle around a point."""
+        left, top = self._at(x - width / 2, y + height / 2)
+        right, bottom = self._at(x + width / 2, y - height / 2)
+        self._draw.rectangle((left, top, right, bottom), fill=colour)
+
+    def disc(self, x: float, y: float, radius: float, colour: Colour) -> None:
+        """Fill a circle."""
+        left, top = self._at(x - radius, y + radius)
+        right, bottom = self._at(x + radius, y - radius)
+        self._draw.ellipse((left, top, right, bottom), fill=colour)
+
+    def line(self, x0: float, y0: float, x1: float, y1: float, colour: Colour, pixels: int = 2) -> None:
+        """Draw a line."""
+        self._draw.line((self._at(x0, y0), self._at(x1, y1)), fill=colour, width=pixels)
+
+    def text(self, x: float, y: float, text: str, colour: Colour = WHITE) -> None:
+        """Write around a point."""
+        self._draw.text(self._at(x, y), text, fill=colour, anchor="mm", font_size=self._side // 12)
+
+    def paste(self, picture: Image.Image) -> None:
+        """Fill the tile with a picture of any size, whose pixels stay sharp."""
+        scale = self._side / max(picture.size)
+        size = (round(picture.width * scale), round(picture.height * scale))
+        grown = picture.resize(size, Image.Resampling.NEAREST)
+        self.image.paste(grown, ((self._side - size[0]) // 2, (self._side - size[1]) // 2))
+
+
+def png(draw: Sequence[Callable[[Canvas], None]]) -> bytes:
+    """Return a PNG of tiles side by side, the first 16 of them, each drawn by one of these."""
+    draw = draw[:MOST_TILES]
+    columns = math.ceil(math.sqrt(len(draw)))
+    rows = math.ceil(len(draw) / columns)
+    side = _SIDE // columns
+    step = side + _GAP
+    whole = Image.new("RGB", (columns * step + _GAP, rows * step + _GAP), _FRAME)
+    for number, paint in enumerate(draw):
+        canvas = Canvas(side)
+        paint(canvas)
+        whole.paste(canvas.image, (_GAP + number % columns * step, _GAP + number // columns * step))
+    file = io.BytesIO()
+    whole.save(file, "PNG", compress_level=1)
+    return file.getvalue()
