@@ -284,12 +284,10 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
     low = False
     for evaluated in results:
         for name, result in evaluated.behaviors.items():
-            wanted = at_least.get(name, at_least.get(None))
-            if wanted is not None and not result.returns.mean >= wanted:
+            wanted, mean = at_least.get(name, at_least.get(None)), result.returns.mean
+            if wanted is not None and not mean >= wanted:
                 low = True
-                logger.error(
-                    "%s: the mean of %s is %.3f, below %g.", evaluated.model.name, name, result.returns.mean, wanted
-                )
+                logger.error("%s: the mean return of %s is %.3f, below %g.", evaluated.model.name, name, mean, wanted)
     return low
 
 

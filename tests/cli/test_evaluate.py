@@ -1,0 +1,293 @@
+"""``trajtrainer evaluate`` from models on disk to numbers and films."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.test_export import checkpoint_of, saved
+from tests.evaluation.worlds import SPEC, Walk, chooser
+from tests.export.test_onnx import random_actor
+from tests.nn.specs import behavior, network, vector
+from trajtrainer.cli.main import main
+from trajtrainer.evaluation.loaded_policy import load_policy
+from trajtrainer.export.onnx import export_policy
+
+WALK = "--env=python:tests.evaluation.worlds:Walk"
+CONFIGURATION = """
+environment_parameters:
+  bonus:
+    curriculum:
+      - {name: easy, value: 100.0, completion_criteria: {measure: reward, behavior: Walk, threshold: 5.0}}
+      - {name: hard, value: 1000.0}
+"""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A run that has learnt to choose 1, at its best 0, and beside it the model of another that chooses 1."""
+    for name, action in (("checkpoint.pt", 1), ("best.pt", 0)):
+        saved(tmp_path / "results" / "first" / "Walk" / name, checkpoint_of(chooser(action), network()))
+    export_policy(chooser(1), SPEC, tmp_path / "Walk.onnx")
+    return tmp_path / "results"
+
+
+def evaluate(*arguments: str | Path) -> int:
+    return main(["evaluate", "--torch-device=cpu", *map(str, arguments)])
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_models_are_compared_on_the_same_episodes(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(results)
+    models = ["first", "first@best", str(tmp_path / "Walk.onnx")]
+    files = [f"--json={tmp_path / 'out.json'}", f"--csv={tmp_path / 'out.csv'}"]
+    arguments = [f"--results-dir={results}", WALK, "--episodes=40", "--seed=7", "--deterministic"]
+    assert evaluate(*models, *files, *arguments) == 0
+    table = capsys.readouterr().out
+    found = json.loads((tmp_path / "out.json").read_text())
+    rows = read(tmp_path / "out.csv")
+
+    assert list(found) == ["results"]
+    assert [list(result) for result in found["results"]] == [["model", "behaviors"]] * 3
+    assert [result["model"] for result in found["results"]] == models
+    first, best, exported = (result["behaviors"]["Walk"] for result in found["results"])
+    assert {"episodes", "mean", "std", "ci95", "length", "decisions"} <= first.keys()
+    assert (first["episodes"], first["seed"], first["deterministic"]) == (40, 7, True)
+    assert first["decisions"] == sum(int(row["length"]) for row in rows[:40])
+    assert first["mean"] == pytest.approx(exported["mean"]) == np.mean([float(row["return"]) for row in rows[:40]])
+    # Each step pays 1 less, while the starts differ by much more.
+    assert best["difference"]["mean"] == pytest.approx(-first["length"]["mean"])
+    assert best["difference"]["ci95"][1] < -2.0
+    assert first["ci95"][0] < first["mean"] - 2.0
+    assert exported["difference"]["ci95"] == [0.0, 0.0]
+    assert [row["seed"] for row in rows] == [str(seed) for seed in range(7, 47)] * 3
+    assert all(model in table for model in models)
+    assert f"{first['mean']:.3f}" in table
+    assert contents(results) == before
+
+
+def test_the_number_of_copies_changes_nothing(results: Path, tmp_path: Path) -> None:
+    def returns(copies: int) -> dict[str, str]:
+        out = tmp_path / f"{copies}.csv"
+        arguments = [f"--num-envs={copies}", "--episodes=11", "--seed=3", "--deterministic", f"--csv={out}"]
+        assert evaluate(tmp_path / "Walk.onnx", WALK, *arguments) == 0
+        return {row["seed"]: row["return"] for row in read(out)}
+
+    assert len(returns(1)) == 11
+    assert returns(1) == returns(4)
+
+
+@pytest.mark.parametrize("kind", ["run", "Walk.onnx"])
+def test_gymnasium_itself_says_the_same(kind: str, results: Path, tmp_path: Path) -> None:
+    """A policy that falls sooner or later, played by a loop of one's own as in Stable-Baselines3's evaluation."""
+    actor = random_actor(behavior([vector(4)], 0, (2,)), seed=3)
+    saved(tmp_path / "run" / "Walk" / "checkpoint.pt", checkpoint_of(actor, network()))
+    export_policy(actor, actor.spec, tmp_path / "Walk.onnx")
+    out, model = tmp_path / "out.csv", tmp_path / kind
+    arguments = ["--env=gym:CartPole-v1", "--episodes=6", "--seed=20", "--num-envs=2", "--deterministic"]
+    assert evaluate(model, f"--csv={out}", *arguments) == 0
+
+    env = gymnasium.make("CartPole-v1")
+    policy = load_policy(model, env=env)
+    for row in sorted(read(out), key=lambda row: int(row["seed"])):
+        observation, _ = env.reset(seed=int(row["seed"]))
+        total, over, steps = 0.0, False, 0
+        while not over:
+            observation, reward, ended, late, _ = env.step(policy.act(observation, deterministic=True).action)
+            total, over, steps = total + float(reward), ended or late, steps + 1
+        assert (float(row["return"]), int(row["length"])) == (total, steps)
+
+
+def test_what_is_required(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = [f"--results-dir={results}", WALK, "--episodes=3", "--seed=1"]
+    assert evaluate("first", "--at-least=-30", *own) == 0
+    assert evaluate("first", "--at-least=30", *own) == 3
+    assert "the mean return of Walk is" in capsys.readouterr().err
+    assert evaluate("first", "--at-least=Walk=30", "--at-least=-30", *own) == 3
+    assert evaluate("first", "--at-least=Other=30", *own) == 0
+
+
+def test_parameters_of_the_run_and_of_the_command_line(results: Path, tmp_path: Path) -> None:
+    def bonus(*arguments: str) -> float:
+        out = tmp_path / "out.csv"
+        options = [f"--results-dir={results}", WALK, "--episodes=1", "--seed=1", f"--csv={out}"]
+        assert evaluate("first", *options, *arguments) == 0
+        (row,) = read(out)
+        return float(row["return"]) // 100 * 100 / int(row["length"])
+
+    assert bonus() == pytest.approx(0.0, abs=60)
+    (results / "first" / "configuration.yaml").write_text(CONFIGURATION)
+    assert bonus() == pytest.approx(100.0, abs=60)
+    (results / "first" / "run_logs").mkdir()
+    (results / "first" / "run_logs" / "training_status.json").write_text('{"bonus": {"lesson_num": 1}}')
+    assert bonus() == pytest.approx(1000.0, abs=60)
+    assert bonus("--environment-parameters", "bonus=5000") == pytest.approx(5000.0, abs=60)
+    sampler = "bonus={sampler_type: uniform, sampler_parameters: {min_value: 8000, max_value: 8000}}"
+    assert bonus("--environment-parameters", sampler) == pytest.approx(8000.0, abs=60)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 1) -> str:
+    assert evaluate(*arguments) == code
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    return error[error.index("error: ") :]
+
+
+def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = [f"--results-dir={results}", "--episodes=2", "--seed=1"]
+    told = refused(capsys, "second", tmp_path / "third.pt", *own, WALK)
+    assert "no folder second" in told
+    assert "third.pt" in told
+    (tmp_path / "damaged.onnx").write_bytes((tmp_path / "Walk.onnx").read_bytes()[:300])
+    assert "damaged.onnx cannot act" in refused(capsys, tmp_path / "damaged.onnx", *own, WALK)
+    (results / "empty").mkdir()
+    assert f"There is no best.pt in {results / 'empty'}" in refused(capsys, "empty@best", *own, WALK)
+    told = refused(capsys, "first", *own, "--env=gym:CartPole-v1")
+    assert "first cannot play 'CartPole-v1'" in told
+    assert "sensor 0 ('vector', here 'observation') has the shape (2,), not (4,)" in told
+    assert "Walks" in refused(capsys, "first", *own, "--env=python:tests.evaluation.worlds:Walks")
+    assert "nowhere, which does not exist" in refused(capsys, "first", *own, WALK, "--json=nowhere/a.json")
+    assert "expected a file called *.mp4 or *.gif" in refused(capsys, "first", *own, WALK, "--video=a.avi")
+    told = refused(capsys, "first", *own, "--env=python:tests.evaluation.worlds:Blind", f"--video={tmp_path / 'a.gif'}")
+    assert "Blind cannot be filmed: its render_mode is None" in told
+    assert "Editor cannot be filmed" in refused(capsys, "first", *own, f"--video={tmp_path / 'a.gif'}")
+    assert "environment_parameters.bonus" in refused(capsys, "first", *own, WALK, "--environment-parameters", "bonus=x")
+    assert not (tmp_path / "a.gif").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["a", "--episodes=0"], "'0' is no number of episodes, expected 1 or more"),
+        (["a", "--at-least=much"], "'much' is no reward"),
+        (["--environment-parameters", "a=1", "a"], "'a' is no NAME=VALUE (models stand before the options)"),
+        ([], "MODEL"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_without_the_extra(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    told = refused(capsys, "first", f"--results-dir={results}", WALK, "--video=a.mp4")
+
+    assert "pip install 'trajtrainer[video]'" in told
+
+
+def colours(seed: int) -> list[tuple[int, int]]:
+    """What a film of the episode with this seed shows: red tells the start, green the step."""
+    env = Walk()
+    env.reset(seed=seed)
+    return [(120 + 10 * int(env.start), 80 * step) for step in range(3 if env.start < 0 else 4)]
+
+
+def test_a_film_of_the_first_episodes(results: Path, tmp_path: Path) -> None:
+    film = tmp_path / "film.gif"
+    arguments = [f"--results-dir={results}", WALK, "--episodes=5", "--seed=4", f"--video={film}", "--video-episodes=2"]
+    assert evaluate("first", *arguments) == 0
+
+    with Image.open(film) as shown:
+        assert shown.info["duration"] == 200  # 5 pictures a second
+        frames = []
+        for number in range(shown.n_frames):  # type: ignore[attr-defined]
+            shown.seek(number)
+            frames.append(shown.convert("RGB").getpixel((3, 3))[:2])  # type: ignore[index]
+    wanted = colours(4) + colours(5)
+    assert np.array(frames) == pytest.approx(np.array(wanted), abs=4)
+
+
+def test_a_film_of_odd_size_for_each_model(results: Path, tmp_path: Path) -> None:
+    reader = pytest.importorskip("imageio.v2", reason="the extra video is not installed")
+    pytest.importorskip("imageio_ffmpeg", reason="the extra video is not installed")
+    options = [WALK, "--episodes=1", "--seed=4", f"--video={tmp_path / 'film.mp4'}", "--env-args", "shape=[65,91]"]
+    assert evaluate("first", tmp_path / "Walk.onnx", f"--results-dir={results}", *options) == 0
+
+    for number in (1, 2):
+        with reader.get_reader(tmp_path / f"film-{number}.mp4") as film:
+            assert film.get_meta_data()["size"] == (92, 66)
+            assert film.count_frames() == len(colours(4))
+    assert not (tmp_path / "film.mp4").exists()
+
+
+def test_groups_of_a_simulation_with_a_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over the wire: in a player, and in another one that draws."""
+    actor = random_actor(behavior([vector(17)], 0, (5,)))
+    saved(tmp_path / "run" / "DungeonEscape" / "checkpoint.pt", checkpoint_of(actor, network()))
+    out, film = tmp_path / "out.json", tmp_path / "film.gif"
+    files = [f"--json={out}", f"--video={film}"]
+    arguments = [f"--results-dir={tmp_path}", "--env=sim:DungeonEscape", "--episodes=60", "--seed=1"]
+    assert evaluate("run", *arguments, *files) == 0
+    found: dict[str, Any] = json.loads(out.read_text())["results"][0]["behaviors"]["DungeonEscape"]
+
+    assert found["episodes"] == 60
+    assert 16 <= found["groups"]["episodes"] <= 20
+    assert found["groups"]["mean"] * 3 >= found["mean"] >= 0.0
+    assert "groups" in capsys.readouterr().out
+    with Image.open(film) as shown:
+        assert shown.n_frames >= 2  # type: ignore[attr-defined]
+        assert len(shown.convert("RGB").getcolors(10_000)) > 4  # type: ignore[arg-type]
+
+
+def interrupted(
+    results: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], *arguments: str | Path
+) -> int:
+    """The exit code of an evaluation in whose 21st step something happens."""
+    steps, step = itertools.count(1), Walk.step
+
+    def stepped(self: Walk, action: Any) -> Any:
+        if next(steps) == 21:
+            what()
+        return step(self, action)
+
+    monkeypatch.setattr(Walk, "step", stepped)
+    return evaluate("first", f"--results-dir={results}", WALK, "--episodes=100", *arguments)
+
+
+def fail() -> None:
+    raise RuntimeError("the path has ended")
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [(lambda: os.kill(os.getpid(), signal.SIGTERM), 143), (lambda: os.kill(os.getpid(), signal.SIGINT), 130)],
+)
+def test_a_signal_leaves_the_episodes_before(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], code: int
+) -> None:
+    out = tmp_path / "out.json"
+    assert interrupted(results, monkeypatch, what, f"--json={out}") == code
+    found = json.loads(out.read_text())["results"]
+
+    assert len(found) == 1
+    assert 6 <= found[0]["behaviors"]["Walk"]["episodes"] <= 11
+
+
+def test_an_environment_that_fails(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert interrupted(results, monkeypatch, fail) == 1
+    assert "failed in its step: RuntimeError: the path has ended" in capsys.readouterr().err
