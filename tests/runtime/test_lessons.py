@@ -21,7 +21,9 @@ from trajtrainer.settings.environment import (
     Lesson,
 )
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.stats import StatsReporter
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.trainers.episodes import EpisodeRecord
 
 
 class Told:
@@ -59,7 +61,8 @@ class FakeTrainer:
     def __init__(self, rewards: list[float]) -> None:
         self.step = 10
         self.context = SimpleNamespace(settings=TrainerSettings(max_steps=100))
-        self.episodes = SimpleNamespace(reward_buffer=deque(rewards))
+        self.episodes = EpisodeRecord(StatsReporter("B", []))
+        self.episodes.reward_buffer = deque(rewards)
 
 
 def parameter(*lessons: tuple[float, dict[str, Any] | None]) -> EnvironmentParameterSettings:

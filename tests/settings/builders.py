@@ -19,6 +19,7 @@ from trajtrainer.settings.environment import (
     MultiRangeUniformSettings,
     UniformSettings,
 )
+from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, EvaluationSettings, StopSettings
 from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import (
     CuriositySettings,
@@ -134,6 +135,18 @@ cloning = st.builds(
     batch_size=st.none() | counts,
 )
 
+evaluation_of_behavior = st.builds(
+    BehaviorEvaluationSettings, interval=counts, episodes=counts, deterministic=st.none() | booleans
+)
+stop = st.builds(
+    StopSettings,
+    reward=st.none() | numbers,
+    patience=st.none() | counts,
+    time=st.none() | above_zero,
+    episodes=st.none() | counts,
+    gradient_steps=st.none() | counts,
+)
+
 
 def without_bonus(trainer: TrainerSettings) -> TrainerSettings:
     """Nothing that SAC cannot do."""
@@ -165,6 +178,9 @@ def trainers_of(trainer_type: str) -> st.SearchStrategy[TrainerSettings]:
         threaded=booleans,
         self_play=st.none() | self_play,
         behavioral_cloning=st.none() | cloning,
+        evaluation=st.none() | evaluation_of_behavior,
+        stop=st.none() | stop,
+        keep_best=st.integers(0, 10),
     )
 
 
@@ -179,6 +195,16 @@ samplers = st.one_of(
         seed=seeds,
         intervals=st.lists(st.tuples(st.floats(-5, 0), st.floats(0, 5)), min_size=1, max_size=3),
     ),
+)
+evaluation_of_run = st.builds(
+    EvaluationSettings,
+    interval=counts,
+    episodes=counts,
+    deterministic=booleans,
+    env_args=st.none() | st.lists(texts, max_size=3),
+    environment_parameters=st.none() | st.dictionaries(texts, samplers, max_size=2),
+    seed=seeds,
+    num_envs=counts,
 )
 criteria = st.builds(
     CompletionCriteria,
@@ -241,6 +267,7 @@ runs = st.builds(
         no_graphics_monitor=booleans,
     ),
     environment_parameters=st.none() | st.dictionaries(texts, curricula, max_size=2),
+    evaluation=st.none() | evaluation_of_run,
     checkpoint_settings=st.builds(
         CheckpointSettings,
         run_id=names,

@@ -99,7 +99,42 @@ environment_parameters:
 
 SAMPLER = "environment_parameters:\n  g: {}"
 
+EVERYWHERE = "here or in every behavior"
+
 WRONG = [
+    (
+        "behaviors: {A: {}}\nevaluation: {interval: 9}",
+        f"a.yaml:2: evaluation.episodes: is missing: expected the number of episodes of each evaluation, {EVERYWHERE}",
+    ),
+    (
+        behavior("evaluation: {episodes: 9}"),
+        "a.yaml:4: behaviors.A.evaluation.interval: is missing: expected the number of steps between two evaluations, "
+        f"{EVERYWHERE}",
+    ),
+    (
+        "evaluation: {seed: 3}",
+        "a.yaml:1: evaluation: has neither interval nor episodes, expected both, here or in a behavior",
+    ),
+    (
+        "evaluation: {interval: 0, episodes: 5}",
+        "a.yaml:1: evaluation.interval: found 0, expected a whole number of at least 1",
+    ),
+    (
+        "evaluation: {interval: 5, episodes: 5, num_envs: 2}",
+        "a.yaml:1: evaluation.num_envs: found 2, expected 1, as no env_path is given (the Editor is one environment)",
+    ),
+    (
+        behavior("evaluation: {interval: 5, episodes: 0}"),
+        "a.yaml:4: behaviors.A.evaluation.episodes: found 0, expected a whole number of at least 1",
+    ),
+    (
+        behavior("stop: {time: 2h}"),
+        "a.yaml:4: behaviors.A.stop.time: found '2h', expected a number",
+    ),
+    (
+        behavior("keep_best: -1"),
+        "a.yaml:4: behaviors.A.keep_best: found -1, expected a whole number of at least 0",
+    ),
     (
         behavior("hyperparameters: {batch_size: 4}"),
         "a.yaml:4: behaviors.A.hyperparameters: these need a trainer_type beside them: ppo, sac, poca, bc, iql",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.collector import ActingBehavior, NewBehavior
 from trajtrainer.run.hooks import SavedCheckpoint
+from trajtrainer.run.judge import EVALUATION, RATING, TRAINING, Judge
 from trajtrainer.run.logs import shell_line
 from trajtrainer.run.opponents import players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
@@ -33,7 +35,8 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.run.writers import hyperparameters_text
-from trajtrainer.rundir.checkpoint_state import from_checkpoint, is_ours, to_checkpoint
+from trajtrainer.rundir.best_models import BestModels
+from trajtrainer.rundir.checkpoint_state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.rundir.checkpoints import CheckpointManager
 from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
 from trajtrainer.settings.convert import trainer_mapping
@@ -58,6 +61,7 @@ class Behavior:
         replay: the file with its experience beside them, where the settings ask for it.
         self_play: of its teams; None if all of them learn.
         first_gradient_step: gradient steps that an earlier run had made, which this one resumes.
+        judge: finds its best models, and when it has trained enough; None without training.
         thread: the one in which the trainer advances, with ``threaded: true`` and from the first ``advance`` on.
     """
 
@@ -67,6 +71,7 @@ class Behavior:
     checkpoints: CheckpointManager
     replay: ReplayFile | None
     self_play: SelfPlay | None = None
+    judge: Judge | None = None
     first_gradient_step: int = field(default=0, init=False)
     thread: TrainerThread | None = field(default=None, init=False)
 
@@ -83,17 +88,26 @@ class Behavior:
         """
         if self.trainer.context.settings.threaded:
             if self.thread is None:
-                self.thread = TrainerThread(self.trainer, self.run.timers)
+                self.thread = TrainerThread(self.trainer, self.run.timers, self._look)
                 self.thread.start()
             self.thread.raise_failure()
         elif self.trainer.is_due():
             with self.run.timers("trainer_advance"):
                 self.trainer.advance()
+            self._look()
+        if self.judge is not None:
+            self.judge.end_if_enough()
+
+    def _look(self) -> None:
+        """Look at what the trainer has become, between two of its steps."""
+        if self.judge is not None:
+            self.judge.look()
 
     def take_in_the_rest(self) -> None:
         """Let the trainer take in what was not worth it yet; one with a thread does so as this ends."""
         if not self.trainer.context.settings.threaded:
             self.trainer.advance()
+            self._look()
 
     @property
     def learns_by_itself(self) -> bool:
@@ -114,6 +128,8 @@ class Behavior:
         state = self._state()
         if self.checkpoints.save(trainer.step, trainer.episodes.reward_since_update, state, self._export):
             self._tell_of_checkpoint(is_last=False)
+        if self.judge is not None and self.judge.by != EVALUATION:  # whose models are written as they come
+            self.judge.best_models.write()
         if self.replay is not None:
             # Behind the checkpoint, whose way to the disk would otherwise be behind all of this.
             self.replay.save()
@@ -128,6 +144,10 @@ class Behavior:
         trainer = self.trainer
         with self.run.timers("RLTrainer._checkpoint"):
             state = self._state()
+            if self.judge is not None:
+                self.judge.best_models.write()
+                if not trainer.clock.should_still_train:
+                    self.judge.note_end(self.judge.stopped_by or "max_steps")
             self.checkpoints.save_final(trainer.step, trainer.episodes.reward_since_update, state, self._export)
         self._tell_of_checkpoint(is_last=True)
 
@@ -171,6 +191,10 @@ class Behavior:
     def _log_files(self) -> None:
         if self.run.folder.writes:
             files = self.checkpoints.folder
+            best = None if self.judge is None else self.judge.best_models.best
+            if best is not None:
+                found = shell_line([files.best_checkpoint])
+                logger.info("  best %.3f by %s at step %d, %s", best.reward, best.by, best.steps, found)
             policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
             logger.info("  policy for Unity %s, checkpoints in %s", policy, checkpoints)
 
@@ -179,7 +203,12 @@ class Behavior:
         self_play = None if self.self_play is None else self.self_play.state()
         if self_play is not None:
             self.run.status.set_elo(self.name, self_play["elo"])
-        return to_checkpoint(self.trainer, self.acting.policy, self_play)
+        judge = None if self.judge is None else self.judge.state()
+        return to_checkpoint(self.trainer, self.acting.policy, self_play, judge)
+
+    def copied_state(self) -> dict[str, Any]:
+        """Return the content of a checkpoint of this moment, for later. Called between two steps of the trainer."""
+        return copied(self._state())
 
     def _export(self, path: Path) -> None:
         # Late: it takes long to import and is needed at the first checkpoint.
@@ -292,7 +321,26 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
     behavior = Behavior(run, acting, trainer, checkpoints, replay, self_play)
+    if run.is_training:
+        behavior.judge = _make_judge(behavior)
     return behavior
+
+
+def _make_judge(behavior: Behavior) -> Judge:
+    run, trainer, self_play = behavior.run, behavior.trainer, behavior.self_play
+    settings, folder = trainer.context.settings, behavior.checkpoints.folder
+    by = TRAINING if run.settings.evaluations_of(settings) is None else EVALUATION
+    if self_play is not None:  # what one side earns the other loses
+        by = RATING
+    return Judge(
+        trainer,
+        BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
+        run.status,
+        by=by,
+        rating=lambda: math.nan if self_play is None else self_play.elo,
+        lesson=lambda: sum(run.curriculum.lesson_numbers.values()),
+        state=behavior.copied_state,
+    )
 
 
 def _restore(behavior: Behavior, *, misread_elsewhere: bool) -> None:
@@ -300,8 +348,14 @@ def _restore(behavior: Behavior, *, misread_elsewhere: bool) -> None:
     run, trainer, policy = behavior.run, behavior.trainer, behavior.acting.policy
     if run.folder.resume:
         loaded = behavior.checkpoints.resume()
+        judge = behavior.judge
+        if judge is not None:
+            judge.best_models.restore()
+            judge.note_end(None)
         if loaded is not None:
-            from_checkpoint(loaded.state, trainer, policy, str(loaded.path), behavior.self_play, reset_step=False)
+            from_checkpoint(
+                loaded.state, trainer, policy, str(loaded.path), behavior.self_play, judge, reset_step=False
+            )
             if behavior.self_play is not None and not behavior.self_play.is_restored:
                 behavior.self_play.begin_at(trainer.step, run.status.elo(behavior.name))
             _warn_of_misread_pictures(loaded.state, loaded.path, misread_elsewhere=misread_elsewhere)

@@ -53,7 +53,7 @@ class LessonKeeper:
             return False
         self._note_lessons()
         for behavior in behaviors.values():
-            behavior.trainer.episodes.reward_buffer.clear()
+            behavior.trainer.episodes.begin_lesson()
         for line in self.curriculum.descriptions(change.advanced):
             logger.info(line)
         if change.require_reset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.trainer import Trainer
@@ -15,10 +16,18 @@ class TrainerThread(threading.Thread):
     ``advance`` raises is kept in ``failure`` for the loop to raise.
     """
 
-    def __init__(self, trainer: Trainer, timers: Timers) -> None:
+    def __init__(self, trainer: Trainer, timers: Timers, then: Callable[[], object] = lambda: None) -> None:
+        """Advance a trainer.
+
+        Args:
+            trainer: used by this thread alone.
+            timers: of the run.
+            then: called after each ``advance``.
+        """
         super().__init__(name=f"trainer {trainer.context.behavior}", daemon=True)
         self.trainer = trainer
         self._timers = timers
+        self._then = then
         self.failure: BaseException | None = None
 
     def raise_failure(self) -> None:
@@ -32,6 +41,7 @@ class TrainerThread(threading.Thread):
             while self._wait():
                 with self._timers("trainer_advance"):
                     self.trainer.advance()
+                self._then()
         except BaseException as failure:  # handed to the main thread, which ends the run with it
             self.failure = failure
             self.trainer.source.abandon()

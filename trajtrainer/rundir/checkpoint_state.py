@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -24,15 +24,29 @@ logger = logging.getLogger(__name__)
 _ACTING_RNG = "acting_rng"
 _LEARNER = "learner"
 _SELF_PLAY = "self_play"
+_JUDGE = "judge"
 
 
-def to_checkpoint(trainer: Trainer, policy: Policy, self_play: Mapping[str, Any] | None = None) -> dict[str, Any]:
+class Restores(Protocol):
+    """A part of a behaviour whose state stands in the checkpoint."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take it back."""
+
+
+def to_checkpoint(
+    trainer: Trainer,
+    policy: Policy,
+    self_play: Mapping[str, Any] | None = None,
+    judge: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
 
     Args:
         trainer: of the behaviour.
         policy: of the acting side.
         self_play: its state, if there is self-play.
+        judge: its state, if there is training.
     """
     state = _mlagents_part(trainer)
     context = trainer.context
@@ -46,7 +60,25 @@ def to_checkpoint(trainer: Trainer, policy: Policy, self_play: Mapping[str, Any]
     state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
     if self_play is not None:
         state["extra"][_SELF_PLAY] = self_play
+    if judge is not None:
+        state["extra"][_JUDGE] = judge
     return to_mlagents(state)
+
+
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a checkpoint with tensors of its own, on the CPU. What is there twice stays one."""
+    memo: dict[int, Tensor] = {}
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in memo:
+                memo[id(value)] = value.detach().to("cpu", copy=True)
+            return memo[id(value)]
+        if isinstance(value, Mapping):
+            return {key: copy(inner) for key, inner in value.items()}
+        return type(value)(map(copy, value)) if isinstance(value, list | tuple) else value
+
+    return {key: copy(value) for key, value in state.items()}
 
 
 def is_ours(content: Mapping[str, Any]) -> bool:
@@ -60,6 +92,7 @@ def from_checkpoint(
     policy: Policy,
     source: str,
     self_play: SelfPlay | None = None,
+    judge: Restores | None = None,
     *,
     reset_step: bool,
 ) -> None:
@@ -71,6 +104,7 @@ def from_checkpoint(
         policy: of the acting side, freshly made.
         source: the file's name, for warnings.
         self_play: of the behaviour, freshly made; restored if the checkpoint holds its state.
+        judge: of the behaviour; likewise.
         reset_step: begin a new run with these weights (``--initialize-from``).
 
     Raises:
@@ -91,6 +125,8 @@ def from_checkpoint(
             policy.set_rng_state(rng)
         if self_play is not None and not reset_step and _SELF_PLAY in state["extra"]:
             self_play.restore(state["extra"][_SELF_PLAY])
+        if judge is not None and not reset_step:
+            judge.restore(state["extra"].get(_JUDGE, {}))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "

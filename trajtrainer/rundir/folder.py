@@ -5,7 +5,8 @@
     results/<run-id>/
       configuration.yaml
       <Behavior>.onnx
-      <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  events.out.tfevents.*
+      <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  best.{pt,onnx}  best-<step>.{pt,onnx}
+                 events.out.tfevents.*
       run_logs/timers.json  training_status.json  trainer.log  Player-<worker>.log
     results/.<run-id>.lock    while a run is at work there
     results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
@@ -32,6 +33,9 @@ from trajtrainer.settings.run import CheckpointSettings
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = "checkpoint.pt"
+BEST_NAME = "best.pt"
+BEST = "@best"
+"""Behind a run id: the best models instead of the newest."""
 # Enough to notice a full disk or quota, too little to wait for.
 _PROBE_BYTES = 64 * 1024
 
@@ -61,9 +65,35 @@ class BehaviorFolder:
         """Return ``<Behavior>-<step><suffix>``, with the suffix ``.pt`` or ``.onnx``."""
         return self.path / f"{self.name}-{step}{suffix}"
 
+    @property
+    def best_checkpoint(self) -> Path:
+        """The best model's state, in the form of ``checkpoint``."""
+        return self.path / BEST_NAME
+
+    @property
+    def best_exported(self) -> Path:
+        """The best model's policy."""
+        return self.best_checkpoint.with_suffix(".onnx")
+
+    def best_numbered(self, step: int, suffix: str) -> Path:
+        """Return ``best-<step><suffix>``, of one of several best models that are kept."""
+        return self.path / f"{self._best_stem}-{step}{suffix}"
+
     def steps_on_disk(self) -> list[int]:
         """Return the steps of the numbered ``.pt`` files that are there, ascending."""
-        pattern = re.compile(re.escape(self.name) + r"-(\d{1,18})\.pt")
+        return self._steps_of(self.name)
+
+    def best_steps_on_disk(self) -> list[int]:
+        """Return the same of the best models."""
+        return self._steps_of(self._best_stem)
+
+    @property
+    def _best_stem(self) -> str:
+        """The first part of these names, which no checkpoint's begins with, whatever the behaviour is called."""
+        return "best" if self.name.lower() != "best" else "best-model"
+
+    def _steps_of(self, stem: str) -> list[int]:
+        pattern = re.compile(re.escape(stem) + r"-(\d{1,18})\.pt")
         if not self.path.is_dir():
             return []
         return sorted(int(match[1]) for path in self.path.iterdir() if (match := pattern.fullmatch(path.name)))
@@ -93,8 +123,14 @@ class RunFolder:
         # Resuming wins over starting from another run's weights.
         initialize_from = None if self.resume else settings.initialize_from
         self.initialize_from: Path | None = None
+        self._initial_name = CHECKPOINT_NAME
         if initialize_from is not None:
             self.initialize_from = self._results / check_run_id(initialize_from, "--initialize-from")
+            if initialize_from.endswith(BEST) and not self.initialize_from.is_dir():
+                self.initialize_from = self._results / check_run_id(
+                    initialize_from.removesuffix(BEST), "--initialize-from"
+                )
+                self._initial_name = BEST_NAME
         self._behaviors: dict[str, BehaviorFolder] = {}
 
     @property
@@ -171,7 +207,7 @@ class RunFolder:
         source = self.initialize_from
         if init_path is None or (source is not None and "/" not in init_path and "\\" not in init_path):
             assert source is not None
-            path = source / behavior_file_name(behavior) / (init_path or CHECKPOINT_NAME)
+            path = source / behavior_file_name(behavior) / (init_path or self._initial_name)
         else:
             path = Path(init_path)
         path = self._present_place(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +13,13 @@ from trajtrainer.export.contract import DEFAULT_OPSET
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.export.recovered_policy import recover_policy
 from trajtrainer.rundir.filenames import behavior_file_name, behavior_of
-from trajtrainer.rundir.folder import BehaviorFolder
+from trajtrainer.rundir.folder import BEST, BehaviorFolder
 from trajtrainer.settings.checks import closest
 from trajtrainer.spec import ObservationSpec
 
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".onnx"
-_BEST, _BEST_CHECKPOINT = "@best", "best.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +88,15 @@ def export_saved(
 def find_policies(target: Path, results: Path, behavior: str | None) -> list[SavedPolicy]:
     """Return the checkpoints that ``target`` means; see :func:`export_saved`. At least one.
 
+    Behind a folder or a run id ``@best`` means the best models instead of the newest.
+
     Raises:
         CheckpointError: there are none, or none of this behaviour.
     """
-    best = target.name.endswith(_BEST) and not _in_results(target, results).exists()
-    target = _in_results(target.with_name(target.name.removesuffix(_BEST)) if best else target, results)
+    target = _in_results(target, results)
+    best = target.name.endswith(BEST) and not target.exists()
+    if best:
+        target = _in_results(target.with_name(target.name.removesuffix(BEST)), results)
     if target.is_file():
         return [_of_file(target)]
     if not target.is_dir():
@@ -101,11 +104,10 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
             f"There is no checkpoint, no folder {target}, and no run of this name in {results}. "
             "Give a .pt file, the folder of a run, or a run id with --results-dir."
         )
-    of_folder = _best_of_folder if best else _of_folder
-    own = of_folder(target)
-    found = {own.name: own} if own is not None else dict(_of_run(target, of_folder))
+    own = _of_folder(target, best=best)
+    found = {own.name: own} if own is not None else dict(_of_run(target, best=best))
     if not found:
-        what = _BEST_CHECKPOINT if best else "checkpoint"
+        what = "best model" if best else "checkpoint"
         raise CheckpointError(f"There is no {what} in {target}, nor in the folders of behaviours in it.")
     if behavior is None:
         return list(found.values())
@@ -156,16 +158,18 @@ def _in_results(target: Path, results: Path) -> Path:
     return target
 
 
-def _of_run(folder: Path, of_folder: Callable[[Path], SavedPolicy | None]) -> Iterator[tuple[str, SavedPolicy]]:
+def _of_run(folder: Path, *, best: bool) -> Iterator[tuple[str, SavedPolicy]]:
     for path in sorted(folder.iterdir()):
-        policy = of_folder(path) if path.is_dir() else None
+        policy = _of_folder(path, best=best) if path.is_dir() else None
         if policy is not None:
             yield policy.name, policy
 
 
-def _of_folder(path: Path) -> SavedPolicy | None:
-    """Return the newest checkpoint in a behaviour's folder; None if it holds none."""
+def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:
+    """Return the newest checkpoint in a behaviour's folder, or its best model; None if it holds none."""
     folder = _behavior_folder(path)
+    if best:
+        return _of_file(folder.best_checkpoint) if folder.best_checkpoint.is_file() else None
     steps = folder.steps_on_disk()
     if folder.checkpoint.is_file():
         checkpoint = folder.checkpoint
@@ -174,12 +178,6 @@ def _of_folder(path: Path) -> SavedPolicy | None:
     else:
         return None
     return SavedPolicy(folder.name, checkpoint, folder.exported, _models(folder, checkpoint))
-
-
-def _best_of_folder(path: Path) -> SavedPolicy | None:
-    """Return the best checkpoint in a behaviour's folder; None if it holds none."""
-    checkpoint = path / _BEST_CHECKPOINT
-    return _of_file(checkpoint) if checkpoint.is_file() else None
 
 
 def _of_file(path: Path) -> SavedPolicy:

@@ -5,10 +5,12 @@ See docs/mlagents-behavior.md#training-status.
 The file is ML-Agents' own format, so that either side goes on where the other stopped::
 
     {"<parameter>": {"lesson_num": 1},
-     "<behavior>": {"checkpoints": [...], "final_checkpoint": {...}, "elo": 1200.0},
+     "<behavior>": {"checkpoints": [...], "final_checkpoint": {...}, "elo": 1200.0,
+                    "best": {...}, "evaluation": {...}, "stopped": {...}},
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
-A parameter and a behaviour of one name share their object, as there.
+A parameter and a behaviour of one name share their object, as there. The last three are not in ML-Agents, which leaves
+them alone (docs/evaluation.md).
 """
 
 from __future__ import annotations
@@ -155,6 +157,30 @@ class TrainingStatus:
         self._set(folder.behavior, "checkpoints", [record.to_json(folder) for record in records])
         if final is not None:
             self._set(folder.behavior, "final_checkpoint", final.to_json(folder, final=True))
+
+    def best_steps(self, behavior: str) -> int | None:
+        """Return the step of a behaviour's best model; None when nothing is known."""
+        best = self._get(behavior, "best")
+        steps = best.get("steps") if isinstance(best, dict) else None
+        return steps if _is_count(steps) else None
+
+    def set_best(self, behavior: str, best: Mapping[str, Any], kept: Sequence[Mapping[str, Any]] | None) -> None:
+        """Set a behaviour's best model, and where several are kept all of them, the best first."""
+        self._set(behavior, "best", dict(best))
+        if kept is not None:
+            self._set(behavior, "best_models", list(kept))
+
+    def set_evaluation(self, behavior: str, evaluation: Mapping[str, Any]) -> None:
+        """Set the result of a behaviour's last evaluation."""
+        self._set(behavior, "evaluation", dict(evaluation))
+
+    def set_stopped(self, behavior: str, stopped: Mapping[str, Any] | None) -> None:
+        """Set what has ended the training of a behaviour; None while nothing has."""
+        with self._lock:
+            section = self._sections.setdefault(behavior, {})
+            section.pop("stopped", None)
+            if stopped is not None:
+                section["stopped"] = dict(stopped)
 
     def save(self) -> None:
         """Write the file, whole or not at all.

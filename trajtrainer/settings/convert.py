@@ -21,6 +21,7 @@ from trajtrainer.settings.rewards import OWN_NOVELTY
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import faults
 from trajtrainer.settings.trainer import (
+    OWN,
     OWN_SELF_PLAY,
     POCAHyperparameters,
     PPOHyperparameters,
@@ -209,6 +210,7 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     ``default_settings`` change them.
     """
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
+    _spell_out_own(mapping, settings)
     _spell_out_self_play(mapping, settings)
     _spell_out_novelty(mapping)
     if mapping["default_settings"] is not None:
@@ -221,8 +223,15 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     return mapping
 
 
-def _spell_out_self_play(mapping: dict[str, Any], settings: RunSettings) -> None:
+def _spell_out_own(mapping: dict[str, Any], settings: RunSettings) -> None:
     """Put the options that only we have into behaviours whose ``default_settings`` have others."""
+    changed = [key for key in OWN if key in (mapping["default_settings"] or {})]
+    for name, behavior in settings.behaviors.items():
+        mapping["behaviors"][name] |= {key: CONVERTER.unstructure(getattr(behavior, key)) for key in changed}
+
+
+def _spell_out_self_play(mapping: dict[str, Any], settings: RunSettings) -> None:
+    """Do the same inside of ``self_play``."""
     default = (mapping["default_settings"] or {}).get("self_play") or {}
     changed = [key for key in OWN_SELF_PLAY if key in default]
     for name, behavior in settings.behaviors.items():

@@ -34,6 +34,7 @@ from trajtrainer.settings.structuring import (
 )
 from trajtrainer.settings.trainer import (
     ALGORITHMS,
+    OWN,
     OWN_SELF_PLAY,
     Hyperparameters,
     POCAHyperparameters,
@@ -180,8 +181,13 @@ def _register_unstructuring(converter: Converter) -> None:
         SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),
         CuriositySettings: dict.fromkeys(OWN_NOVELTY, if_changed),
         RndSettings: dict.fromkeys(OWN_NOVELTY, if_changed),
-        TrainerSettings: {"dataset": if_changed},
-        RunSettings: {"deterministic": never, "behaviors_required": never, "inference_episodes": never},
+        TrainerSettings: dict.fromkeys(OWN, if_changed),
+        RunSettings: {
+            "evaluation": if_changed,
+            "deterministic": never,
+            "behaviors_required": never,
+            "inference_episodes": never,
+        },
     }
     for cls, overrides in hidden.items():
         attrs.resolve_types(cls)

@@ -17,6 +17,13 @@ from trajtrainer.settings.environment import (
     Measure,
     seeded,
 )
+from trajtrainer.settings.evaluation import (
+    BehaviorEvaluationSettings,
+    Evaluations,
+    EvaluationSettings,
+    evaluations,
+    missing,
+)
 from trajtrainer.settings.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -71,6 +78,8 @@ class RunSettings:
     env_settings: EnvironmentSettings = field(factory=EnvironmentSettings)
     engine_settings: EngineSettings = field(factory=EngineSettings)
     environment_parameters: dict[str, EnvironmentParameterSettings] | None = None
+    # Not in ML-Agents. Not dumped while there is none.
+    evaluation: EvaluationSettings | None = None
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False
@@ -89,6 +98,7 @@ class RunSettings:
                 set_field(self, "default_settings", _deterministic(self.default_settings))
 
     def _faults(self) -> Iterator[Fault]:
+        yield from self._faults_of_evaluations()
         for name, parameter in (self.environment_parameters or {}).items():
             for index, lesson in enumerate(parameter.curriculum):
                 criteria = lesson.completion_criteria
@@ -104,6 +114,31 @@ class RunSettings:
     def is_offline(self) -> bool:
         """Return whether all behaviours that are listed are learnt from data sets, and there is one."""
         return bool(self.behaviors) and all(each.is_offline for each in self.behaviors.values())
+
+    def _faults_of_evaluations(self) -> Iterator[Fault]:
+        places: dict[tuple[str, ...], BehaviorEvaluationSettings | None]
+        places = {("behaviors", name): behavior.evaluation for name, behavior in self.behaviors.items()}
+        if self.default_settings is not None:
+            places["default_settings",] = self.default_settings.evaluation
+        found = [fault for path, own in places.items() for fault in missing(self.evaluation, own, *path)]
+        found += () if places else missing(self.evaluation, None)
+        yield from {fault.path: fault for fault in found}.values()  # several behaviors may lack the same of the run
+        given = self.evaluation
+        if given is None or found:
+            return
+        if (given.interval, given.episodes) == (None, None) and not any(map(self.evaluations_of, self._trainers())):
+            yield Fault(("evaluation",), "has neither interval nor episodes, expected both, here or in a behavior")
+        if given.num_envs > 1 and self.env_settings.env_path is None:
+            expected = "1, as no env_path is given (the Editor is one environment)"
+            path = ("env_settings", "env_path")
+            yield misfit(("evaluation", "num_envs"), given.num_envs, expected, path)
+
+    def _trainers(self) -> list[TrainerSettings]:
+        return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]
+
+    def evaluations_of(self, behavior: TrainerSettings) -> Evaluations | None:
+        """Return when and how a behaviour with these settings is evaluated while it trains; None if it is not."""
+        return evaluations(self.evaluation, behavior.evaluation)
 
     def for_behavior(self, name: str) -> TrainerSettings:
         """Return the settings of behaviour ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).

@@ -12,6 +12,7 @@ from attrs.validators import optional
 from trajtrainer.plugins import Reference, Registry
 from trajtrainer.settings.checks import (
     Fault,
+    at_least,
     between,
     check_settings_class,
     count,
@@ -25,6 +26,7 @@ from trajtrainer.settings.checks import (
     satisfies,
     unlimited_count,
 )
+from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, StopSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 
@@ -218,6 +220,8 @@ class SelfPlaySettings:
     elo_per_match: bool = False
 
 
+OWN = ("evaluation", "stop", "keep_best", "dataset")
+"""Those of ``TrainerSettings`` that ML-Agents does not know."""
 OWN_SELF_PLAY = ("prioritized", "opponents", "elo_per_match")
 """Those of ``SelfPlaySettings`` that ML-Agents does not know."""
 
@@ -255,7 +259,11 @@ class TrainerSettings:
     threaded: bool = False
     self_play: SelfPlaySettings | None = None
     behavioral_cloning: BehavioralCloningSettings | None = None
-    # Not in ML-Agents: files and folders of recorded steps, for the trainers that learn from nothing else.
+    # Not in ML-Agents. Dumped only where they are not at their defaults.
+    evaluation: BehaviorEvaluationSettings | None = None
+    stop: StopSettings | None = None
+    keep_best: int = field(default=1, validator=at_least(0, "a whole number"))
+    # Files and folders of recorded steps, for the trainers that learn from nothing else.
     dataset: list[str] = field(factory=list)
 
     @property

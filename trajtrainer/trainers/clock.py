@@ -75,11 +75,21 @@ class Clock:
         self._training = training
         self._first_step = 0
         self._summarized = 0
+        self._has_ended = False
+
+    def end(self) -> None:
+        """End the training at the step where it is, as if ``max_steps`` were passed."""
+        self._has_ended = True
 
     @property
     def should_still_train(self) -> bool:
-        """Return whether there is training, and ``max_steps`` are not passed."""
-        return self._training and self.step <= self._settings.max_steps
+        """Return whether there is training, and neither ``end`` was called nor ``max_steps`` are passed."""
+        return self._training and not self._has_ended and self.step <= self._settings.max_steps
+
+    @property
+    def last_summary(self) -> int:
+        """Return the label of the last summary; 0 before the first."""
+        return self._summarized
 
     @property
     def summarized_step(self) -> int:
@@ -90,8 +100,8 @@ class Clock:
         return max(self.step, self._summarized)
 
     def has_enough(self, num_put: int) -> bool:
-        """Return whether ``max_steps`` are passed with all the steps that came in this process, counted yet or not."""
-        return self._training and self.collected(num_put) > self._settings.max_steps
+        """Return whether training has ended, or has with all the steps that came, counted yet or not."""
+        return self._training and (self._has_ended or self.collected(num_put) > self._settings.max_steps)
 
     def collected(self, num_put: int) -> int:
         """Return the step with all the steps that came in this process, counted yet or not."""
@@ -121,11 +131,11 @@ class Clock:
             ends: where each ends, in steps from here, i64 [S].
 
         Returns:
-            How many of them end within ``max_steps``.
+            How many of them are to be trained with: those that end within ``max_steps``.
         """
         ends = self.step + ends
         self.step = int(ends[-1])
-        return int(np.searchsorted(ends, self._settings.max_steps, side="right"))
+        return 0 if self._has_ended else int(np.searchsorted(ends, self._settings.max_steps, side="right"))
 
     def count_updates(self, total: int) -> Boundary | None:  # noqa: ARG002
         """Count gradient steps, of which so many were made so far: here they are no steps.

@@ -56,18 +56,16 @@ class EpisodeSums:
         self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}
 
 
-def _group_rewards(packed: PackedSteps) -> list[FloatArray]:
-    """Return what the groups of the steps received, f32 [1, B], if that is told apart."""
-    return [] if packed.groups is None else [packed["group_reward"][None]]
-
-
 class EpisodeRecord:
     """Rewards of finished episodes: statistics, and what curricula and checkpoints want to know.
 
     Attributes:
         reward_buffer: rewards of the newest episodes, as many as the curriculum looks at, since its last lesson change.
+        returns: the same and what their groups were rewarded with, of at most ``RECENT_EPISODES`` since the last lesson
+            change. They outlast the process.
         recent: those of the newest ``RECENT_EPISODES`` of this process, to tell how good the policy is.
         num_episodes: how many episodes have ended in this process.
+        num_total: the same with those of the runs that this one resumes.
         returns_since_update: rewards of the episodes since the last policy update.
         best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
     """
@@ -75,7 +73,8 @@ class EpisodeRecord:
     def __init__(self, reporter: StatsReporter) -> None:
         self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
         self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self.num_episodes = 0
+        self.returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.num_episodes = self.num_total = 0
         self.returns_since_update: list[float] = []
         self.best_reward: float | None = None
         self._reporter = reporter
@@ -89,14 +88,16 @@ class EpisodeRecord:
             titles: of the reward signals, as in tags.
             rewards: f32 [len(titles), B], times strength.
         """
-        everything = np.concatenate([packed["reward"][None], rewards, *_group_rewards(packed)])
+        everything = np.concatenate([packed["reward"][None], rewards, packed["group_reward"][None]])
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return
         returns = finished[0].tolist()
         self.reward_buffer.extend(returns)
         self.recent.extend(returns)
+        self.returns.extend((finished[0] + finished[-1]).tolist())
         self.num_episodes += len(returns)
+        self.num_total += len(returns)
         self.returns_since_update += returns
         self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
         for title, sums in zip(titles, finished[1 : 1 + len(titles)], strict=True):
@@ -125,6 +126,11 @@ class EpisodeRecord:
         """Keep as many rewards in ``reward_buffer`` as the curriculum asks for."""
         self.reward_buffer = deque(self.reward_buffer, maxlen=size)
 
+    def begin_lesson(self) -> None:
+        """Forget the rewards of an easier task."""
+        self.reward_buffer.clear()
+        self.returns.clear()
+
     @property
     def reward_since_update(self) -> float | None:
         """Return the mean reward of the episodes since the last policy update; None without any."""
@@ -142,6 +148,8 @@ class EpisodeRecord:
             "reward_buffer": list(self.reward_buffer),
             "returns_since_update": list(self.returns_since_update),
             "best_reward": self.best_reward,
+            "returns": list(self.returns),
+            "num_total": self.num_total,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -150,3 +158,6 @@ class EpisodeRecord:
         self.reward_buffer.extend(state.get("reward_buffer", ()))
         self.returns_since_update = list(state.get("returns_since_update", ()))
         self.best_reward = state.get("best_reward")
+        self.returns.clear()
+        self.returns.extend(state.get("returns", ()))
+        self.num_total = int(state.get("num_total", 0))

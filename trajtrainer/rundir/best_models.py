@@ -1,0 +1,222 @@
+"""The best models of a behaviour: ``best.{pt,onnx}``, and with ``keep_best`` above 1 each of them under its step.
+
+Each ``.pt`` is a checkpoint like any other, there whole or not at all, with its record in it, so that files and records
+cannot contradict each other, whatever is killed in between; ``training_status.json`` repeats the record of the best.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trajtrainer.errors import CheckpointError, TrajtrainerError
+from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
+from trajtrainer.export.mlagents_layout import EXTRA
+from trajtrainer.export.recovered_policy import recover_policy
+from trajtrainer.rundir import atomic
+from trajtrainer.rundir.folder import BehaviorFolder
+from trajtrainer.rundir.status import TrainingStatus
+
+logger = logging.getLogger(__name__)
+
+State = Mapping[str, Any]
+
+_RECORD = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class BestModel:
+    """One of the best models.
+
+    Attributes:
+        steps: the trainer's step when it was what was trained.
+        reward: what it is measured by.
+        by: where that comes from: "evaluation", "training" or "elo".
+        lesson: how many lessons the environment's parameters had gone on by then. Rewards of other lessons are no
+            measure, so that models of later ones are better.
+        creation_time: seconds since 1970.
+    """
+
+    steps: int
+    reward: float
+    by: str
+    lesson: int = 0
+    creation_time: float = field(default_factory=time.time, compare=False)
+
+
+class BestModels:
+    """Keeps the best models of one behaviour."""
+
+    def __init__(
+        self, folder: BehaviorFolder, status: TrainingStatus, *, keep: int, by: str, writes: bool = True
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            folder: where the files are.
+            status: the run's status file.
+            keep: how many; 0 for none.
+            by: what models are measured by. Those that were measured by something else are worse.
+            writes: False never writes (``--inference``).
+        """
+        self.folder = folder
+        self._status = status
+        self._keep = keep if writes else 0
+        self._by = by
+        self._models: list[BestModel] = []
+        self._unwritten: dict[int, State] = {}  # steps -> the state
+
+    @property
+    def best(self) -> BestModel | None:
+        """The best model; None before the first."""
+        return self._models[0] if self._models else None
+
+    def offer(self, model: BestModel, state: Callable[[], State]) -> bool:
+        """Take a model if it is among the best. It is in files after the next ``write``.
+
+        Args:
+            model: measured as ``by`` says.
+            state: gives the content of a checkpoint that nobody changes any more; called only if it is taken.
+
+        Returns:
+            Whether it is the best.
+        """
+        rank = self._rank(model)
+        if any(each.steps == model.steps and self._rank(each) >= rank for each in self._models):
+            return False
+        others = [each for each in self._models if each.steps != model.steps]
+        kept = sorted([*others, model], key=self._rank, reverse=True)[: self._keep]
+        if model not in kept:
+            return False
+        self._unwritten[model.steps] = state()
+        self._unwritten = {each.steps: self._unwritten[each.steps] for each in kept if each.steps in self._unwritten}
+        self._models = kept
+        return kept[0] is model
+
+    def _rank(self, model: BestModel) -> tuple[bool, int, float]:
+        """Return what compares models; of equal ones the earlier is the better, as sorting keeps their order."""
+        return model.by == self._by, model.lesson, model.reward
+
+    def write(self) -> None:
+        """Write what was taken since the last call. A failure is logged, and tried again at the next one."""
+        if not self._unwritten:
+            return
+        try:
+            for model in reversed(self._models):  # the best last: until then the one before is there
+                if model.steps in self._unwritten:
+                    self._write(model, self._unwritten[model.steps])
+            self._remove_surplus()
+        except OSError as error:
+            logger.error(
+                "The best model of behavior %r could not be written to %s: %s. It is tried again later.",
+                self.folder.behavior,
+                self.folder.path,
+                error.strerror or error,
+            )
+            return
+        self._unwritten = {}
+        self._note()
+
+    def restore(self) -> None:
+        """Take over what the files of the run tell, and put right what a kill left half done."""
+        if not self._keep:
+            return
+        folder = self.folder
+        best = _read(folder.best_checkpoint)
+        others = [_read(folder.best_numbered(step, ".pt")) for step in folder.best_steps_on_disk()]
+        states = dict(found for found in (best, *others) if found is not None)
+        self._models = sorted(states, key=self._rank, reverse=True)[: self._keep]
+        if self._models and not (best is not None and self._is_settled(best[0])):
+            self._unwritten = {model.steps: states[model] for model in self._models}
+            self.write()
+
+    def _is_settled(self, first: BestModel) -> bool:
+        """Return whether ``best.pt``, whose model this is, is all that it should be."""
+        noted = self._status.best_steps(self.folder.behavior)
+        return first == self.best and noted == first.steps and self.folder.best_exported.is_file()
+
+    def _write(self, model: BestModel, state: State) -> None:
+        buffer = io.BytesIO()
+        extra = {**state.get(EXTRA, {}), _RECORD: asdict(model)}
+        torch.save({**state, EXTRA: extra}, buffer)
+        places = [self.folder.best_numbered(model.steps, ".pt")] if self._keep > 1 else []
+        places += [self.folder.best_checkpoint] if model is self.best else []
+        for path in places:
+            atomic.write_bytes(path, buffer.getbuffer())
+            self._export(state, path)
+
+    def _export(self, state: State, path: Path) -> None:
+        # Late: it takes long to import.
+        from trajtrainer.export.onnx import export_policy
+
+        exported = path.with_suffix(".onnx")
+        try:
+            policy = recover_policy(state, source=str(path))
+            atomic.write_with(exported, lambda temporary: export_policy(policy.actor, policy.spec, temporary))
+        except TrajtrainerError as error:
+            # What is there is of another model.
+            exported.unlink(missing_ok=True)
+            logger.error("The best model %s could not be exported (%s).", path, first_line(error))
+
+    def _remove_surplus(self) -> None:
+        kept = {model.steps for model in self._models} if self._keep > 1 else set()
+        for step in set(self.folder.best_steps_on_disk()) - kept:
+            for suffix in (".onnx", ".pt"):
+                self.folder.best_numbered(step, suffix).unlink(missing_ok=True)
+
+    def _note(self) -> None:
+        """Write the records into the status."""
+        entries = [self._entry(model) for model in self._models]
+        files = {
+            "file_path": str(self.folder.best_exported),
+            "auxillary_file_paths": [str(self.folder.best_checkpoint)],
+        }
+        self._status.set_best(self.folder.behavior, {**entries[0], **files}, entries if self._keep > 1 else None)
+        self._status.save()
+
+    def _entry(self, model: BestModel) -> dict[str, Any]:
+        return {
+            "steps": model.steps,
+            "file_path": str(self.folder.best_numbered(model.steps, ".onnx")),
+            "reward": model.reward,
+            "by": model.by,
+            "creation_time": model.creation_time,
+            "auxillary_file_paths": [str(self.folder.best_numbered(model.steps, ".pt"))],
+        }
+
+
+def _read(path: Path) -> tuple[BestModel, State] | None:
+    """Return the model in a file; None if there is none: damaged, or put there by somebody else."""
+    if not path.is_file():
+        return None
+    try:
+        state = read_checkpoint(path)
+    except CheckpointError as error:
+        logger.warning("%s", error)
+        return None
+    model = _record_of(state)
+    return None if model is None else (model, state)
+
+
+def _record_of(state: State) -> BestModel | None:
+    extra = state.get(EXTRA)
+    plain = extra.get(_RECORD) if isinstance(extra, Mapping) else None
+    if not isinstance(plain, Mapping):
+        return None
+    try:
+        return BestModel(
+            steps=int(plain["steps"]),
+            reward=float(plain["reward"]),
+            by=str(plain["by"]),
+            lesson=int(plain["lesson"]),
+            creation_time=float(plain["creation_time"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,97 @@
+"""``evaluation``, of a run and of its behaviours, and ``stop``. None of them is in ML-Agents (docs/evaluation.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import field, frozen
+from attrs.validators import optional
+
+from trajtrainer.settings.checks import Fault, count, positive
+from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
+
+
+@frozen
+class BehaviorEvaluationSettings:
+    """``evaluation`` of one behaviour; what is left out is that of the run."""
+
+    interval: int | None = field(default=None, validator=optional(count))
+    episodes: int | None = field(default=None, validator=optional(count))
+    deterministic: bool | None = None
+
+
+@frozen
+class EvaluationSettings:
+    """``evaluation`` of a run: when its behaviours are evaluated, and in which environment.
+
+    Left out, ``env_args`` are those of the training. ``environment_parameters`` go before those of the training, of
+    whose curricula the last lesson counts.
+    """
+
+    interval: int | None = field(default=None, validator=optional(count))
+    episodes: int | None = field(default=None, validator=optional(count))
+    deterministic: bool = True
+    env_args: list[str] | None = None
+    environment_parameters: dict[str, Sampler] | None = None
+    seed: int = field(default=UNSEEDED, validator=seed_check)
+    num_envs: int = field(default=1, validator=count)
+
+
+@frozen
+class Evaluations:
+    """The evaluations of one behaviour.
+
+    Attributes:
+        interval: steps between two of them.
+        episodes: of each.
+        deterministic: take the most likely actions.
+    """
+
+    interval: int
+    episodes: int
+    deterministic: bool
+
+
+@frozen
+class StopSettings:
+    """``stop``: what ends the training of a behaviour beside ``max_steps``, whichever comes first."""
+
+    reward: float | None = None
+    patience: int | None = field(default=None, validator=optional(count))
+    time: float | None = field(default=None, validator=optional(positive))
+    episodes: int | None = field(default=None, validator=optional(count))
+    gradient_steps: int | None = field(default=None, validator=optional(count))
+
+
+def evaluations(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | None) -> Evaluations | None:
+    """Return those of a behaviour, whose own settings go before those of the run; None if it has none."""
+    run, own = run or EvaluationSettings(), own or BehaviorEvaluationSettings()
+    interval, episodes = own.interval or run.interval, own.episodes or run.episodes
+    if interval is None or episodes is None:
+        return None
+    return Evaluations(interval, episodes, run.deterministic if own.deterministic is None else own.deterministic)
+
+
+def missing(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | None, *path: str) -> Iterator[Fault]:
+    """Find out which of ``interval`` and ``episodes`` is not there, where there is one of them.
+
+    Args:
+        run: ``evaluation`` of the run.
+        own: that of the behaviour.
+        path: of the behaviour's.
+    """
+    run = run or EvaluationSettings()
+    has_own = own is not None and (own.interval, own.episodes) != (None, None)
+    place = (*path, "evaluation") if has_own else ("evaluation",)
+    own = own or BehaviorEvaluationSettings()
+    wanted = {"interval": own.interval or run.interval, "episodes": own.episodes or run.episodes}
+    lacking = [name for name, value in wanted.items() if value is None]
+    if len(lacking) == 1:
+        others = tuple((*place, name) for name in wanted if name not in lacking)
+        yield Fault((*place, *lacking), _LACKING[lacking[0]], others)
+
+
+_LACKING = {
+    "interval": "is missing: expected the number of steps between two evaluations, here or in every behavior",
+    "episodes": "is missing: expected the number of episodes of each evaluation, here or in every behavior",
+}
