@@ -193,7 +193,7 @@ def test_opponents_of_other_agents_are_refused(tmp_path: Path) -> None:
     trajtrainer.learn(lamp, Lamp, results_dir=tmp_path, run_id="lamp", verbose=False)
     for name in ("Lamp/checkpoint.pt", "Lamp.onnx"):
         given = settings(900, self_play={"opponents": [str(tmp_path / "lamp" / name)]})
-        with pytest.raises(CheckpointError, match=rf"{name} cannot play against behavior 'Duel': it .*actions"):
+        with pytest.raises(CheckpointError, match=rf"{name} cannot play against behavior 'Duel': its? .*actions"):
             learn(tmp_path, given, run_id=name.replace("/", ""))
 
 
