@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +119,18 @@ def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
     assert first["rotation"]["changes"] == 1
 
 
-def killed(tmp_path: Path, given: dict[str, Any], after_s: float) -> LearnProcess:
-    """A run that is begun or gone on with, and killed some time after its first checkpoint."""
+def killed(tmp_path: Path, given: dict[str, Any], num_checkpoints: int) -> LearnProcess:
+    """A run that is begun or gone on with, and killed some time after so many checkpoints."""
     run = LearnProcess(tmp_path, given, DUEL, *(("--resume",) if (tmp_path / "results").exists() else ()))
     checkpoint = run.folder / "Duel" / "checkpoint.pt"
-    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-    run.wait_for(lambda: checkpoint.exists() and checkpoint.stat().st_mtime_ns > before)
-    time.sleep(after_s)
+    seen = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+
+    def has_saved() -> bool:
+        return checkpoint.exists() and checkpoint.stat().st_mtime_ns > seen
+
+    for _ in range(num_checkpoints):
+        run.wait_for(has_saved)
+        seen = checkpoint.stat().st_mtime_ns
     run.send(signal.SIGKILL)
     run.finish(30)
     return run
@@ -136,8 +140,8 @@ def test_a_killed_run_goes_on_with_the_same_opponents_and_rating(tmp_path: Path)
     """A resumed run that has nothing left to learn, and no change that is due at once, saves what it began with."""
     nothing_due = dict.fromkeys(("save_steps", "team_change", "swap_steps"), 10**9)
     given = settings(10**6, checkpoint_interval=200)
-    for after_s in (0.0, 0.31, 0.57):
-        run = killed(tmp_path, given, after_s)
+    for num_checkpoints in (1, 3, 6):
+        run = killed(tmp_path, given, num_checkpoints)
         state = saved(run.folder)
         learn(tmp_path / "results", settings(1, self_play=nothing_due), resume=True)
         again = saved(run.folder)
