@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs
 
 from mlagents_envs.base_env import (
@@ -29,6 +30,8 @@ __all__ = [
     "ObservationSpec",
     "ObservationType",
     "observation_kind",
+    "spec_from_plain",
+    "spec_to_plain",
 ]
 
 
@@ -131,3 +134,54 @@ class BehaviorId:
                 "(Behavior Parameters, Team Id)."
             )
         return cls(full=full, name=name, team=int(team))
+
+
+def spec_to_plain(spec: BehaviorSpec) -> dict[str, Any]:
+    """Return plain data, for a file, that :func:`spec_from_plain` takes."""
+    return {
+        "observation_specs": [
+            {
+                "name": str(sensor.name),
+                "shape": [int(size) for size in sensor.shape],
+                "dimension_property": [int(each.value) for each in sensor.dimension_property],
+                "observation_type": int(sensor.observation_type.value),
+            }
+            for sensor in spec.observation_specs
+        ],
+        "action_spec": {
+            "continuous_size": int(spec.action_spec.continuous_size),
+            "discrete_branches": [int(size) for size in spec.action_spec.discrete_branches],
+        },
+    }
+
+
+def spec_from_plain(plain: Mapping[str, Any]) -> BehaviorSpec:
+    """Return the spec that :func:`spec_to_plain` wrote.
+
+    Raises:
+        KeyError: something is missing.
+        TypeError: something is of another type.
+        ValueError: something has an impossible value.
+    """
+    actions = plain["action_spec"]
+    return BehaviorSpec(
+        [_sensor_from_plain(sensor) for sensor in plain["observation_specs"]],
+        ActionSpec(
+            _size(actions["continuous_size"], smallest=0), tuple(_size(size) for size in actions["discrete_branches"])
+        ),
+    )
+
+
+def _sensor_from_plain(plain: Mapping[str, Any]) -> ObservationSpec:
+    return ObservationSpec(
+        shape=tuple(_size(size) for size in plain["shape"]),
+        dimension_property=tuple(DimensionProperty(each) for each in plain["dimension_property"]),
+        observation_type=ObservationType(plain["observation_type"]),
+        name=str(plain["name"]),
+    )
+
+
+def _size(value: object, smallest: int = 1) -> int:
+    if not isinstance(value, int) or not smallest <= value < 1 << 31:
+        raise ValueError(f"{value!r} is no size")
+    return value

@@ -59,10 +59,21 @@ def as_floats(observations: NDArray[Any]) -> NDArray[np.float32]:
     return floats / np.float32(255) if observations.dtype == np.uint8 else floats
 
 
+def check_spec(found: Demonstrations, shared_data: Path, name: str) -> None:
+    index = json.loads((shared_data / "golden" / "demos" / "index.json").read_text())
+    (expected,) = (entry["behavior_spec"] for entry in index if entry["file"] == f"{name}.demo")
+    if name != "ExpertGrid":
+        shapes = [list(each.shape) for each in found.spec.observation_specs]
+        assert shapes == [each["shape"] for each in expected["observation_specs"]]
+    assert found.spec.action_spec.continuous_size == expected["action_spec"]["continuous_size"]
+    assert list(found.spec.action_spec.discrete_branches) == expected["action_spec"]["discrete_branches"]
+
+
 @pytest.mark.parametrize("name", [*BY_UNITY, *BY_PYTHON])
 def test_observations_rewards_and_ends_are_those_of_ml_agents(shared_data: Path, name: str) -> None:
     rows = golden(shared_data, name)
     demonstrations = load_demonstrations([path_of(shared_data, name)])
+    check_spec(demonstrations, shared_data, name)
     packed = demonstrations.packed
     done = rows["done"].astype(bool)
     decides = np.concatenate([[True], ~done[:-1]])  # the rows after ``done`` are ends of episodes
@@ -142,24 +153,11 @@ def test_pictures_of_both_packages_are_the_same_picture(shared_data: Path) -> No
     """The picture shows the agent in the colour of its goal, which the package's version does not change."""
     by_2, by_3 = (load_demonstrations([path_of(shared_data, name)]) for name in ("Pkg2VisDemo", "Pkg3VisDemo"))
     assert by_2.spec.observation_specs[0].shape == by_3.spec.observation_specs[0].shape == (3, 20, 20)
-    of_2, of_3 = (np.unique(np.moveaxis(each.packed.obs[0], 1, -1).reshape(-1, 3), axis=0) for each in (by_2, by_3))
-    np.testing.assert_array_equal(of_2, of_3)
+    of_2, of_3 = ({*map(tuple, np.moveaxis(each.packed.obs[0][::20], 1, -1).reshape(-1, 3))} for each in (by_2, by_3))
+    assert len(of_2) > 1
+    assert of_2 == of_3
 
 
 def test_a_picture_as_floats_is_that_of_the_png(shared_data: Path) -> None:
     packed = load_demonstrations([path_of(shared_data, "GridWorldDemo")]).packed
     np.testing.assert_allclose(as_floats(packed.obs[1]), packed.obs[2], atol=1e-6)
-
-
-def test_specs_are_those_of_ml_agents(shared_data: Path) -> None:
-    index = json.loads((shared_data / "golden" / "demos" / "index.json").read_text())
-    for entry in index:
-        name = Path(entry["file"]).stem
-        if name not in [*BY_UNITY, *BY_PYTHON] or name == "ExpertGrid":
-            continue
-        found, expected = load_demonstrations([path_of(shared_data, name)]).spec, entry["behavior_spec"]
-        assert [list(each.shape) for each in found.observation_specs] == [
-            each["shape"] for each in expected["observation_specs"]
-        ]
-        assert found.action_spec.continuous_size == expected["action_spec"]["continuous_size"]
-        assert list(found.action_spec.discrete_branches) == expected["action_spec"]["discrete_branches"]

@@ -91,6 +91,11 @@ COMMANDS: tuple[Command, ...] = (
         "into their runs.",
     ),
     Command(
+        "demo",
+        "trajtrainer.cli.demo",
+        "Look into recordings (.demo), merge and split them, and convert them from and to other formats.",
+    ),
+    Command(
         "tournament",
         "trajtrainer.cli.tournament",
         "Let trained models play against each other, every pair on both sides, and rate them. Nothing is trained, and "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,28 @@ def read(replay: Replay, path: Path) -> None:
         CheckpointError: the file is missing, damaged, or of other observations, actions or memories. The replay stays
             empty.
     """
+    _open(path, replay.fill)
+
+
+def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return some columns of a file by name.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or has not all of them.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    _open(path, lambda column_of: found.update((name, column_of(name)) for name in names))
+    return found
+
+
+def _open(path: Path, take: Callable[[Callable[[str], NDArray[Any]]], None]) -> None:
+    """Let ``take`` ask for columns."""
     try:
         with zipfile.ZipFile(path) as archive:
             version = _column(archive, "format")
             if version.tolist() != [_FORMAT]:
                 raise ValueError(f"its format is {version.tolist()}, expected {[_FORMAT]}")
-            replay.fill(lambda name: _column(archive, name))
+            take(lambda name: _column(archive, name))
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no saved replay {path}.") from error
     # What numpy and zipfile raise when bytes are missing or wrong.

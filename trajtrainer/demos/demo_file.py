@@ -45,6 +45,7 @@ _API_VERSIONS = (0, 1)
 _LONGEST_PARAMETERS = 1 << 20
 _LONGEST_STEP = 1 << 28
 _BLOCK = 1 << 20
+_MOST_BYTES = 1 << 26  # of decoded steps at once: a PNG can become a thousand times as long
 _STEP = 0x0A  # each begins with its AgentInfoProto
 _CONTINUED = 0x80
 _LONGEST_VARINT = 5
@@ -111,13 +112,17 @@ class DemoFile:
             DemonstrationError: one is damaged or does not fit the first.
         """
         reader = StepReader(self.behavior, self.block, decode=decode)
+        most = max(1, _MOST_BYTES // reader.row_bytes)
         num_before = 0
         for data, starts, sizes, _ in self.blocks():
-            try:
-                yield reader.read(data, starts, sizes)
-            except StepError as error:
-                raise DemonstrationError(f"{self.path}, step {num_before + error.row + 1}: {error}.") from error
-            num_before += len(starts)
+            for begin in range(0, len(starts), most):
+                rows = slice(begin, begin + most)
+                try:
+                    steps = reader.read(data, starts[rows], sizes[rows])
+                except StepError as error:
+                    raise DemonstrationError(f"{self.path}, step {num_before + error.row + 1}: {error}.") from error
+                yield steps
+                num_before += len(steps)
 
 
 def open_demo(path: Path) -> DemoFile:

@@ -17,7 +17,7 @@ from trajtrainer.columns import Columns, Entry, concatenate, empty, entry_bytes,
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demo_file import SUFFIX, DemoFile, open_demo
 from trajtrainer.demos.matching import check_spec
-from trajtrainer.demos.pairing import Piece, pieces
+from trajtrainer.demos.pairing import Piece, as_dtype, pieces
 from trajtrainer.demos.step_reader import entries_of_steps
 from trajtrainer.errors import DemonstrationError
 from trajtrainer.spec import BehaviorSpec
@@ -130,7 +130,7 @@ class _Store:
         start = self.num_steps
         kept = min(len(piece.steps), self._most_steps - start)
         for name, entry in self._entries.items():
-            self._steps[name][start : start + kept] = _of_dtype(piece.steps[name][:kept], entry)
+            self._steps[name][start : start + kept] = as_dtype(piece.steps[name][:kept], entry.dtype)
         self.num_steps += kept
         ends = piece.ends[piece.ends <= kept]
         self._end(start + ends, piece.after.slice(0, len(ends)), number)
@@ -139,7 +139,7 @@ class _Store:
 
     def _end(self, ends: NDArray[np.int64], after: Columns[NDArray[Any]], number: int) -> None:
         """End trajectories before these steps, with what was observed then."""
-        known = {name: _of_dtype(after[name], self._entries[name]) for name in self._after}
+        known = {name: as_dtype(after[name], self._entries[name].dtype) for name in self._after}
         self._bootstrap.append(Columns(known))
         self._ends += ends.tolist()
         self._agent += [number] * len(ends)
@@ -164,9 +164,3 @@ def _entries(files: Sequence[DemoFile]) -> dict[str, Entry]:
     of_sensors = zip(*(file.behavior.sensors for file in files), strict=True)
     dtypes = [np.result_type(*{sensor.dtype for sensor in each}) for each in of_sensors]
     return entries_of_steps(files[0].behavior.spec, dtypes)
-
-
-def _of_dtype(column: NDArray[Any], entry: Entry) -> NDArray[Any]:
-    if column.dtype == np.uint8 and entry.dtype == np.float32:
-        return column.astype(np.float32) / np.float32(255.0)
-    return column

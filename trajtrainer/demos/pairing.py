@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, concatenate
+from trajtrainer.columns import Columns, concatenate, sensor_name
 from trajtrainer.demos.demo_file import DemoFile
 from trajtrainer.demos.step_reader import ACTED
 from trajtrainer.errors import DemonstrationError
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.unity import pictures
 
 _FOLLOWED = ("reward", "group_reward", "done", "interrupted")
 _ACTIONS = ("continuous", "discrete")
@@ -88,6 +90,34 @@ def trajectories(file: DemoFile, *, decode: bool = True) -> Iterator[Trajectory]
             begun, begin = [], end
         if begin < len(piece.steps):
             begun.append(piece.steps.slice(begin, len(piece.steps)))
+
+
+def as_dtype(column: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a column whose pictures are of this type: u8 0 to 255, or f32 0 to 1."""
+    if column.dtype == np.uint8 and dtype == np.float32:
+        return column.astype(np.float32) / np.float32(255.0)
+    return column
+
+
+def decoded(trajectory: Trajectory, spec: BehaviorSpec) -> Trajectory:
+    """Return a trajectory whose pictures are numbers, u8 or f32 [*, *O].
+
+    Raises:
+        DemonstrationError: a picture is damaged.
+    """
+    return Trajectory(*(_decoded(columns, spec) for columns in trajectory))
+
+
+def _decoded(columns: Columns[NDArray[Any]], spec: BehaviorSpec) -> Columns[NDArray[Any]]:
+    found = {}
+    for number, (sensor, column) in enumerate(zip(spec.observation_specs, columns.obs, strict=True)):
+        if column.dtype == object:
+            try:
+                numbers = [pictures.decode(data, mapping, sensor.shape) for data, mapping in column.tolist()]
+            except pictures.PictureError as error:
+                raise DemonstrationError(f"A recorded picture of the sensor {sensor.name!r}: {error}.") from error
+            found[sensor_name(number)] = np.stack(numbers)
+    return columns.with_columns(found)
 
 
 def _steps(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int64]) -> Columns[NDArray[Any]]:

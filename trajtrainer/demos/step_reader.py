@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import Columns, Entry, Store, entries_of, sensor_name, zeros
+from trajtrainer.columns import Columns, Entry, Store, entries_of, entry_bytes, sensor_name, zeros
 from trajtrainer.demos.step_layout import StepLayout, read_step_layout
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import BehaviorSpec
@@ -67,12 +67,16 @@ class StepReader:
         self._behavior = behavior
         self._block = block
         self._actions = behavior.spec.action_spec
-        self._branches = np.array(self._actions.discrete_branches, np.int64)
         self._entries = entries_of_steps(behavior.spec, [sensor.dtype for sensor in behavior.sensors])
         if not decode:
             kept = Entry(np.dtype(object), ())
             self._entries |= {sensor_name(each.index): kept for each in behavior.sensors if each.compressed}
         self._layouts: dict[int, list[StepLayout]] = {}
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the size of a step in all columns."""
+        return entry_bytes(self._entries)
 
     def read(self, data: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Columns[NDArray[Any]]:
         """Read N steps as they stand in the file: their rewards, ``done`` and ``interrupted`` are of the step before.
@@ -93,7 +97,7 @@ class StepReader:
             left = self._read_alike(data, starts, sizes, self._block, steps)
         for row in left.tolist():
             self._read_one(data[starts[row] : starts[row] + sizes[row]], row, steps)
-        self._check(steps)
+        check_steps(steps, self._behavior.spec)
         return steps
 
     def _read_alike(
@@ -211,23 +215,29 @@ class StepReader:
             )
         steps["continuous"][row], steps["discrete"][row], steps[ACTED][row] = continuous, discrete, True
 
-    def _check(self, steps: Columns[NDArray[Any]]) -> None:
-        """Refuse what would spoil a network for good."""
-        labels = {"reward": "its reward", "group_reward": "its group reward", "continuous": "its action"}
-        labels |= {sensor_name(sensor.index): sensor.label for sensor in self._behavior.sensors}
-        for name, label in labels.items():
-            column = steps[name]
-            if column.dtype == np.float32 and np.count_nonzero(np.isfinite(column)) != column.size:
-                row, *_ = index = tuple(np.argwhere(~np.isfinite(column))[0].tolist())
-                raise StepError(row, f"{label} holds {column[index]}. Nothing can be learnt from that")
-        chosen = steps["discrete"]
-        outside = (chosen < 0) | (chosen >= self._branches)
-        if outside.any():
-            row = int(outside.any(axis=1).argmax())
-            raise StepError(
-                row,
-                f"it chose {chosen[row].tolist()}, but the branches have {self._branches.tolist()} choices, from 0 on",
-            )
+
+def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
+    """Refuse what would spoil a network for good.
+
+    Raises:
+        StepError: NaN or an infinity, or a choice outside of its branch.
+    """
+    labels = {"reward": "its reward", "group_reward": "its group reward", "continuous": "its action"}
+    for number, sensor in enumerate(spec.observation_specs):
+        labels[sensor_name(number)] = f"sensor {sensor.name!r} (observation {number})"
+    for name, label in labels.items():
+        column = steps[name]
+        if column.dtype == np.float32 and np.count_nonzero(np.isfinite(column)) != column.size:
+            row, *_ = index = tuple(np.argwhere(~np.isfinite(column))[0].tolist())
+            raise StepError(row, f"{label} holds {column[index]}. Nothing can be learnt from that")
+    branches = np.array(spec.action_spec.discrete_branches, np.int64)
+    chosen = steps["discrete"]
+    outside = (chosen < 0) | (chosen >= branches)
+    if outside.any():
+        row = int(outside.any(axis=1).argmax())
+        raise StepError(
+            row, f"it chose {chosen[row].tolist()}, but the branches have {branches.tolist()} choices, from 0 on"
+        )
 
 
 def _parsed(data: bytes, row: int, behavior: str) -> columnar_pb2.AgentInfoActionPair:

@@ -20,6 +20,7 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demo_file import API_VERSION, HEADER_SIZE, MARK
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import CompressedPicture
+from trajtrainer.errors import DemonstrationError
 from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto.communicator_pb2 import (
@@ -78,6 +79,8 @@ class DemoWriter:
     def __init__(self, path: Path, spec: BehaviorSpec, name: str) -> None:
         self._name = name
         self._actions = spec.action_spec
+        self._specs = spec.observation_specs
+        self._are_floats: list[bool] = []
         self._sensors = list(map(_sensor_writer, spec.observation_specs))
         self.num_records = self.num_episodes = 0
         self._rewards = 0.0
@@ -86,8 +89,13 @@ class DemoWriter:
         self._file.write(_header(name, 0, 0, 0.0) + _delimited(_parameters(name, self._actions)))
 
     def write(self, trajectory: Trajectory) -> None:
-        """Append a trajectory."""
+        """Append a trajectory.
+
+        Raises:
+            DemonstrationError: a picture came as PNG before and now does not, or the other way round.
+        """
         steps, after = trajectory
+        self._check_kinds(steps)
         # A record tells the rewards of the step before it.
         before = {name: np.concatenate([np.zeros(1, np.float32), steps[name]]) for name in ("reward", "group_reward")}
         recorded = steps.with_columns({name: column[:-1] for name, column in before.items()})
@@ -124,6 +132,17 @@ class DemoWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_kinds(self, steps: Columns[NDArray[Any]]) -> None:
+        """Keep what nobody could read out of the file."""
+        kinds = [column.dtype == np.float32 for column in steps.obs]
+        self._are_floats = self._are_floats or kinds
+        for sensor, is_float, was_float in zip(self._specs, kinds, self._are_floats, strict=True):
+            if is_float != was_float:
+                raise DemonstrationError(
+                    f"The sensor {sensor.name!r} came as PNG in one recording and as floats in another, which cannot "
+                    "be in one file. Convert them to .npz and merge those."
+                )
 
     def _records(self, columns: Columns[NDArray[Any]], flags: bytes) -> Iterator[bytes]:
         """Yield records with their lengths before them; all have the same flags."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from trajtrainer.envs.gymnasium_observations import SUPPORTED, Key, sensor_name
 from trajtrainer.errors import UnsupportedError
@@ -24,6 +25,16 @@ _UNBOUNDED_WHOLE = 2.0**31 - 1
 
 # f32 [N, C] and i32 [N, K] of a whole batch -> N actions of one (part of a) space.
 _Assemble = Callable[[FloatArray, IntArray], Sequence[Any]]
+# N actions of a leaf of the space -> what a trainer would have decided, [N, columns of the leaf].
+_Read = Callable[[Sequence[Any]], NDArray[Any]]
+
+
+class _Leaf(NamedTuple):
+    """Where a leaf of the space stands: the keys that lead to it, and its columns."""
+
+    path: tuple[Key, ...]
+    columns: slice
+    read: _Read
 
 
 class ActionLayout:
@@ -45,6 +56,7 @@ class ActionLayout:
     def __init__(self, space: spaces.Space[Any], where: str) -> None:
         plan = _Plan(where)
         self._assemble = plan.add(space, ())
+        self._continuous, self._discrete = plan.continuous_leaves, plan.discrete_leaves
         self.spec = ActionSpec(plan.continuous, tuple(plan.branches))
         if not plan.continuous and not plan.branches:
             raise UnsupportedError(f"{where}: the action space {space} holds nothing to decide.")
@@ -52,6 +64,18 @@ class ActionLayout:
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
         """Return N actions that the space contains, in the order of the batch."""
         return self._assemble(batch.env_continuous, batch.discrete)
+
+    def decisions(self, actions: Sequence[Any]) -> tuple[FloatArray, IntArray]:
+        """Return the continuous (f32 [N, C]) and discrete (i32 [N, K]) actions that become N actions of the space."""
+        continuous = np.zeros((len(actions), self.spec.continuous_size), np.float32)
+        discrete = np.zeros((len(actions), self.spec.discrete_size), np.int32)
+        for columns, leaves in ((continuous, self._continuous), (discrete, self._discrete)):
+            for leaf in leaves:
+                values = actions
+                for key in leaf.path:
+                    values = [value[key] for value in values]
+                columns[:, leaf.columns] = leaf.read(values)
+        return continuous, discrete
 
 
 @dataclass(slots=True)
@@ -61,6 +85,8 @@ class _Plan:
     where: str
     continuous: int = 0
     branches: list[int] = field(default_factory=list)
+    continuous_leaves: list[_Leaf] = field(default_factory=list)
+    discrete_leaves: list[_Leaf] = field(default_factory=list)
 
     def add(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> _Assemble:
         match space:
@@ -69,28 +95,36 @@ class _Plan:
             case spaces.Tuple():
                 return _tuples([self.add(part, (*path, index)) for index, part in enumerate(space.spaces)])
             case spaces.Box() if math.prod(space.shape):
-                start = self.continuous
-                self.continuous += math.prod(space.shape)
-                return _box(space, slice(start, self.continuous))
+                columns = slice(self.continuous, self.continuous + math.prod(space.shape))
+                self.continuous = columns.stop
+                assemble, read = _box(space, columns)
+                self.continuous_leaves.append(_Leaf(path, columns, read))
+                return assemble
             case spaces.Discrete():
-                return _discrete(int(space.start), self._branches([int(space.n)]).start)
+                columns = self._branches([int(space.n)], path, space.start)
+                return _discrete(int(space.start), columns.start)
             case spaces.MultiDiscrete() if space.nvec.size:
-                return _numbers(space, self._branches(space.nvec.ravel().tolist()), space.start)
+                return _numbers(space, self._branches(space.nvec.ravel().tolist(), path, space.start), space.start)
             case spaces.MultiBinary() if math.prod(space.shape):
-                return _numbers(space, self._branches([2] * math.prod(space.shape)), np.zeros(space.shape, np.int64))
+                columns = self._branches([2] * math.prod(space.shape), path, 0)
+                return _numbers(space, columns, np.zeros(space.shape, np.int64))
         raise UnsupportedError(
             f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be made into "
             f"actions. Supported are {SUPPORTED}, none of them empty; a wrapper (gymnasium.ActionWrapper) can "
             "translate it."
         )
 
-    def _branches(self, sizes: list[int]) -> slice:
-        start = len(self.branches)
+    def _branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:
+        columns = slice(len(self.branches), len(self.branches) + len(sizes))
         self.branches += sizes
-        return slice(start, len(self.branches))
+        starts = np.broadcast_to(np.ravel(first), len(sizes))
+        self.discrete_leaves.append(
+            _Leaf(path, columns, lambda values: np.array(values, np.int64).reshape(-1, len(sizes)) - starts)
+        )
+        return columns
 
 
-def _box(space: spaces.Box, columns: slice) -> _Assemble:
+def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     whole = np.issubdtype(space.dtype, np.integer)
     limit = _UNBOUNDED_WHOLE if whole else _UNBOUNDED_REAL
@@ -111,7 +145,12 @@ def _box(space: spaces.Box, columns: slice) -> _Assemble:
         rows: list[Any] = list(values.reshape(-1, *space.shape))
         return rows if space.shape else [np.asarray(row) for row in rows]
 
-    return assemble
+    def read(values: Sequence[Any]) -> NDArray[Any]:
+        shrunk: NDArray[Any] = np.array(values, np.float64).reshape(-1, len(half)) - centre
+        decided: NDArray[Any] = np.divide(shrunk, half, out=np.zeros_like(shrunk), where=half > 0)
+        return decided
+
+    return assemble, read
 
 
 def _discrete(start: int, column: int) -> _Assemble:

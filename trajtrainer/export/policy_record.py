@@ -10,7 +10,7 @@ from trajtrainer.errors import CheckpointError, SettingsError
 from trajtrainer.settings.convert import trainer_mapping, trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.spec import BehaviorSpec, spec_from_plain, spec_to_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +34,10 @@ class PolicyRecord:
     def to_plain(self) -> dict[str, Any]:
         """Return plain data that :meth:`from_plain` takes."""
         settings = trainer_mapping(TrainerSettings(network_settings=self.network))
-        action = self.spec.action_spec
         return {
             "behavior": self.behavior,
             "trainer_type": self.trainer_type,
-            "observation_specs": [
-                {
-                    "name": str(sensor.name),
-                    "shape": [int(size) for size in sensor.shape],
-                    "dimension_property": [int(each.value) for each in sensor.dimension_property],
-                    "observation_type": int(sensor.observation_type.value),
-                }
-                for sensor in self.spec.observation_specs
-            ],
-            "action_spec": {
-                "continuous_size": int(action.continuous_size),
-                "discrete_branches": [int(size) for size in action.discrete_branches],
-            },
+            **spec_to_plain(self.spec),
             "network_settings": settings["network_settings"],
             "tanh_squash": self.tanh_squash,
         }
@@ -72,9 +59,7 @@ class PolicyRecord:
             return cls(
                 behavior=str(plain["behavior"]),
                 trainer_type=str(plain["trainer_type"]),
-                spec=BehaviorSpec(
-                    [_sensor(sensor) for sensor in plain["observation_specs"]], _actions(plain["action_spec"])
-                ),
+                spec=spec_from_plain(plain),
                 network=trainer_settings({"network_settings": plain["network_settings"]}).network_settings,
                 tanh_squash=plain.get("tanh_squash"),
             )
@@ -83,24 +68,3 @@ class PolicyRecord:
                 f"{source}: the description of its policy is damaged ({type(error).__name__}: {error}). "
                 "Take another checkpoint of the run."
             ) from error
-
-
-def _sensor(plain: Mapping[str, Any]) -> ObservationSpec:
-    return ObservationSpec(
-        shape=tuple(_size(size) for size in plain["shape"]),
-        dimension_property=tuple(DimensionProperty(each) for each in plain["dimension_property"]),
-        observation_type=ObservationType(plain["observation_type"]),
-        name=str(plain["name"]),
-    )
-
-
-def _actions(plain: Mapping[str, Any]) -> ActionSpec:
-    return ActionSpec(
-        _size(plain["continuous_size"], smallest=0), tuple(_size(size) for size in plain["discrete_branches"])
-    )
-
-
-def _size(value: object, smallest: int = 1) -> int:
-    if not isinstance(value, int) or not smallest <= value < 1 << 31:
-        raise ValueError(f"{value!r} is no size")
-    return value

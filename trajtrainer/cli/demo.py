@@ -1,0 +1,152 @@
+"""``trajtrainer demo info|merge|split|convert``: looks into recordings and makes others of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trajtrainer.cli.console import console
+from trajtrainer.errors import DemonstrationError
+from trajtrainer.printable import one_line
+
+if TYPE_CHECKING:
+    from trajtrainer.demos.source import Source
+    from trajtrainer.demos.summary import Distribution, Summary
+
+_FILES_HELP = (
+    "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, or "
+    "minari:ID or minari:FOLDER for a data set of Minari (extra 'minari')"
+)
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    info = commands.add_parser("info", help="tell what is in recordings: episodes, returns, observations, actions")
+    info.add_argument("--json", action="store_true", help="print a JSON list with one entry per file")
+    merge = commands.add_parser("merge", help="write the episodes of several recordings into one")
+    split = commands.add_parser("split", help="write the first episodes into one recording and the others into another")
+    convert = commands.add_parser("convert", help="write a recording in another format, which the output's name tells")
+    for each in (info, merge):
+        each.add_argument("files", nargs="+", metavar="FILE", help=_FILES_HELP)
+    for each in (split, convert):
+        each.add_argument("file", metavar="FILE", help=_FILES_HELP)
+    for each in (merge, split, convert):
+        each.add_argument(
+            "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write, .demo or .npz"
+        )
+    split.add_argument("--rest", required=True, type=Path, metavar="FILE", help="the file for the other episodes")
+    how_many = split.add_mutually_exclusive_group(required=True)
+    how_many.add_argument("--episodes", type=int, metavar="N", help="how many episodes the first file gets")
+    how_many.add_argument(
+        "--fraction", type=float, metavar="F", help="the part of all episodes that the first file gets, such as 0.9"
+    )
+    for each in (info, merge, split, convert):
+        each.add_argument("--debug", action="store_true", help="print debug lines, and tracebacks of errors")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked for and return the exit code.
+
+    Raises:
+        TrajtrainerError: a recording that cannot be read, does not fit or cannot be written.
+    """
+    with console(debug=arguments.debug, to_stderr=True):
+        return {"info": _info, "merge": _merge, "split": _split, "convert": _convert}[arguments.action](arguments)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from trajtrainer.demos.summary import summarize  # late: what is imported here takes longer than help may take
+    from trajtrainer.rundir.recordings import find_sources
+
+    summaries = [summarize(source) for source in find_sources(arguments.files)]
+    if arguments.json:
+        print(json.dumps([summary.to_plain() for summary in summaries], indent=2))
+    else:
+        print("\n".join("\n".join(map(one_line, format_summary(summary))) for summary in summaries))
+    return 0
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from trajtrainer.demos.source import joined
+    from trajtrainer.rundir.recordings import check_target, find_sources
+
+    check_target(arguments.output)
+    return _write(arguments.output, joined(find_sources(arguments.files)))
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    return _merge(argparse.Namespace(files=[arguments.file], output=arguments.output))
+
+
+def _split(arguments: argparse.Namespace) -> int:
+    from trajtrainer.demos.source import joined, part
+    from trajtrainer.rundir.recordings import check_target, find_sources
+
+    if arguments.output.absolute() == arguments.rest.absolute():
+        raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
+    check_target(arguments.output)
+    check_target(arguments.rest)
+    source = joined(find_sources([arguments.file]))
+    total = sum(1 for _ in source.trajectories())
+    count = arguments.episodes if arguments.fraction is None else round(arguments.fraction * total)
+    if not 0 < count < total:
+        raise DemonstrationError(
+            f"{source.path} has {total} episodes, of which {count} were to go to the first file; expected at least one "
+            "for each file."
+        )
+    return _write(arguments.output, part(source, 0, count)) or _write(arguments.rest, part(source, count, None))
+
+
+def _write(path: Path, source: Source) -> int:
+    from trajtrainer.demos.summary import summarize
+    from trajtrainer.rundir.recordings import find_sources, write
+
+    write(path, source)
+    (written,) = find_sources([str(path)])
+    summary = summarize(written)
+    print(one_line(f"{path}: {_episodes(summary)}, {summary.steps} steps."))
+    return 0
+
+
+def format_summary(summary: Summary) -> Iterator[str]:
+    """Yield the lines about a recording."""
+    yield f"{summary.path}"
+    yield f"  behavior {summary.behavior or 'without a name'}: {_episodes(summary)}, {summary.steps} steps"
+    for name, found in (
+        ("return", summary.returns),
+        ("group return", summary.group_returns),
+        ("length", summary.lengths),
+    ):
+        if found is not None:
+            yield f"  {name}: {_distribution(found)}"
+    for number, sensor in enumerate(summary.spec.observation_specs):
+        goal = ", a goal signal" if sensor.observation_type.value else ""
+        yield f"  observation {number}: {sensor.name or 'without a name'} {'x'.join(map(str, sensor.shape))}{goal}"
+    for number, counts in enumerate(summary.discrete):
+        chosen = "  ".join(f"{choice}: {count}" for choice, count in enumerate(counts))
+        yield f"  branch {number}: {chosen}"
+    for number, (found, counts) in enumerate(zip(summary.continuous, summary.histogram, strict=True)):
+        yield f"  action {number}: {_distribution(found)}  -1 {_bars(counts)} 1"
+    if summary.masked:
+        yield "  some actions were forbidden at times (action masks)"
+
+
+def _episodes(summary: Summary) -> str:
+    text = f"{summary.episodes} episode{'' if summary.episodes == 1 else 's'}"
+    if summary.interrupted:
+        text += f" ({summary.interrupted} ended by the step limit)"
+    return text + (f" and {summary.unfinished} without an end" if summary.unfinished else "")
+
+
+def _distribution(found: Distribution) -> str:
+    return f"mean {found.mean:.4g}, standard deviation {found.std:.4g}, {found.min:.4g} to {found.max:.4g}"
+
+
+def _bars(counts: list[int]) -> str:
+    largest = max(1, *counts)
+    return "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // largest)] for count in counts)
