@@ -52,6 +52,25 @@ RECURRENT = Case(
     16384,
 )
 SHORT_BALL = replace(BALL, max_steps=36000)
+DEMONSTRATION = str(Path(__file__).resolve().parents[2] / "config" / "demos" / "3DBall.demo")
+CLONING = replace(
+    SHORT_BALL,
+    name=f"{BALL.name}, with behavioral cloning",
+    extra={"behavioral_cloning": {"demo_path": DEMONSTRATION}},
+)
+GAIL = replace(
+    SHORT_BALL,
+    name=f"{BALL.name}, with GAIL",
+    max_steps=24000,
+    extra={"reward_signals": {"extrinsic": {}, "gail": {"demo_path": DEMONSTRATION, "strength": 0.1}}},
+)
+CURIOSITY = replace(
+    GRID_WORLD,
+    name=f"{GRID_WORLD.name}, with curiosity",
+    summary_freq=500,
+    max_steps=1500,
+    extra={"reward_signals": {"extrinsic": {"gamma": 0.9}, "curiosity": {"gamma": 0.9, "strength": 0.02}}},
+)
 COMPARISONS = (
     Comparison(SHORT_BALL, 4),
     Comparison(replace(SHORT_BALL, name=f"{BALL.name}, threaded", extra={"threaded": True}), 5, SHORT_BALL),
@@ -62,6 +81,9 @@ COMPARISONS = (
     Comparison(replace(SAC_BALL, summary_freq=2000, max_steps=12000), 3),
     Comparison(replace(FOURS, max_steps=10240), 5),
     Comparison(replace(TENS, max_steps=38400), 5),
+    Comparison(CLONING, 4),
+    Comparison(GAIL, 4),
+    Comparison(CURIOSITY, 4),
 )
 
 

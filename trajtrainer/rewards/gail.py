@@ -6,124 +6,38 @@ Shape legend: b rows, h encoding, z code, A flat actions, O an observation's own
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import Tensor
 
 from trajtrainer.algos.cloning.rows import DemonstrationRows
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.fast.discriminator import can_differentiate, differentiate
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.distribution import ENV_CLIP
-from trajtrainer.nn.init import kaiming_linear, xavier_linear
-from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import flat_actions
+from trajtrainer.rewards.discriminator import (
+    EPSILON,
+    INFORMATION,
+    Discrimination,
+    Discriminator,
+    Inputs,
+    as_float,
+    discriminate,
+    gradient_penalty,
+    pairwise,
+)
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
-from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import GailSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec
 from trajtrainer.steps import FloatArray
 
-EPSILON = 1e-7
-_PENALTY_WEIGHT = 10.0
-_CODE_SIZE = 128
-_CODE_GAIN, _ESTIMATOR_GAIN = 0.1, 0.2
-_INFORMATION = 0.5  # that the code may hold of a row
 _BETA_STEP = 0.0005
-
-
-class Inputs(NamedTuple):
-    """What the discriminator sees of b rows.
-
-    Attributes:
-        obs: per sensor [b, *O].
-        actions: flat, and whether the episode ended with the step [b, A + 1]; None without ``use_actions``.
-    """
-
-    obs: list[Tensor]
-    actions: Tensor | None
-
-    @property
-    def everything(self) -> list[Tensor]:
-        """All of it, [b, ...] each."""
-        return self.obs if self.actions is None else [*self.obs, self.actions]
-
-
-class Estimate(NamedTuple):
-    """The probability of being demonstrated [b], and the mean of the code [b, z] with a bottleneck."""
-
-    probability: Tensor
-    code: Tensor | None
-
-
-class Discriminator(nn.Module):
-    """Tell demonstrated steps from the policy's.
-
-    With ``use_vail`` through a stochastic code that holds little (the variational discriminator bottleneck, Peng et
-    al. 2019), whose weight ``beta`` is adapted.
-
-    Args:
-        spec: what the agents see and do.
-        settings: of the encoder.
-        use_actions: whether it sees the actions, too.
-        use_vail: whether there is a bottleneck.
-    """
-
-    mlagents_names: ClassVar[Names] = {
-        "sigma": "_z_sigma",
-        "beta": "_beta",
-        "encoder": "encoder",
-        "code": "_z_mu_layer",
-        "estimator": "_estimator.0",
-    }
-
-    beta: Tensor | None
-
-    def __init__(self, spec: BehaviorSpec, settings: NetworkSettings, *, use_actions: bool, use_vail: bool) -> None:
-        super().__init__()
-        action = spec.action_spec
-        flat_size = int(action.continuous_size) + sum(action.discrete_branches)
-        self.use_vail = use_vail
-        self.sigma: Tensor | None = nn.Parameter(torch.ones(_CODE_SIZE)) if use_vail else None
-        self.register_buffer("beta", torch.zeros(()) if use_vail else None)
-        self.encoder = NetworkBody(spec.observation_specs, settings, action_size=flat_size + 1 if use_actions else 0)
-        size = self.encoder.encoding_size
-        self.code = kaiming_linear(size, _CODE_SIZE, _CODE_GAIN) if use_vail else None
-        self.estimator = xavier_linear(_CODE_SIZE if use_vail else size, 1)
-        with torch.no_grad():
-            self.estimator.weight *= _ESTIMATOR_GAIN
-
-    def forward(self, inputs: Inputs, normal: Callable[[Tensor], Tensor] | None = None) -> Estimate:
-        """Return estimates; with a bottleneck by the mean of the code, or by a draw of it.
-
-        Args:
-            inputs: of b rows.
-            normal: gives standard normal numbers of another tensor's shape, for a draw.
-        """
-        hidden, _ = self.encoder(inputs.obs, inputs.actions)
-        code = None
-        if self.code is not None and self.sigma is not None:
-            hidden = code = self.code(hidden)
-            if normal is not None:
-                hidden = torch.addcmul(code, normal(code), self.sigma)
-        return Estimate(torch.sigmoid(self.estimator(hidden)).squeeze(1), code)
-
-    def excess_information(self, codes: Tensor) -> Tensor:
-        """Return by how much the code holds more than it may: KL to a standard normal, less 1/2.
-
-        Args:
-            codes: means [2 b, z], of as many rows of the policy as of demonstrations.
-        """
-        assert self.sigma is not None
-        variance = self.sigma.square()
-        constant = (1.0 + variance.log() - variance).sum()
-        return codes.square().sum(1).mean() - constant - _INFORMATION
 
 
 class GailReward(TrainedReward):
@@ -132,6 +46,10 @@ class GailReward(TrainedReward):
     Actions of demonstrations are what the environment received; they are compared with the policy's by what the
     policy would have to give for them. The gradient penalty (Gulrajani et al. 2017) is on all that the discriminator
     sees; ML-Agents' is on the first sensor alone (docs/mlagents-behavior.md#reward-signals).
+
+    Attributes:
+        discriminator: the one that is trained.
+        by_hand: whether its gradient is computed without autograd.
     """
 
     needs = frozenset({"done"})
@@ -139,6 +57,7 @@ class GailReward(TrainedReward):
     def __init__(self, spec: BehaviorSpec, settings: GailSettings, device: torch.device) -> None:
         network = encoder_settings(settings)
         self.discriminator = Discriminator(spec, network, use_actions=settings.use_actions, use_vail=settings.use_vail)
+        self.by_hand = can_differentiate(self.discriminator)
         self._spec = spec
         self._action_spec: ActionSpec = spec.action_spec
         self._demo_path = settings.demo_path
@@ -186,8 +105,18 @@ class GailReward(TrainedReward):
         if self._normalize:
             self.discriminator.encoder.update_normalization(drawn.obs)
         policy, demonstrated = self._inputs(rows), self._inputs(drawn)
-        loss, statistics = self._discrimination(policy, demonstrated)
-        penalty = _PENALTY_WEIGHT * self._gradient_penalty(policy, demonstrated)
+        if self.by_hand:
+            between = pairwise(self._interpolated, policy, demonstrated)
+            found, penalty = differentiate(self.discriminator, policy, demonstrated, between)
+            self._optimizer.step()
+            return {**self._statistics(found), "Policy/GAIL Grad Mag Loss": penalty}
+        found = discriminate(self.discriminator, policy, demonstrated, self._normal)
+        loss, statistics = found.loss, self._statistics(found)
+        if found.codes is not None:
+            of_code, more = self._bottleneck(found.codes)
+            loss, statistics = loss + of_code, {**statistics, **more}
+        between = pairwise(self._interpolated, policy, demonstrated)
+        penalty = gradient_penalty(self.discriminator, between, self._normal, self._penalized)
         self._descend(loss + penalty)
         return {**statistics, "Policy/GAIL Grad Mag Loss": penalty.detach()}
 
@@ -210,46 +139,28 @@ class GailReward(TrainedReward):
         flat = flat_actions(continuous, discrete, self._action_spec)
         return torch.cat((flat, done.to(flat.dtype)[:, None]), 1)
 
-    def _discrimination(self, policy: Inputs, demonstrated: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of telling them apart, and the statistics."""
-        both = Inputs(*_pairwise(_joined, policy, demonstrated))
-        probability, codes = self.discriminator(both, self._normal)
-        of_policy, of_demonstrations = probability.chunk(2)
-        loss = -((of_demonstrations + EPSILON).log() + (1.0 - of_policy + EPSILON).log()).mean()
-        statistics = {
-            "Policy/GAIL Policy Estimate": of_policy.detach().mean(),
-            "Policy/GAIL Expert Estimate": of_demonstrations.detach().mean(),
-            "Losses/GAIL Loss": loss.detach(),
+    def _statistics(self, found: Discrimination) -> dict[str, Tensor]:
+        return {
+            "Policy/GAIL Policy Estimate": found.of_policy.detach().mean(),
+            "Policy/GAIL Expert Estimate": found.of_demonstrations.detach().mean(),
+            "Losses/GAIL Loss": found.loss.detach(),
         }
-        if codes is not None:
-            excess = self.discriminator.excess_information(codes)
-            beta = self.discriminator.beta
-            assert beta is not None
-            # Ahead of its use, as ML-Agents' gradient has it.
-            beta.add_(_BETA_STEP * excess.detach()).clamp_(min=0.0)
-            loss = loss + beta * excess
-            statistics["Policy/GAIL Beta"] = beta.clone()
-            statistics["Losses/GAIL KL Loss"] = excess.detach() + _INFORMATION
-        return loss, statistics
 
-    def _gradient_penalty(self, policy: Inputs, demonstrated: Inputs) -> Tensor:
-        """Return the mean squared deviation from 1 of the gradient's norm, between the policy and demonstrations."""
-        between = Inputs(*_pairwise(self._interpolated, policy, demonstrated))
-        # Attention's fused operation cannot be differentiated twice.
-        with sdpa_kernel(SDPBackend.MATH):
-            probability = self.discriminator(between, self._normal).probability
-        gradients = torch.autograd.grad(probability.sum(), self._penalized(between), create_graph=True)
-        squares = torch.stack([gradient.square().flatten(1).sum(1) for gradient in gradients]).sum(0)
-        # The root has no gradient at 0.
-        return ((squares + EPSILON).sqrt() - 1.0).square().mean()
+    def _bottleneck(self, codes: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of the code, whose weight is adapted first, as ML-Agents' gradient has it."""
+        beta = self.discriminator.beta
+        assert beta is not None
+        excess = self.discriminator.excess_information(codes)
+        beta.add_(_BETA_STEP * excess.detach()).clamp_(min=0.0)
+        information = excess.detach() + INFORMATION
+        return beta * excess, {"Policy/GAIL Beta": beta.clone(), "Losses/GAIL KL Loss": information}
+
+    def _interpolated(self, policy: Tensor, demonstrated: Tensor) -> Tensor:
+        policy, demonstrated = as_float(policy), as_float(demonstrated)
+        return torch.lerp(demonstrated, policy, self._uniform(policy))
 
     def _penalized(self, inputs: Inputs) -> list[Tensor]:
         return inputs.everything
-
-    def _interpolated(self, policy: Tensor, demonstrated: Tensor) -> Tensor:
-        policy, demonstrated = _as_float(policy), _as_float(demonstrated)
-        part = self._uniform(policy)
-        return torch.lerp(demonstrated, policy, part).requires_grad_()
 
     def _normal(self, like: Tensor) -> Tensor:
         return torch.empty_like(like).normal_(generator=self._noise)
@@ -268,19 +179,3 @@ class GailReward(TrainedReward):
         for name, generator in (("draws", self._draws), ("noise", self._noise)):
             if name in state and state[name].shape == generator.get_state().shape:
                 generator.set_state(state[name])
-
-
-def _pairwise(function: Any, one: Inputs, other: Inputs) -> tuple[list[Tensor], Tensor | None]:
-    """Return what ``function`` makes of each pair of tensors."""
-    obs = [function(*pair) for pair in zip(one.obs, other.obs, strict=True)]
-    both = one.actions is not None and other.actions is not None
-    return obs, function(one.actions, other.actions) if both else None
-
-
-def _joined(ours: Tensor, theirs: Tensor) -> Tensor:
-    return torch.cat((ours, theirs) if ours.dtype == theirs.dtype else (_as_float(ours), _as_float(theirs)))
-
-
-def _as_float(obs: Tensor) -> Tensor:
-    """Return pictures that are bytes as their encoders see them."""
-    return obs.to(torch.float32).div_(255.0) if obs.dtype == torch.uint8 else obs
