@@ -137,15 +137,16 @@ WRONG = [
     ),
     (
         behavior("hyperparameters: {batch_size: 4}"),
-        "a.yaml:4: behaviors.A.hyperparameters: these need a trainer_type beside them: ppo, sac, poca, bc, iql",
+        "a.yaml:4: behaviors.A.hyperparameters: these need a trainer_type beside them: ppo, sac, poca, bc, dagger, iql",
     ),
     (
         behavior("trainer_type: pp"),
-        "a.yaml:4: behaviors.A.trainer_type: found 'pp', expected one of ppo, sac, poca, bc, iql; did you mean ppo?",
+        "a.yaml:4: behaviors.A.trainer_type: found 'pp', expected one of "
+        "ppo, sac, poca, bc, dagger, iql; did you mean ppo?",
     ),
     (
         behavior("trainer_type: 5\nhyperparameters: {anything: 5}"),
-        "a.yaml:4: behaviors.A.trainer_type: found '5', expected one of ppo, sac, poca, bc, iql",
+        "a.yaml:4: behaviors.A.trainer_type: found '5', expected one of ppo, sac, poca, bc, dagger, iql",
     ),
     (
         behavior("trainer_type: poca\nnetwork_settings: {hidden_units: 130}"),

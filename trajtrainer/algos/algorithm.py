@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from trajtrainer.algos.acting import Acts
 from trajtrainer.algos.cloning.cloning import BehavioralCloning
 from trajtrainer.columns import Columns
 from trajtrainer.data.replay import Replay
@@ -49,6 +50,7 @@ class LearningContext:
         timers: of the run.
         is_stopping: whether the run shall end soon. May become true at any time, and stays so.
         dataset: what the trainers without an environment learn from; None for the others, and without training.
+        expert: to be imitated, where the trainer asks one.
     """
 
     behavior: str
@@ -61,6 +63,7 @@ class LearningContext:
     timers: Timers
     is_stopping: Callable[[], bool]
     dataset: PackedSteps | None = None
+    expert: Acts | None = None
 
     @property
     def weights_seed(self) -> int:

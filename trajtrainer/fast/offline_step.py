@@ -1,6 +1,7 @@
 """A gradient step of the offline trainers by a hand-written backward pass, and the choice of it.
 
-Two to three times as fast as autograd for networks of the usual sizes (measured by ``scripts/benchmarks/offline.py``).
+Through two layers of 128 units on 256 rows cloning takes an eighth and implicit Q-learning a third less time than by
+autograd (measured by ``scripts/benchmarks/offline.py``).
 
 Shapes: b rows, C continuous actions, K branches, D sum of branch sizes, P numbers of a Q network, W widest output.
 """
@@ -23,14 +24,14 @@ from trajtrainer.fast.adam import Adam, Piece, adam_state, load_adam_state
 from trajtrainer.fast.ppo_loss import Decisions
 from trajtrainer.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.settings.trainer import IQLHyperparameters, OfflineHyperparameters
+from trajtrainer.settings.trainer import CloningHyperparameters, IQLHyperparameters
 from trajtrainer.steps import FloatArray
 
 _POLICY, _Q, _VALUE = 0, slice(1, 3), 3
 _TRAINED, _ALL = 4, 6
 
 
-def cloning_step(actor: Actor, hyper: OfflineHyperparameters) -> BC | FastBC:
+def cloning_step(actor: Actor, hyper: CloningHyperparameters) -> BC | FastBC:
     """Return the fastest gradient step of cloning. The choice changes numbers by rounding at most."""
     return FastBC(actor, hyper) if can_be_fast(actor) else BC(actor, hyper)
 
@@ -89,7 +90,7 @@ class FastBC:
     Twin of ``trajtrainer.algos.bc.optimizer.BC``.
     """
 
-    def __init__(self, actor: Actor, hyper: OfflineHyperparameters) -> None:
+    def __init__(self, actor: Actor, hyper: CloningHyperparameters) -> None:
         """Move the parameters into common tensors."""
         self._actor = actor
         self._hyper = hyper

@@ -88,6 +88,10 @@ class ActionHead(nn.Module):
         """
         return None if self.log_sigma is None else GaussianScale(self.log_sigma)
 
+    def to_env(self, continuous: Tensor) -> Tensor:
+        """Return what the environment receives of raw actions [B, C]: see ``ActionDistribution.to_env``."""
+        return continuous if self.tanh_squash else continuous.clamp(-ENV_CLIP, ENV_CLIP) / ENV_CLIP
+
     def from_env(self, continuous: Tensor) -> Tensor:
         """Return the raw actions that lead to what the environment receives [B, C]: see ``to_env``."""
         return continuous if self.tanh_squash else continuous * ENV_CLIP

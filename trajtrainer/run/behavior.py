@@ -26,6 +26,7 @@ from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.collector import ActingBehavior, NewBehavior
+from trajtrainer.run.experts import make_expert
 from trajtrainer.run.hooks import SavedCheckpoint
 from trajtrainer.run.judge import EVALUATION, RATING, TRAINING, Judge
 from trajtrainer.run.logs import shell_line
@@ -279,6 +280,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         timers=run.timers,
         is_stopping=lambda: run.stop.requested,
         dataset=None if dataset is None else dataset.packed,
+        expert=make_expert(run.settings, name, settings, found.spec) if run.is_training else None,
     )
     source = LocalSource(pool, trajectories) if dataset is None else NoExperience()
     with _told_if_too_large(name):

@@ -18,6 +18,7 @@ from trajtrainer.plugins import Registry, blaming_packages
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
+from trajtrainer.run.experts import check_experts
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.run.loop import Loop, make_loop
@@ -124,6 +125,7 @@ def session(
         settings = with_recorded_names(settings.with_seed(_seed(settings)))
         if not settings.checkpoint_settings.inference:
             check_demonstrations(_all_behaviors(settings))
+            check_experts(settings)
         check_opponents(settings, _all_behaviors(settings))
         datasets = load_datasets(settings)
         device = choose_device(settings.torch_settings.device)

@@ -117,21 +117,30 @@ class PolicyKind(enum.Enum):
 
 
 @frozen
-class OfflineHyperparameters(Hyperparameters):
-    """What all trainers have that learn from a data set. ``buffer_size`` means nothing to them.
+class CloningHyperparameters(Hyperparameters):
+    """What all trainers have that imitate actions.
 
     ``policy`` says whether continuous actions are those of PPO (a Gaussian whose standard deviation is one learnt
     vector) or those of SAC (squashed, the standard deviation depends on the state). ``min_std`` is the least standard
-    deviation of a policy of PPO's kind, where the actions of the environment go from -1 to 1. Of the data set's
-    episodes the part ``validation_fraction`` is not learnt from, but tells how well what was not seen is predicted.
+    deviation of a policy of PPO's kind, where the actions of the environment go from -1 to 1.
     """
 
     batch_size: int = field(default=256, validator=count)
     learning_rate_schedule: ScheduleType = ScheduleType.CONSTANT
     weight_decay: float = field(default=0.0, validator=not_negative)
-    validation_fraction: float = field(default=0.0, validator=between(0, 0.9))
     policy: PolicyKind = PolicyKind.PPO
     min_std: float = field(default=0.02, validator=positive)
+
+
+@frozen
+class OfflineHyperparameters(CloningHyperparameters):
+    """What all trainers have that learn from a data set. ``buffer_size`` means nothing to them.
+
+    Of the data set's steps the part ``validation_fraction`` is not learnt from, but tells how well what was not seen is
+    predicted.
+    """
+
+    validation_fraction: float = field(default=0.0, validator=between(0, 0.9))
 
 
 @frozen
@@ -150,6 +159,25 @@ class IQLHyperparameters(OfflineHyperparameters):
     temperature: float = field(default=3.0, validator=not_negative)
     max_weight: float = field(default=100.0, validator=positive)
     tau: float = field(default=0.005, validator=fraction)
+
+
+@frozen
+class DAggerHyperparameters(CloningHyperparameters):
+    """DAgger (Ross et al. 2011): imitation of an expert that is asked wherever the learner comes.
+
+    ``expert`` is a run, a checkpoint or an ``.onnx`` file, or ``python:MODULE:FUNCTION``.
+    """
+
+    buffer_size: int = field(default=50000, validator=count)
+    expert: str = ""
+    steps_per_update: float = field(default=4, validator=positive)
+    save_replay_buffer: bool = False
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+        """See ``Hyperparameters``: without an expert there is nothing to learn."""
+        if not self.expert:
+            expected = "a run, a checkpoint, an .onnx file or python:MODULE:FUNCTION that says what to do"
+            yield misfit(("hyperparameters", "expert"), None, expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +210,7 @@ ALGORITHMS = Registry(
         "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner", in_mlagents=True),
         "poca": AlgorithmRow(POCAHyperparameters, "trajtrainer.algos.poca.learner:POCALearner", in_mlagents=True),
         "bc": AlgorithmRow(BCHyperparameters, "trajtrainer.algos.bc.learner:BCLearner", offline=True),
+        "dagger": AlgorithmRow(DAggerHyperparameters, "trajtrainer.algos.dagger.learner:DAggerLearner"),
         "iql": AlgorithmRow(IQLHyperparameters, "trajtrainer.algos.iql.learner:IQLLearner", offline=True),
     },
 )

@@ -11,13 +11,13 @@ from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.algos.offline.policy import limit_sigma, log_likelihood
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.actor import Actor
-from trajtrainer.settings.trainer import OfflineHyperparameters
+from trajtrainer.settings.trainer import CloningHyperparameters
 
 
 class BC:
     """Differentiate the loss by autograd: the reference, for all networks. See ``OfflineStep``."""
 
-    def __init__(self, actor: Actor, hyper: OfflineHyperparameters) -> None:
+    def __init__(self, actor: Actor, hyper: CloningHyperparameters) -> None:
         """Take the policy as it is, on its device."""
         self._actor = actor
         self._hyper = hyper

@@ -14,14 +14,14 @@ from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ENV_CLIP
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import OfflineHyperparameters, PolicyKind
+from trajtrainer.settings.trainer import CloningHyperparameters, PolicyKind
 from trajtrainer.spec import BehaviorSpec
 
 # What was recorded at the very end of the range has no finite place ahead of tanh.
 _BELOW_ONE = 0.999
 
 
-def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: OfflineHyperparameters) -> Actor:
+def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyperparameters) -> Actor:
     """Return a policy of the kind that ``policy`` names, with weights of the global generator.
 
     Raises:
@@ -39,7 +39,7 @@ def recorded(actor: Actor, continuous: Tensor) -> Tensor:
 
 def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
     """Return the log-probability of what was recorded, summed over actions and branches [b]."""
-    distribution, _ = actor(batch.obs, batch["mask"], None, batch.sequence_length)
+    distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     of_each: Tensor = distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"])
     return of_each.sum(1)
 
@@ -59,7 +59,7 @@ def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
         ``rows``; ``log_likelihood``; ``squared_error`` of the continuous actions, mean over them, in the environment's
         units; ``hits``, the part of the branches that is right. What the actions do not have is left out.
     """
-    distribution, _ = actor(batch.obs, batch["mask"], None, batch.sequence_length)
+    distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     likeliest = distribution.deterministic()
     weight = torch.ones(len(batch), device=batch["mask"].device) if batch.loss_mask is None else batch.loss_mask
     log_prob = distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"]).sum(1)
