@@ -101,6 +101,12 @@ COMMANDS: tuple[Command, ...] = (
         "Let trained models play against each other, every pair on both sides, and rate them. Nothing is trained, and "
         "nothing is written into their runs.",
     ),
+    Command(
+        "report",
+        "trajtrainer.cli.report",
+        "Write one page of HTML about runs: curves over all seeds, settings, evaluations, where the time went.",
+    ),
+    Command("plot", "trajtrainer.cli.plot", "Draw curves of runs, over all seeds, as a picture."),
 )
 
 

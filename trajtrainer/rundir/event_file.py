@@ -28,7 +28,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 
 # What is kept in memory while the disk is full; about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
-_PREFIX = "events.out.tfevents."
+PREFIX = "events.out.tfevents."
 
 
 class EventFile:
@@ -162,7 +162,7 @@ def _new_file(folder: Path) -> Any:
     observed = _observed_file(folder)
     if observed is not None:
         return observed.open("r+b", buffering=0)
-    start = f"{_PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+    start = f"{PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
     number = 0
     while True:
         try:
@@ -180,9 +180,9 @@ def _observed_file(folder: Path) -> Path | None:
     module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
     if module is None or module.EventFileWriter.__module__ == module.__name__:
         return None
-    before = set(folder.glob(f"{_PREFIX}*"))
+    before = set(folder.glob(f"{PREFIX}*"))
     module.EventFileWriter(str(folder)).close()
-    return next(iter(set(folder.glob(f"{_PREFIX}*")) - before), None)
+    return next(iter(set(folder.glob(f"{PREFIX}*")) - before), None)
 
 
 def _is_there(file: Any) -> bool:
@@ -195,7 +195,7 @@ def _is_there(file: Any) -> bool:
 def _record(event: Any) -> bytes:
     data: bytes = event.SerializeToString()
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", _masked_crc(length)) + data + struct.pack("<I", _masked_crc(data))
+    return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
 def _crc_table() -> tuple[int, ...]:
@@ -211,7 +211,7 @@ def _crc_table() -> tuple[int, ...]:
 _CRC_TABLE = _crc_table()
 
 
-def _masked_crc(data: bytes) -> int:
+def masked_crc(data: bytes) -> int:
     """Return the checksum of a record: CRC-32C, rotated and shifted, as TensorFlow's record format asks."""
     crc = 0xFFFFFFFF
     table = _CRC_TABLE

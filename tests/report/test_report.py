@@ -1,0 +1,421 @@
+"""``trajtrainer report`` and ``trajtrainer plot``: what is read, how seeds are put together, what is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+from trajtrainer.cli.main import main
+from trajtrainer.report import series as series_module
+from trajtrainer.report.drawing import number, ticks
+from trajtrainer.report.runs import group_runs, load_runs
+from trajtrainer.report.series import Series, read_scalars
+from trajtrainer.report.spread import course, interquartile_mean, interval
+from trajtrainer.rundir import event_file
+from trajtrainer.rundir.event_file import EventFile
+
+REWARD = "Environment/Cumulative Reward"
+LOSS = "Losses/Policy Loss"
+
+
+def write(folder: Path, points: list[tuple[int, float]], resumed_at: int | None = None, tag: str = REWARD) -> None:
+    file = EventFile(folder, resumed_at)
+    for step, value in points:
+        file.add([event_file.scalar(tag, value), event_file.histogram("H", np.array([value]))], step)
+    file.add([event_file.text("Hyperparameters", "x")], 0)
+    file.close()
+
+
+def points(folder: Path, tag: str = REWARD) -> list[tuple[int, float]]:
+    found = read_scalars(folder)[tag]
+    return list(zip(found.steps.tolist(), found.values.tolist(), strict=True))
+
+
+def make_run(results: Path, run_id: str, seed: int, *, rate: float = 3e-4, best: float = 100.0) -> None:
+    """A run whose reward goes from 0 to ``best`` in ten summaries."""
+    folder = results / run_id
+    write(folder / "Ball", [(1000 * i, best * i / 10) for i in range(1, 11)])
+    write(folder / "Ball", [(1000 * i, 1.0 / i) for i in range(1, 11)], tag=LOSS)
+    content = {
+        "behaviors": {"Ball": {"trainer_type": "ppo", "hyperparameters": {"learning_rate": rate}}},
+        "env_settings": {"seed": seed, "base_port": 5000 + seed},
+        "checkpoint_settings": {"run_id": run_id, "results_dir": str(results)},
+    }
+    (folder / "configuration.yaml").write_text(yaml.safe_dump(content))
+    logs = folder / "run_logs"
+    logs.mkdir()
+    (logs / "training_status.json").write_text(json.dumps({"Ball": {"final_checkpoint": {"steps": 10_000}}}))
+    step = {"total": 6.0, "count": 5, "self": 1.0, "children": {"env_wait": {"total": 5.0, "count": 5, "self": 5.0}}}
+    advance = {"total": 10.0, "count": 5, "self": 1.0, "children": {"env_step": step}}
+    advance["children"]["_update_policy"] = {"total": 3.0, "count": 2, "self": 3.0}  # type: ignore[index]
+    (logs / "timers.json").write_text(json.dumps({"total": 10.0, "self": 0.0, "children": {"advance": advance}}))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    for seed in (1, 2, 3):
+        make_run(folder, f"slow-{seed}", seed, best=80.0 + seed)
+        make_run(folder, f"quick-seed{seed}", seed, rate=1e-3, best=90.0 + 2 * seed)
+    return folder
+
+
+class TestReading:
+    def test_it_finds_what_tensorboard_finds(self, tmp_path: Path) -> None:
+        """Of files of torch's writer, as ML-Agents uses it, with what is no scalar in between."""
+        with SummaryWriter(str(tmp_path)) as writer:
+            for step in range(50):
+                writer.add_scalar("a/b", step**2, step)
+                writer.add_scalar("new", -step, step, new_style=True)
+                writer.add_histogram("histogram", np.arange(100), step)
+                writer.add_text("text", "x" * step, step)
+        events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
+        events.Reload()
+        assert points(tmp_path, "a/b") == [(event.step, event.value) for event in events.Scalars("a/b")]
+        assert points(tmp_path, "new") == [(step, -step) for step in range(50)]
+        assert read_scalars(tmp_path).keys() == {"a/b", "new"}
+
+    def test_a_killed_and_resumed_run_is_one_course(self, tmp_path: Path) -> None:
+        write(tmp_path, [(step, 1.0) for step in (100, 200, 300, 400)])
+        write(tmp_path, [(step, 2.0) for step in (300, 400, 500)], resumed_at=250)
+        assert points(tmp_path) == [(100, 1.0), (200, 1.0), (300, 2.0), (400, 2.0), (500, 2.0)]
+
+    def test_lost_history_is_left_out_though_nothing_replaces_it(self, tmp_path: Path) -> None:
+        write(tmp_path, [(step, 1.0) for step in (100, 200, 300)])
+        write(tmp_path, [], resumed_at=150)
+        assert points(tmp_path) == [(100, 1.0)]
+
+    def test_a_run_of_ml_agents_that_goes_on_from_before(self, tmp_path: Path) -> None:
+        """It marks nothing: steps that come again tell."""
+        for which, steps in enumerate([(100, 200, 300), (200, 400)]):
+            with SummaryWriter(str(tmp_path), filename_suffix=f".{which}") as writer:
+                for step in steps:
+                    writer.add_scalar(REWARD, which, step)
+        assert points(tmp_path) == [(100, 0.0), (200, 1.0), (400, 1.0)]
+
+    @pytest.mark.parametrize("kept", [1, 11, 13, 40, 100])
+    def test_a_file_that_ends_anywhere(self, tmp_path: Path, kept: int) -> None:
+        write(tmp_path, [(step, float(step)) for step in range(1, 21)])
+        (file,) = tmp_path.iterdir()
+        content = file.read_bytes()
+        whole = points(tmp_path)
+        file.write_bytes(content[:-kept])
+        found = read_scalars(tmp_path)
+        assert points(tmp_path) == whole[: len(found[REWARD].steps)]
+        assert len(found[REWARD].steps) >= 18
+
+    def test_a_damaged_file_gives_what_is_before_the_damage(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        write(tmp_path, [(step, float(step)) for step in range(1, 21)])
+        (file,) = tmp_path.iterdir()
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2] + bytes(500) + content[len(content) // 2 :])
+        found = points(tmp_path)
+        assert found == [(step, float(step)) for step in range(1, len(found) + 1)]
+        assert 5 < len(found) < 15
+        assert "damaged" in caplog.text
+
+    @given(st.binary(max_size=300))
+    @settings(deadline=None, max_examples=50)
+    def test_rubbish(self, content: bytes) -> None:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "events.out.tfevents.1").write_bytes(content)
+            assert read_scalars(Path(folder)) == {}
+
+    def test_a_record_that_claims_to_be_huge_takes_no_memory(self, tmp_path: Path) -> None:
+        write(tmp_path, [(1, 1.0)])
+        (file,) = tmp_path.iterdir()
+        length = struct.pack("<Q", 1 << 60)
+        with file.open("ab") as end:
+            end.write(length + struct.pack("<I", event_file.masked_crc(length)) + b"x" * 100)
+        assert points(tmp_path) == [(1, 1.0)]
+
+    def test_long_runs_are_thinned_out_evenly(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(series_module, "MOST_POINTS", 16)
+        write(tmp_path, [(step, float(step)) for step in range(1, 1001)])
+        steps = [step for step, _ in points(tmp_path)]
+        assert 16 <= len(steps) <= 33
+        assert (steps[0], steps[-1]) == (1, 1000)
+        assert len(set(np.diff(steps[:-1]))) == 1
+
+    def test_what_is_no_number_is_left_out(self, tmp_path: Path) -> None:
+        write(tmp_path, [(1, 1.0), (2, float("nan")), (3, float("inf")), (4, 4.0)])
+        assert points(tmp_path) == [(1, 1.0), (4, 4.0)]
+
+
+class TestSpread:
+    @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30))
+    @settings(deadline=None)
+    def test_the_interquartile_mean(self, values: list[float]) -> None:
+        cut = int(0.25 * len(values))
+        middle = sorted(values)[cut : len(values) - cut]
+        assert float(interquartile_mean(np.array(values))) == pytest.approx(sum(middle) / len(middle), abs=1e-9)
+
+    def test_the_interval_holds_the_truth_as_often_as_it_says(self) -> None:
+        """A percentile bootstrap of ten seeds is somewhat too narrow."""
+        samples = np.random.default_rng(5).normal(3.0, 2.0, (10, 400))
+        low, high = interval(samples)
+        inside = float(((low <= 3.0) & (high >= 3.0)).mean())
+        assert 0.86 < inside < 0.97
+        again, _ = interval(samples)
+        assert (low == again).all(), "a report is the same each time"
+
+    def test_the_interval_is_that_of_resampled_seeds(self) -> None:
+        values = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+        rng = np.random.default_rng(1)
+        means = [float(interquartile_mean(rng.choice(values, 5))) for _ in range(4000)]
+        low, high = interval(values[:, None])
+        assert float(low[0]) == pytest.approx(np.quantile(means, 0.025), abs=0.5)
+        assert float(high[0]) == pytest.approx(np.quantile(means, 0.975), abs=0.8)
+
+    def test_runs_of_different_steps_and_lengths(self) -> None:
+        first = Series(np.array([0, 100, 200]), np.array([0.0, 10.0, 20.0]))
+        second = Series(np.array([50, 150]), np.array([5.0, 35.0]))
+        found = course([first, second], 100)
+        assert found.steps.tolist() == [0, 50, 100, 150, 200]
+        assert found.num_seeds.tolist() == [1, 2, 2, 2, 1]
+        assert found.middle.tolist() == [0.0, 5.0, 15.0, 25.0, 20.0]
+        assert (found.low[[0, 4]] == found.middle[[0, 4]]).all()
+        assert (found.low[2], found.high[2]) == (10.0, 20.0)
+
+    def test_a_gap_between_runs_is_no_course(self) -> None:
+        first, second = (Series(np.array(steps), np.array([1.0, 2.0])) for steps in ([0, 10], [20, 30]))
+        assert course([first, second], 100).num_seeds.tolist() == [1, 1, 1, 1]
+        long = Series(np.arange(10_000), np.arange(10_000, dtype=np.float64))
+        thin = course([long], 50)
+        assert len(thin.steps) == 50
+        assert (thin.steps[0], thin.steps[-1]) == (0, 9999)
+
+
+class TestGroups:
+    def test_runs_that_differ_in_their_seed_only_are_one_group(self, results: Path) -> None:
+        words = [
+            "slow-1",
+            "quick-seed1",
+            "slow-2",
+            str(results / "quick-seed2"),
+            str(results / "slow-3" / "Ball"),
+            "slow-1",
+        ]
+        groups = group_runs(load_runs(words, results))
+        assert [group.name for group in groups] == ["slow", "quick"]
+        assert [[run.name for run in group.runs] for group in groups] == [
+            ["slow-1", "slow-2", "slow-3"],
+            ["quick-seed1", "quick-seed2"],
+        ]
+        assert [run.seed for run in groups[0].runs] == [1, 2, 3]
+        assert groups[0].settings["behaviors.Ball.hyperparameters.learning_rate"] == 3e-4
+
+    def test_runs_without_settings_stay_apart(self, tmp_path: Path) -> None:
+        for name in ("a1", "a2"):
+            write(tmp_path / name / "Ball", [(1, 1.0)])
+        (tmp_path / "a2" / "configuration.yaml").write_text("a: [")
+        assert [group.name for group in group_runs(load_runs(["a1", "a2"], tmp_path))] == ["a1", "a2"]
+
+
+class Page(HTMLParser):
+    """Elements of a page, and the texts in cells of tables."""
+
+    VOID = ("meta",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.external: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.external += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def report(tmp_path: Path, results: Path, *runs: str) -> str:
+    output = tmp_path / "page.html"
+    assert main(["report", *runs, "--results-dir", str(results), "-o", str(output)]) == 0
+    return output.read_text(encoding="utf-8")
+
+
+def svgs(text: str) -> list[ElementTree.Element]:
+    return [
+        ElementTree.fromstring(re.sub(" hidden>", ">", svg)) for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    ]
+
+
+class TestPage:
+    def test_it_shows_what_the_runs_have(self, tmp_path: Path, results: Path) -> None:
+        text = report(tmp_path, results, "slow-1", "slow-2", "slow-3", "quick-seed1", "quick-seed2", "quick-seed3")
+        page = Page(text)
+        assert page.open == []
+        assert page.external == [], "nothing is fetched"
+        assert "http" not in re.sub(r"<title>.*?</title>", "", text).replace("http-equiv", "")
+        assert ["Ball", "Cumulative Reward", "slow", "3", "10k", "82", "81 to 83", "82", "81 to 83"] in page.rows
+        assert ["behaviors.Ball.hyperparameters.learning_rate", "0.0003", "0.001"] in page.rows
+        assert ["behaviors.Ball.trainer_type", "ppo"] in page.rows
+        assert ["slow-2", "slow", "2", "in good order", str(results / "slow-2")] in page.rows
+        assert ["_update_policy", "3 s", "30.0 %", "2 times"] in page.rows
+        assert "environment: 5 s, 50.0 %" in text
+        assert "learn: 3 s, 30.0 %" in text
+        charts = svgs(text)
+        assert [svg.get("aria-label") for svg in charts] == [REWARD, LOSS]
+        shapes = [element.get("class") for element in charts[0] if element.get("class", "").startswith("c")]
+        assert [shapes.count(f"c{i} {kind}") for i in (0, 1) for kind in ("band", "seed", "line")] == [1, 3, 1, 1, 3, 1]
+
+    def test_lines_lie_where_their_numbers_are(self, tmp_path: Path, results: Path) -> None:
+        text = report(tmp_path, results, "slow-1")
+        svg = svgs(text)[0]
+        (line,) = (e for e in svg if e.get("class") == "c0 line")
+        places = np.array([pair.split(",") for pair in line.attrib["points"].split()], float)
+        assert len(places) == 10
+        labels = [e for e in svg if e.tag == "text" and e.get("text-anchor") == "end"]
+        at, values = np.array([(float(e.attrib["y"]), float(e.text or "")) for e in labels]).T
+        slope, offset = np.polyfit(at, values, 1)
+        assert slope * places[:, 1] + offset == pytest.approx([8.1 * i for i in range(1, 11)], abs=0.2)
+        numbers = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', text)[0])
+        assert numbers["lines"][0]["steps"] == [1000 * i for i in range(1, 11)]
+        assert numbers["lines"][0]["middle"] == pytest.approx([8.1 * i for i in range(1, 11)])
+
+    def test_names_from_files_are_text(self, tmp_path: Path) -> None:
+        evil = "<script>alert(1)</script>&\"'"
+        folder = tmp_path / "run" / "B<i>"
+        write(folder, [(1, 1.0), (2, 2.0)], tag=evil)
+        (tmp_path / "run" / "configuration.yaml").write_text(yaml.safe_dump({"behaviors": {evil: {"x": evil}}}))
+        (tmp_path / "run" / "run_logs").mkdir()
+        timers = {"total": 1.0, "children": {evil: {"total": 1.0, "self": 1.0, "count": "many"}}}
+        (tmp_path / "run" / "run_logs" / "timers.json").write_text(json.dumps(timers))
+        text = report(tmp_path, tmp_path, "run")
+        assert Page(text).open == []
+        assert "<script>alert" not in text
+        assert "<i>" not in text
+        assert "Content-Security-Policy" in text
+
+    @pytest.mark.parametrize("name", ["configuration.yaml", "run_logs/timers.json", "run_logs/training_status.json"])
+    @pytest.mark.parametrize("content", ["", "[", "[1, 2]", '{"total": "x", "children": [1], "Ball": 3}'])
+    def test_damaged_files_are_left_out(self, tmp_path: Path, name: str, content: str) -> None:
+        make_run(tmp_path, "run", 1)
+        (tmp_path / "run" / name).write_text(content)
+        assert REWARD in report(tmp_path, tmp_path, "run")
+
+    @pytest.mark.parametrize("values", [[5.0, 5.0], [0.0], [3e38, -3e38], [1e-30, 2e-30], [-7.0, 1e9]])
+    def test_any_numbers_can_be_drawn(self, tmp_path: Path, values: list[float]) -> None:
+        write(tmp_path / "run" / "Ball", list(enumerate(values)))
+        for svg in svgs(report(tmp_path, tmp_path, "run")):
+            for element in svg:
+                for place in re.findall(r"[^ ,]+", element.get("points", "")):
+                    assert -1 <= float(place) <= 461
+
+
+@given(st.floats(-1e30, 1e30), st.floats(1e-12, 1e30))
+def test_ticks_are_few_and_round(low: float, width: float) -> None:
+    high = low + max(width, abs(low) * 1e-6)
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 11
+    room = 1e-6 * (high - low)
+    assert all(low - room <= tick <= high + room for tick in found)
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0, 12_500, 1.5e6, 0.031, 1.2e-7, -3, 2e15)] == [
+        *("0", "12.5k", "1.5M", "0.031", "1.2e-07", "-3", "2e+15")
+    ]
+
+
+class TestPicture:
+    def plot(self, results: Path, output: Path, *options: str) -> int:
+        return main(
+            ["plot", "slow-1", "slow-2", "quick-seed1", "--results-dir", str(results), "-o", str(output), *options]
+        )
+
+    def test_it_is_drawn(self, tmp_path: Path, results: Path) -> None:
+        assert self.plot(results, tmp_path / "one.png") == 0
+        assert self.plot(results, tmp_path / "two.svg", "--tag", LOSS, "--tag", REWARD, "--behavior", "Ball") == 0
+        with Image.open(tmp_path / "one.png") as picture:
+            colors = {color for _, color in picture.convert("RGB").getcolors(1 << 20) or []}
+        assert {(0, 114, 178), (213, 94, 0)} <= colors, "a line of each group"
+        text = (tmp_path / "two.svg").read_text()
+        assert ElementTree.fromstring(text).tag.endswith("svg")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--tag", "Environment/Cumulative Rewrd"], f"no such tag.*{REWARD}.*They have:\n  {REWARD}\n  {LOSS}"),
+            (["--behavior", "Bal"], "--behavior Bal: these runs have Ball"),
+            (["-o", "picture.docx"], "pictures are called .*png"),
+            (["-o", "/proc/nowhere.png"], "/proc/nowhere.png: it cannot be written"),
+        ],
+    )
+    def test_mistakes(
+        self, tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    ) -> None:
+        assert self.plot(results, tmp_path / "x.png", *options) == 1
+        assert re.search(message, capsys.readouterr().err, re.DOTALL)
+        assert not (tmp_path / "x.png").exists()
+
+    def test_without_matplotlib(
+        self, tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+        assert self.plot(results, tmp_path / "x.png") == 1
+        assert "pip install 'trajtrainer[plot]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_runs_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    (tmp_path / "empty").mkdir()
+    arguments = [command, "missing", "empty", "--results-dir", str(tmp_path), "-o", str(tmp_path / "x.png")]
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert "There is no run 'missing'" in error
+    assert "empty has no event files" in error
+
+
+def test_a_run_of_ml_agents(tmp_path: Path, shared_data: Path) -> None:
+    """Its files as they were recorded, and its scalars as its writer writes them."""
+    golden = shared_data / "golden" / "runs" / "ppo_continuous"
+    run = tmp_path / "theirs"
+    (run / "run_logs").mkdir(parents=True)
+    for name in ("configuration.yaml", "run_logs/timers.json", "run_logs/training_status.json"):
+        (run / name).write_bytes((golden / name).read_bytes())
+    recorded: dict[str, Any] = json.loads((golden / "tensorboard.json").read_text())
+    for behavior in recorded:
+        with SummaryWriter(str(run / behavior)) as writer:
+            writer.add_scalar(REWARD, 7.5, 1000)
+    text = report(tmp_path, tmp_path, "theirs")
+    page = Page(text)
+    assert [next(iter(recorded)), "Cumulative Reward", "theirs", "1", "1k", "7.5", "", "7.5", ""] in page.rows
+    assert any(row[0].endswith("learning_rate") for row in page.rows)
+    assert "env_step" in {row[0] for row in page.rows}

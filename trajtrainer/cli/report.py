@@ -1,0 +1,57 @@
+"""``trajtrainer report RUN ...``: one page of HTML about runs, with curves, settings and where the time went."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+
+from trajtrainer.cli.console import console
+from trajtrainer.errors import RunFolderError
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which runs are meant."""
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run ids, or folders of runs or of one of their behaviors, also of ML-Agents. Runs that differ in their "
+        "seed only are taken together",
+    )
+    parser.add_argument(
+        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_run_arguments(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help="default: report.html"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page and say where it is.
+
+    Raises:
+        RunFolderError: a run does not exist or has nothing to show, or the page cannot be written.
+    """
+    from trajtrainer.report.page import page  # late: numpy and protobuf come with it
+    from trajtrainer.report.runs import group_runs, load_runs
+    from trajtrainer.rundir import atomic
+
+    with console(debug=False):
+        groups = group_runs(load_runs(arguments.runs, arguments.results_dir))
+        try:
+            atomic.write_text(arguments.output, page(groups, datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")))
+        except OSError as error:
+            raise unwritable(arguments.output, error) from error
+    print(f"Wrote {arguments.output}.")
+    return 0
+
+
+def unwritable(path: Path, error: OSError) -> RunFolderError:
+    """Return the error that tells why a file cannot be written."""
+    return RunFolderError(f"--output {path}: it cannot be written: {error.strerror or error}.")
