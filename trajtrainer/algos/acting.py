@@ -109,6 +109,11 @@ class Policy:
         """Return a copy of all weights, as ``load`` takes them."""
         return {name: entry.clone() for name, entry in self._entries.items()}
 
+    @property
+    def actor(self) -> Actor:
+        """The network that acts; to be copied, not kept."""
+        return self._actor
+
     def twin(self, *, seed: int) -> Policy:
         """Return another policy with these weights and random numbers of its own."""
         return Policy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)

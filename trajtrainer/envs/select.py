@@ -37,7 +37,7 @@ _SMALLEST_PICTURE = "smallest_picture"
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
-def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
+def make_environment(settings: RunSettings, logs: PlayerLogs, *, any_port: bool = False) -> Environment:
     """Return the environment that ``env_settings.env_path`` names.
 
     - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first.
@@ -51,6 +51,11 @@ def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
     (``pettingzoo_agents.AgentRule``), ``smallest_picture`` tells pictures from vectors (``ObservationLayout``), unless
     what makes the environment has a parameter of this name.
 
+    Args:
+        settings: of the run.
+        logs: where players write theirs.
+        any_port: players take the next free port where their own is taken, whichever was asked for.
+
     Raises:
         SettingsError: there is no such environment, or a package for it is missing.
         EnvironmentFaultError: it cannot be made.
@@ -62,7 +67,7 @@ def make_environment(settings: RunSettings, logs: PlayerLogs) -> Environment:
         return _SCHEMES[scheme][0](path, name, settings)
     if not path:
         _tell_of_simulations(settings)
-    return make_unity_environment(settings, logs)
+    return make_unity_environment(settings, logs, any_port=any_port)
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,29 @@ def maker(environment: EnvironmentSource | None) -> Callable[[RunSettings, RunFo
     """Return what makes the environment of a run."""
     if environment is None or isinstance(environment, str):
         return make_environment
-    return lambda settings, _: from_factory(environment, settings)
+    factory = _new_each_time(environment)
+    return lambda settings, _: from_factory(factory, settings)
+
+
+def _new_each_time(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the factory, which is refused as soon as it returns what it has returned before.
+
+    An evaluation in the environment of the training would disturb it.
+    """
+    made: list[Any] = []
+
+    @functools.wraps(factory)
+    def make(*arguments: Any, **options: Any) -> Any:
+        environment = factory(*arguments, **options)
+        if any(environment is other for other in made):
+            raise SettingsError(
+                f"The factory {getattr(factory, '__name__', factory)!s} returned the same environment twice. Each call "
+                "must make a new one."
+            )
+        made.append(environment)
+        return environment
+
+    return make
 
 
 def _settled(settings: SettingsSource, options: Mapping[str, object], source: str) -> RunSettings:

@@ -33,6 +33,7 @@ from trajtrainer.run.logs import shell_line
 from trajtrainer.run.opponents import players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
 from trajtrainer.run.run import Run
+from trajtrainer.run.snapshots import Snapshots
 from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.run.writers import hyperparameters_text
@@ -331,7 +332,8 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
 def _make_judge(behavior: Behavior) -> Judge:
     run, trainer, self_play = behavior.run, behavior.trainer, behavior.self_play
     settings, folder = trainer.context.settings, behavior.checkpoints.folder
-    by = TRAINING if run.settings.evaluations_of(settings) is None else EVALUATION
+    evaluations = run.settings.evaluations_of(settings)
+    by = TRAINING if evaluations is None else EVALUATION
     if self_play is not None:  # what one side earns the other loses
         by = RATING
     return Judge(
@@ -342,6 +344,7 @@ def _make_judge(behavior: Behavior) -> Judge:
         rating=lambda: math.nan if self_play is None else self_play.elo,
         lesson=lambda: sum(run.curriculum.lesson_numbers.values()),
         state=behavior.copied_state,
+        snapshots=None if evaluations is None else Snapshots(evaluations, trainer, behavior.copied_state),
     )
 
 

@@ -136,7 +136,7 @@ class Collector:
         self._make_behavior = make_behavior
         self._timers = timers
         self._ids: dict[str, BehaviorId] = {}
-        self._specs: dict[str, BehaviorSpec] = {}
+        self.specs: dict[str, BehaviorSpec] = {}  # behaviour id -> what the environment has announced
         self._misread_elsewhere: frozenset[str] = frozenset()
         self._statistic_keys: set[str] = set()
         self._dropped_statistics = False
@@ -167,7 +167,7 @@ class Collector:
         return len(events)
 
     def _record(self, event: EnvironmentEvent, waiting: dict[Acts, list[_Waiting]]) -> None:
-        self._specs.update(event.new_specs)
+        self.specs.update(event.new_specs)
         self._misread_elsewhere |= event.misread_elsewhere
         if event.is_reset:
             for behavior in self.behaviors.values():
@@ -251,7 +251,7 @@ class Collector:
         if behavior is None:
             dtypes = [column.dtype for column in batch.obs]
             misread = behavior_id.full in self._misread_elsewhere
-            found = NewBehavior(behavior_id, self._specs[behavior_id.full], dtypes, misread)
+            found = NewBehavior(behavior_id, self.specs[behavior_id.full], dtypes, misread)
             behavior = self.behaviors[behavior_id.name] = self._make_behavior(found)
         if behavior.self_play is not None:
             behavior.self_play.join(behavior_id)
@@ -262,7 +262,7 @@ class Collector:
         Raises:
             UnsupportedError: see above.
         """
-        spec = self._specs[behavior_id.full]
+        spec = self.specs[behavior_id.full]
         if not (spec.action_spec.continuous_size or spec.action_spec.discrete_size):
             raise UnsupportedError(
                 f"Behavior {behavior_id.full!r} has no actions, so there is nothing to learn. Give it continuous "

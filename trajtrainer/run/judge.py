@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trajtrainer.run.snapshots import Snapshots
 from trajtrainer.rundir.best_models import BestModel, BestModels, State
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
@@ -30,6 +31,7 @@ class Judge:
 
     Attributes:
         by: what models are measured by: ``EVALUATION``, ``RATING`` or ``TRAINING``.
+        snapshots: for its evaluations; None without any.
         best_models: those that are kept.
         measure: the newest; None before the first.
         stopped_by: the condition that has ended the training, as it is called below ``stop``; None while none has.
@@ -45,6 +47,7 @@ class Judge:
         rating: Callable[[], float],
         lesson: Callable[[], int],
         state: Callable[[], State],
+        snapshots: Snapshots | None = None,
     ) -> None:
         """Begin without measures.
 
@@ -56,8 +59,10 @@ class Judge:
             rating: gives the behaviour's, by which models are measured with ``RATING``.
             lesson: gives how many lessons the environment's parameters have gone on.
             state: gives the content of a checkpoint that nobody changes any more, of the model as it is now.
+            snapshots: see above.
         """
         self.by = by
+        self.snapshots = snapshots
         self.best_models = best_models
         self.measure: float | None = None
         self.stopped_by: str | None = None
@@ -74,8 +79,24 @@ class Judge:
         self._seconds_before = 0.0
         self._begin_s = time.monotonic()
 
+    @property
+    def waits_for_evaluations(self) -> bool:
+        """Whether training waits for each result.
+
+        It may be the last one, and where a run ends shall not depend on how long an evaluation takes.
+        """
+        stop = self._settings
+        decides = self.by == EVALUATION and (stop.reward is not None or stop.patience is not None)
+        return decides and not self._trainer.context.settings.threaded
+
     def look(self) -> None:
-        """Measure the model if a summary was written. Called between two steps of the trainer, in its thread."""
+        """Look at the model as it is now. Called between two steps of the trainer, in its thread."""
+        if self.snapshots is not None:
+            self.snapshots.look()
+        self._measure()
+
+    def _measure(self) -> None:
+        """Measure the model if a summary was written."""
         if self._summary == self._trainer.clock.last_summary:
             return
         self._summary = self._trainer.clock.last_summary
@@ -160,12 +181,15 @@ class Judge:
             "in_vain": self._in_vain,
             "lesson": self._lesson,
             "seconds": self.seconds,
+            "evaluated": 0 if self.snapshots is None else self.snapshots.evaluated,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what ``state`` gave; measures of another kind count no more."""
         self._summary = self._trainer.clock.last_summary
         self._seconds_before = float(state.get("seconds", 0.0))
+        if self.snapshots is not None:
+            self.snapshots.restore(int(state.get("evaluated", 0)))
         if state.get("by") == self.by:
             self.measure, self._best = state["measure"], state["best"]
             self._in_vain, self._lesson = int(state["in_vain"]), int(state["lesson"])

@@ -18,6 +18,7 @@ from trajtrainer.plugins import Registry, blaming_packages
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
+from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, make_evaluations
 from trajtrainer.run.experts import check_experts
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
@@ -168,6 +169,7 @@ def _looping(
         run.begin()
         with run.timers("TrainerController.start_learning"):
             opened.loop = make_loop(run, environment, view, opened.behaviors)
+            _add_evaluations(run, opened.loop, environment, make_environment, stack)
             with opened.loop.running():
                 yield
         _say_what_came_out(run, opened.behaviors)
@@ -189,11 +191,22 @@ def _none_if_offline(run: Run, make_environment: EnvironmentFactory) -> Environm
     """Return what starts the environment, if there is any use for one."""
     if not run.is_offline:
         return make_environment
-    if run.settings.env_settings.env_path is not None:
-        logger.warning(
-            "The environment %s is not started: all behaviors learn from data sets.", run.settings.env_settings.env_path
-        )
+    path = run.settings.env_settings.env_path
+    if path is not None and not any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values()):
+        logger.warning("The environment %s is not started: all behaviors learn from data sets.", path)
     return lambda _settings, _folder: NoEnvironment()
+
+
+def _add_evaluations(
+    run: Run, loop: Loop, environment: Environment, make_environment: EnvironmentFactory, stack: ExitStack
+) -> None:
+    """Let the loop evaluate its behaviours, if the settings ask for it, until ``stack`` is closed."""
+    shared = SharedEnvironment(environment, loop.collector.specs, loop.lessons.reset_environment)
+    evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
+    if evaluations is not None:
+        loop.evaluations = evaluations
+        run.stop.on_abort(evaluations.kill)
+        stack.callback(_close_evaluations, evaluations, run)
 
 
 def _settings_of_environment(run: Run) -> RunSettings:
@@ -208,6 +221,11 @@ def _close(environment: Environment, run: Run) -> None:
 
     with run.timers("env_close"), run.stop.limiting(end):
         environment.close()
+
+
+def _close_evaluations(evaluations: EvaluationKeeper, run: Run) -> None:
+    with run.timers("evaluation_close"), run.stop.limiting(evaluations.kill):
+        evaluations.close()
 
 
 def _say_what_came_out(run: Run, behaviors: Mapping[str, Behavior]) -> None:

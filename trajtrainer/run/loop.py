@@ -17,6 +17,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior, make_behavior
 from trajtrainer.run.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
 from trajtrainer.run.run import Run
@@ -49,6 +50,7 @@ class Loop:
         collector: of the experience.
         lessons: of the environment's parameters.
         view: shows how far it is.
+        evaluations: of the behaviours; None without any.
         epoch: which one it is, for the view, if there are any.
         is_over: there will be no further pass.
     """
@@ -58,6 +60,7 @@ class Loop:
     collector: Collector
     lessons: LessonKeeper
     view: ProgressView
+    evaluations: EvaluationKeeper | None = None
     epoch: str = field(default="", init=False)
     is_over: bool = field(default=False, init=False)
 
@@ -85,6 +88,8 @@ class Loop:
                 if not self.is_over:
                     self.run.stop.request()
                     self.step()
+            if self.evaluations is not None:
+                self.evaluations.finish()
             self.show()
         except BaseException:
             # After a late further signal in a program that is not ours a trainer's thread perhaps still lives.
@@ -140,6 +145,8 @@ class Loop:
         )
         for behavior in self.behaviors.values():
             behavior.advance()
+        if self.evaluations is not None:
+            self.evaluations.step()
         if self.run.is_training:
             self.lessons.update(self.behaviors)
             self._play_on()

@@ -27,6 +27,7 @@ from trajtrainer.steps import Aggregation
 logger = logging.getLogger(__name__)
 
 CUMULATIVE_REWARD = "Environment/Cumulative Reward"
+EVALUATION_REWARD = "Evaluation/Cumulative Reward"
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 ELO = "Self-play/ELO"
 # What the console line needs and TensorBoard does not show.
@@ -118,8 +119,9 @@ class ConsoleWriter(StatsWriter):
         self._started = time.monotonic()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """See ``StatsWriter``."""
-        logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
+        """See ``StatsWriter``. Evaluations are told by themselves, with their spread."""
+        if EVALUATION_REWARD not in values:
+            logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
         """See ``StatsWriter``."""

@@ -140,6 +140,11 @@ class RunSettings:
         """Return when and how a behaviour with these settings is evaluated while it trains; None if it is not."""
         return evaluations(self.evaluation, behavior.evaluation)
 
+    @property
+    def has_evaluations(self) -> bool:
+        """Return whether any behaviour may be evaluated while it trains, one that is not listed included."""
+        return any(self.evaluations_of(each) is not None for each in [*self._trainers(), TrainerSettings()])
+
     def for_behavior(self, name: str) -> TrainerSettings:
         """Return the settings of behaviour ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
 

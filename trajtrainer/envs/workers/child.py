@@ -68,12 +68,12 @@ class _Child:
         self._number = task.number
         self._make_environment = task.make_environment
         self._lifeline = task.lifeline
-        self._pipe = _LockedPipe(task.pipe)
+        self._pipe = LockedPipe(task.pipe)
         self._events = SharedSteps(SharedMemory.open(task.events))
         self._actions = SharedActions(SharedMemory.open(task.actions))
         self._environment: Environment | None = None
         self._specs: dict[str, BehaviorSpec] = {}
-        _forward_log(self._pipe, task.log_level)
+        forward_log(self._pipe, task.log_level)
 
     def serve(self) -> None:
         """Do what the parent says, until END.
@@ -191,7 +191,7 @@ class _EndError(Exception):
     """The parent said END while it was asked for something else."""
 
 
-class _LockedPipe:
+class LockedPipe:
     """A pipe on which several threads send: any of them may write to the log."""
 
     def __init__(self, connection: messages.Pipe) -> None:
@@ -207,7 +207,7 @@ class _LockedPipe:
 class _LogForwarder(logging.Handler):
     """Sends log records to the parent, which knows where they shall appear."""
 
-    def __init__(self, pipe: _LockedPipe) -> None:
+    def __init__(self, pipe: LockedPipe) -> None:
         super().__init__()
         self._pipe = pipe
 
@@ -219,7 +219,8 @@ class _LogForwarder(logging.Handler):
             self._pipe.post(messages.LOG, fields)
 
 
-def _forward_log(pipe: _LockedPipe, level: int) -> None:
+def forward_log(pipe: LockedPipe, level: int) -> None:
+    """Send what this package logs, from a level on, to the parent alone."""
     logger = logging.getLogger(_PACKAGE)
     logger.setLevel(level)
     logger.propagate = False

@@ -46,7 +46,7 @@ class ChildProcess:
         self._process: SpawnProcess = spawning.Process(
             target=run_child, args=(task,), name=f"environment-{number}", daemon=True
         )
-        with _without_main_module():
+        with without_main_module():
             self._process.start()
         # Copies of the child's ends here would hide its death.
         pipe_of_child.close()
@@ -109,7 +109,7 @@ class ChildProcess:
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
-        self.how_it_ended = _how_it_ended(self._process.exitcode)
+        self.how_it_ended = how_it_ended(self._process.exitcode)
         self._process.close()
         self.pipe.close()
         self.cut_lifeline()
@@ -118,7 +118,7 @@ class ChildProcess:
 
 
 @contextlib.contextmanager
-def _without_main_module() -> Iterator[None]:
+def without_main_module() -> Iterator[None]:
     """Keep a new process from running the user's script (again), which multiprocessing does for functions in it.
 
     A child needs nothing from there; a script without ``if __name__ == "__main__"`` would start child after child,
@@ -137,7 +137,8 @@ def _larger(size: int) -> int:
     return 2 * size
 
 
-def _how_it_ended(code: int | None) -> str:
+def how_it_ended(code: int | None) -> str:
+    """Return the end of a process in words that complete "The process ..."."""
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return f"was ended by the signal {signal.Signals(-code).name}"

@@ -99,7 +99,7 @@ class ChildSlot:
         except (EOFError, OSError):
             return self._bury()
         if kind == messages.LOG:
-            _log(messages.content_of(content), self.number)
+            relay_log(messages.content_of(content), f"Environment {self.number}")
             return None
         if kind == messages.NEED:
             self._post(messages.EVENT_MEMORY, child.enlarge_events(messages.content_of(content)))
@@ -242,9 +242,10 @@ def _log_level(number: int) -> int:
     return level if number == 0 or level < logging.INFO else max(level, logging.WARNING)
 
 
-def _log(fields: dict[str, Any], worker: int) -> None:
+def relay_log(fields: dict[str, Any], whose: str) -> None:
+    """Log a record of another process here, as ``forward_log`` sent it."""
     if fields["levelno"] >= logging.WARNING:
-        fields["msg"] = f"Environment {worker}: {fields['msg']}"
+        fields["msg"] = f"{whose}: {fields['msg']}"
     record = logging.makeLogRecord(fields)
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):

@@ -1,0 +1,176 @@
+"""Evaluates policies while they are being trained, in an environment that is started once (docs/evaluation.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.evaluation.play import play
+from trajtrainer.evaluation.result import EvaluationResult
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.init import derived_seeds
+from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.steps import ActionBatch, EnvironmentEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something to evaluate.
+
+    Attributes:
+        behavior: whose episodes count.
+        step: of its trainer, when this is how it acted.
+        episodes: that count.
+        deterministic: take the most likely actions.
+        actors: of all behaviours of the environment, on the CPU, which nobody changes.
+    """
+
+    behavior: str
+    step: int
+    episodes: int
+    deterministic: bool
+    actors: Mapping[str, Actor]
+
+
+class Evaluator:
+    """Plays the episodes of one request after the other.
+
+    The environment is made for the first request, and again for the next one after it failed.
+
+    Args:
+        make_environment: starts it.
+        parameters: of the environment.
+        seed: of its episodes, where they can have one, and of what policies draw.
+        specs: behaviours that the environment has announced, or will have until the first request, to somebody else.
+    """
+
+    def __init__(
+        self,
+        make_environment: Callable[[], Environment],
+        parameters: Parameters,
+        seed: int,
+        specs: Mapping[str, BehaviorSpec] | None = None,
+    ) -> None:
+        self._make_environment = make_environment
+        self._parameters = parameters
+        self._seed = seed
+        self._first_specs = {} if specs is None else specs
+        self._environment: _Announcing | None = None
+
+    def start(self) -> None:
+        """Start the environment, if it is not there.
+
+        Raises:
+            TrajtrainerError: see ``make_environment``.
+        """
+        if self._environment is None:
+            self._environment = _Announcing(self._make_environment(), self._first_specs)
+
+    def evaluate(self, request: Request, stopped: Callable[[], bool] = lambda: False) -> EvaluationResult | None:
+        """Play the episodes of a request.
+
+        Args:
+            request: what is evaluated.
+            stopped: asked after each step whether to give up.
+
+        Returns:
+            None if it was given up.
+
+        Raises:
+            SettingsError: the environment is not of agents like those in training.
+            EnvironmentFaultError: it failed for good.
+            PolicyDivergedError: the policy gives NaN.
+        """
+        self.start()
+        environment = self._environment
+        assert environment is not None
+
+        def make(behavior_id: BehaviorId, spec: BehaviorSpec, seed: int) -> Acts:
+            actor = _fitting(request.actors, behavior_id.name, spec)
+            return Policy(actor, seed=seed, deterministic=request.deterministic)
+
+        environment.seed_episodes(self._seed)
+        seed = derived_seeds(self._seed, f"{request.behavior} {request.step}")[0]
+        try:
+            results = play(environment, make, request.episodes, seed=seed, parameters=self._parameters, stopped=stopped)
+        except EnvironmentFaultError:
+            self.close()
+            raise
+        result = results.get(request.behavior)
+        return None if result is None or stopped() else result
+
+    def close(self) -> None:
+        """End the environment and wait for its end."""
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            environment.close()
+
+    def kill(self) -> None:
+        """End it at once and do not wait. For signal handlers: quick, and takes no lock."""
+        if self._environment is not None:
+            self._environment.kill()
+
+
+def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> Actor:
+    """Return the actor of a behaviour.
+
+    Raises:
+        SettingsError: there is none, or it is of agents that see or do something else.
+    """
+    actor = actors.get(behavior)
+    if actor is None:
+        raise SettingsError(
+            f"The evaluation's environment has the behavior {behavior!r}, which nobody trains "
+            f"(trained: {', '.join(actors)}). Let env_args of the evaluation leave it out."
+        )
+    found, expected = _look(spec), _look(actor.spec)
+    if found != expected:
+        raise SettingsError(
+            f"In the evaluation's environment behavior {behavior!r} has {found}, in training {expected}. Give the "
+            "evaluation env_args with which agents see and do the same."
+        )
+    return actor
+
+
+def _look(spec: BehaviorSpec) -> str:
+    shapes = [tuple(sensor.shape) for sensor in spec.observation_specs]
+    action = spec.action_spec
+    return (
+        f"the observations {shapes}, {action.continuous_size} continuous actions and the branches "
+        f"{list(action.discrete_branches)}"
+    )
+
+
+class _Announcing:
+    """An environment that announces its behaviours after each reset, and not only to the first who plays in it."""
+
+    def __init__(self, environment: Environment, specs: Mapping[str, BehaviorSpec]) -> None:
+        self._environment = environment
+        self._specs = dict(specs)
+        self.num_workers = environment.num_workers
+        self.reset = environment.reset
+        self.set_parameters = environment.set_parameters
+        self.close = environment.close
+        self.kill = environment.kill
+
+    def seed_episodes(self, seed: int) -> None:
+        """Begin the same episodes again, where these have seeds of their own."""
+        if isinstance(self._environment, InProcessEnvironment):
+            self._environment.seed_episodes(seed)
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        """See ``Environment``."""
+        events = self._environment.wait(timeout_s)
+        for event in events:
+            self._specs |= event.new_specs
+            if event.is_reset:
+                event.new_specs = dict(self._specs)
+        return events
+
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
+        """See ``Environment``."""
+        self._environment.send(worker, actions)

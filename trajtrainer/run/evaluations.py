@@ -1,0 +1,405 @@
+"""Evaluates the behaviours of a run while they train (docs/evaluation.md#while-training).
+
+The main thread hands snapshots over and takes results in, between two passes of the loop. The evaluator is a process of
+its own; where it cannot be, the run waits while it plays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from attrs import evolve
+
+from trajtrainer.cores import usable_cores
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.select import make_environment as environment_of_settings
+from trajtrainer.envs.workers.restart_quota import RestartQuota
+from trajtrainer.errors import SettingsError, TrajtrainerError, UnsupportedError
+from trajtrainer.evaluation.evaluator import Evaluator, Request
+from trajtrainer.evaluation.process import EvaluatorProcess
+from trajtrainer.evaluation.result import EvaluationResult
+from trajtrainer.nn.init import derived_seeds
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.judge import EVALUATION
+from trajtrainer.run.run import Run
+from trajtrainer.run.snapshots import Snapshot, copy_of
+from trajtrainer.run.writers import EVALUATION_REWARD
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.environment import UNSEEDED, Sampler
+from trajtrainer.settings.evaluation import EvaluationSettings
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.stats import StatsSummary
+from trajtrainer.steps import Aggregation
+
+logger = logging.getLogger(__name__)
+
+EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
+
+_LARGEST_PORT = 65535
+_LARGEST_SEED = 2**30  # copies of the environment count on from here
+# One of the waits for a result: a stop is seen in between.
+_WAIT_S = 0.25
+
+
+class Evaluates(Protocol):
+    """An evaluator, here or in another process: ``EvaluatorProcess``, ``InTurn``."""
+
+    def begin(self, request: Request) -> None:
+        """Evaluate; ``poll`` tells what came out."""
+
+    def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
+        """Return a result or why there is none; None if nothing is known after ``timeout_s`` seconds."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has told that its environment is there, or is not."""
+
+    def close(self, *, wait: bool) -> None:
+        """End it; with ``wait`` its environment ends in order."""
+
+    def kill(self) -> None:
+        """End it at once and do not wait. For signal handlers: quick, and takes no lock."""
+
+
+class InTurn:
+    """An evaluator in this process, for which the run waits.
+
+    Args:
+        evaluator: plays.
+        stopped: whether to give up.
+        then: called after each evaluation.
+    """
+
+    is_alive = is_ready = True
+
+    def __init__(
+        self, evaluator: Evaluator, stopped: Callable[[], bool], then: Callable[[], object] = lambda: None
+    ) -> None:
+        self._evaluator = evaluator
+        self._stopped = stopped
+        self._then = then
+        self._outcome: EvaluationResult | Exception | None = None
+        self.kill = evaluator.kill
+
+    def begin(self, request: Request) -> None:
+        """See ``Evaluates``."""
+        try:
+            with _generators_untouched():
+                self._outcome = self._evaluator.evaluate(request, self._stopped)
+        except TrajtrainerError as error:
+            self._outcome = error
+        finally:
+            self._then()
+
+    def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:  # noqa: ARG002
+        """See ``Evaluates``."""
+        outcome, self._outcome = self._outcome, None
+        return outcome
+
+    def close(self, *, wait: bool) -> None:  # noqa: ARG002
+        """See ``Evaluates``."""
+        self._evaluator.close()
+
+
+@contextlib.contextmanager
+def _generators_untouched() -> Iterator[None]:
+    """Put back the generators of the whole process, which an environment in Python may use."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    behavior: Behavior
+    snapshot: Snapshot
+
+
+class EvaluationKeeper:
+    """Keeps the evaluator at work; see the module.
+
+    Args:
+        run: that it is part of.
+        behaviors: those that train, by name.
+        make: makes an evaluator, also in place of one whose process has died.
+    """
+
+    def __init__(self, run: Run, behaviors: Mapping[str, Behavior], make: Callable[[], Evaluates]) -> None:
+        self._run = run
+        self._behaviors = behaviors
+        self._make = make
+        self._evaluator = make()
+        self._pending: _Pending | None = None
+        self._quota = RestartQuota(run.settings.env_settings)
+        self._has_failed = self._was_told = False
+
+    def step(self) -> None:
+        """Take in a result that has come, and begin the evaluations that are due. Called between two passes.
+
+        Raises:
+            SettingsError, UnsupportedError: there can be no evaluation with these settings.
+        """
+        if self._pending is not None or not self._evaluator.is_ready:
+            self._poll(0.0)
+        for behavior in list(self._behaviors.values()):
+            snapshots = None if behavior.judge is None else behavior.judge.snapshots
+            snapshot = None if snapshots is None else snapshots.take()
+            if snapshot is not None:
+                self._begin(behavior, snapshot)
+
+    def finish(self) -> None:
+        """Do all that is left, and wait for it, unless the run shall end.
+
+        Raises:
+            SettingsError, UnsupportedError: see ``step``.
+        """
+        if not self._run.stop.requested:
+            self.step()
+            self._wait()
+
+    def close(self) -> None:
+        """End the evaluator; at once if it is at work or the run shall end."""
+        self._evaluator.close(wait=self._pending is None and not self._run.stop.requested)
+
+    def kill(self) -> None:
+        """End it at once and do not wait. For signal handlers: quick, and takes no lock."""
+        self._evaluator.kill()
+
+    def _begin(self, behavior: Behavior, snapshot: Snapshot) -> None:
+        self._wait()  # so that the steps that are evaluated do not depend on how long it takes
+        if self._run.stop.requested or not self._may_begin():
+            return
+        judge = behavior.judge
+        assert judge is not None
+        assert judge.snapshots is not None
+        settings = judge.snapshots.settings
+        others = {other.name: other.acting.policy.actor for other in self._behaviors.values() if other is not behavior}
+        actors = {name: copy_of(actor) for name, actor in others.items()} | {behavior.name: snapshot.actor}
+        self._pending = _Pending(behavior, snapshot)
+        with self._run.timers("evaluation"):
+            self._evaluator.begin(
+                Request(behavior.name, snapshot.step, settings.episodes, settings.deterministic, actors)
+            )
+        if judge.waits_for_evaluations:
+            self._wait()
+
+    def _may_begin(self) -> bool:
+        """Return whether the evaluator works, or may be tried again; see ``RestartQuota``."""
+        if self._has_failed:
+            now_s = time.monotonic()
+            if self._quota.refusal(now_s) is not None:
+                return False
+            self._quota.grant(now_s, 0.0)
+            self._has_failed = False
+            if not self._evaluator.is_alive:
+                self._evaluator = self._make()
+        return True
+
+    def _wait(self) -> None:
+        with self._run.timers("evaluation"):
+            while self._pending is not None and not self._run.stop.requested:
+                self._poll(_WAIT_S)
+
+    def _poll(self, timeout_s: float) -> None:
+        outcome = self._evaluator.poll(timeout_s)
+        if outcome is None:
+            return
+        pending, self._pending = self._pending, None
+        if isinstance(outcome, Exception):
+            self._fail(outcome)
+        elif pending is not None:
+            self._take(pending.behavior, pending.snapshot, outcome)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, SettingsError | UnsupportedError) or not isinstance(error, TrajtrainerError):
+            raise error
+        self._has_failed = True
+        if self._run.stop.requested:  # whoever stops a whole group of processes ends this one, too
+            return
+        say = logger.debug if self._was_told else logger.warning
+        self._was_told = True
+        say("An evaluation failed: %s Training goes on, and the next evaluation tries again.", error)
+
+    def _take(self, behavior: Behavior, snapshot: Snapshot, result: EvaluationResult) -> None:
+        judge, step = behavior.judge, snapshot.step
+        assert judge is not None
+        assert judge.snapshots is not None
+        judge.snapshots.evaluated = step
+        behavior.evaluation = result
+        behavior.evaluated_at = step
+        is_best = judge.by == EVALUATION and judge.take(step, result.returns.mean, lambda: snapshot.state)
+        logger.info(
+            "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions).%s",
+            behavior.name,
+            step,
+            result.returns.mean,
+            result.returns.std,
+            len(result.returns),
+            result.lengths.mean,
+            " The best so far." if is_best else "",
+        )
+        for writer in self._run.writers:
+            writer.write_stats(behavior.name, tags(result), step)
+        self._run.status.set_evaluation(behavior.name, {"steps": step, **result.to_json()})
+        self._run.status.save()
+        judge.best_models.write()
+        judge.end_if_enough()
+
+
+def tags(result: EvaluationResult) -> dict[str, StatsSummary]:
+    """Return what TensorBoard shows of an evaluation, by tag."""
+    found = {
+        EVALUATION_REWARD: StatsSummary(result.returns.values, Aggregation.HISTOGRAM),
+        f"{EVALUATION_REWARD} Std": StatsSummary([result.returns.std]),
+        f"{EVALUATION_REWARD} Min": StatsSummary([result.returns.min]),
+        f"{EVALUATION_REWARD} Max": StatsSummary([result.returns.max]),
+        "Evaluation/Episode Length": StatsSummary(result.lengths.values),
+    }
+    if result.groups:
+        found["Evaluation/Group Cumulative Reward"] = StatsSummary(result.group_returns.values)
+    if len(result.teams) > 1:
+        for team, own in result.teams.items():
+            found[f"Evaluation/Team {team} Cumulative Reward"] = StatsSummary(own.returns.values)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """Where the evaluation's players write their logs."""
+
+    folder: Path | None
+
+    def player_log(self, worker: int) -> Path | None:
+        return None if self.folder is None else self.folder / f"Player-{worker}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEnvironment:
+    """The environment of the training, for evaluations in between.
+
+    Attributes:
+        environment: not closed.
+        specs: what it has announced.
+        go_on: lets the training begin its episodes anew.
+    """
+
+    environment: Environment
+    specs: Mapping[str, BehaviorSpec]
+    go_on: Callable[[], object]
+
+
+def make_evaluations(
+    run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment
+) -> EvaluationKeeper | None:
+    """Return what evaluates the behaviours of a run; None if nobody is to be evaluated.
+
+    Args:
+        run: that begins.
+        behaviors: those that train, by name.
+        make_environment: made the training's.
+        shared: that one, for where there can be no other.
+    """
+    if not run.is_training or not run.settings.has_evaluations:
+        return None
+    settings = settings_of_evaluation(run.settings)
+    seed = settings.env_settings.seed
+    parameters = parameters_of_evaluation(run.settings, seed)
+
+    def is_stopping() -> bool:
+        return run.stop.requested
+
+    if settings.env_settings.env_path is None:
+        logger.warning(
+            "The Editor cannot be started twice, so that evaluations play in the scene that trains: it is reset before "
+            "and after each of them, and episodes that go on are broken off. With a build (--env) they would not "
+            "disturb the training."
+        )
+        lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
+        return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, shared.go_on))
+    logs = _logs(run)
+    if make_environment is environment_of_settings and usable_cores() > 1:
+        make = partial(environment_of_settings, settings, logs, any_port=True)
+        return EvaluationKeeper(run, behaviors, lambda: EvaluatorProcess(make, parameters, seed))
+    if make_environment is environment_of_settings:
+        here = Evaluator(partial(environment_of_settings, settings, logs, any_port=True), parameters, seed)
+    else:
+        here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
+        here.start()  # quick, and tells a factory that makes its environment but once
+    return EvaluationKeeper(run, behaviors, lambda: InTurn(here, is_stopping))
+
+
+def settings_of_evaluation(settings: RunSettings) -> RunSettings:
+    """Return the settings of an evaluation's environment: the training's, but for what ``evaluation`` says."""
+    own, env = settings.evaluation or EvaluationSettings(), settings.env_settings
+    seed = derived_seeds(env.seed, "evaluation")[0] % _LARGEST_SEED if own.seed == UNSEEDED else own.seed
+    port = env.base_port + env.num_envs
+    if port + own.num_envs > _LARGEST_PORT:
+        port = max(1, env.base_port - own.num_envs)
+    arguments = env.env_args if own.env_args is None else own.env_args
+    return evolve(
+        settings,
+        env_settings=evolve(env, env_args=arguments, num_envs=own.num_envs, seed=seed, base_port=port),
+    )
+
+
+def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Sampler]:
+    """Return the environment parameters of evaluations.
+
+    Those of the training are there in their last lesson, so that all evaluations of a run are of one task.
+
+    Args:
+        settings: of the run.
+        seed: of the evaluations, from which samplers without one of their own count.
+    """
+    own = (settings.evaluation or EvaluationSettings()).environment_parameters or {}
+    training = settings.environment_parameters or {}
+    unseeded = {name: evolve(each.curriculum[-1].value, seed=UNSEEDED) for name, each in training.items()} | own
+    return {
+        name: evolve(sampler, seed=seed + number) if sampler.seed == UNSEEDED else sampler
+        for number, (name, sampler) in enumerate(unseeded.items())
+    }
+
+
+def _logs(run: Run) -> _Logs:
+    """Return where the players' logs go; the folder is made."""
+    if not run.folder.writes:
+        return _Logs(None)
+    folder = run.folder.logs / "evaluation"
+    folder.mkdir(parents=True, exist_ok=True)
+    return _Logs(folder)
+
+
+class _Lent:
+    """An environment that is not closed by who has borrowed it."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.num_workers = environment.num_workers
+        self.reset = environment.reset
+        self.set_parameters = environment.set_parameters
+        self.wait = environment.wait
+        self.send = environment.send
+
+    def close(self) -> None:
+        """Leave it open."""
+
+    def kill(self) -> None:
+        """Leave it to its owner."""

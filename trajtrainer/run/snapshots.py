@@ -1,0 +1,82 @@
+"""Snapshots of a behaviour for its evaluations, at the steps where they are due."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+
+from trajtrainer.nn.actor import Actor
+from trajtrainer.rundir.best_models import State
+from trajtrainer.settings.evaluation import Evaluations
+from trajtrainer.trainers.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A behaviour as it was at a step. Nobody changes it.
+
+    Attributes:
+        step: of the trainer.
+        actor: on the CPU.
+        state: the content of a checkpoint.
+    """
+
+    step: int
+    actor: Actor
+    state: State
+
+
+class Snapshots:
+    """Takes a snapshot whenever the trainer has passed a multiple of ``interval``.
+
+    Nothing of the training depends on it: no drain is divided for its sake, and no random number drawn.
+
+    Attributes:
+        settings: of the evaluations.
+        evaluated: step of the last one whose result is known. A resumed run redoes what came after.
+    """
+
+    def __init__(self, settings: Evaluations, trainer: Trainer, state: Callable[[], State]) -> None:
+        """Begin at the trainer's step.
+
+        Args:
+            settings: of the evaluations.
+            trainer: of the behaviour.
+            state: gives the content of a checkpoint that nobody changes any more.
+        """
+        self.settings = settings
+        self.evaluated = 0
+        self._trainer = trainer
+        self._state = state
+        self._taken = 0
+        self._is_over = False
+        self._newest: Snapshot | None = None
+
+    def look(self) -> None:
+        """Take a snapshot if one is due. Called between two steps of the trainer, in its thread."""
+        step, interval = self._trainer.step, self.settings.interval
+        if self._is_over:
+            return
+        self._is_over = not self._trainer.clock.should_still_train
+        if step // interval != self._taken // interval:
+            self._taken = step
+            self._newest = Snapshot(step, copy_of(self._trainer.actor), self._state())
+
+    def take(self) -> Snapshot | None:
+        """Take the newest snapshot; None if there is none since the last call. May be called from any thread."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def restore(self, evaluated: int) -> None:
+        """Go on behind the evaluation at this step."""
+        self.evaluated = self._taken = evaluated
+
+
+def copy_of(actor: Actor) -> Actor:
+    """Return a copy on the CPU that shares no memory, and has none but its weights', whatever they are parts of."""
+    other = copy.deepcopy(actor).cpu().requires_grad_(False)
+    for tensor in chain(other.parameters(), other.buffers()):
+        tensor.data = tensor.data.clone()
+    return other
