@@ -109,11 +109,13 @@ def test_epochs_tell_all_and_change_nothing(tmp_path: Path, plain: Path) -> None
     given = settings(max_steps=STEPS)
     given["behaviors"]["Lamp"]["checkpoint_interval"] = 500
     seen: list[int] = []
+    bests: list[trajtrainer.BestCheckpoint] = []
     with training(
         tmp_path,
         environment,
         settings=given,
         on_checkpoint=on_checkpoint,
+        on_best=bests.append,
         on_epoch=lambda epoch: seen.append(epoch.epoch),
         stop_when=lambda epoch: False,
     ) as run:
@@ -154,6 +156,11 @@ def test_epochs_tell_all_and_change_nothing(tmp_path: Path, plain: Path) -> None
         assert epoch.behavior.elo is None
     assert [is_last for _, is_last in saved] == [False, False, True]
     assert saved[-1][0] == result.steps
+    (best,) = bests
+    assert (best.behavior, best.by) == ("Lamp", "training")
+    assert best.path.is_file()
+    assert best.onnx.is_file()
+    assert [epoch.behavior.best for epoch in epochs] == 4 * [None] + 2 * [best]
 
 
 def test_leaving_the_loop_saves_and_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
@@ -344,7 +351,7 @@ def test_mistakes(tmp_path: Path) -> None:
 
 def test_what_is_told_cannot_be_changed() -> None:
     episodes = EpisodeStats(1, Distribution.of([1.0]), Distribution.of([2.0]))
-    behavior = BehaviorStats("B", 1, 1, 0, 0, episodes, {}, {}, None)
+    behavior = BehaviorStats("B", 1, 1, 0, 0, episodes, {}, {}, None, None, None)
     for target, name in ((episodes, "number"), (behavior, "steps"), (episodes.returns, "mean")):
         with pytest.raises(AttributeError):
             setattr(target, name, 2)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trajtrainer.rewards.signal import RewardSignal
     from trajtrainer.run.api import learn
     from trajtrainer.run.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
-    from trajtrainer.run.hooks import SavedCheckpoint
+    from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
     from trajtrainer.run.results import BehaviorResult, LearnResult
     from trajtrainer.run.training import Training
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
@@ -64,7 +64,7 @@ _HOMES = {
     "rewards.signal": "RewardSignal",
     "run.api": "learn",
     "run.epochs": "BehaviorStats EpisodeStats EpochStats PhaseStats",
-    "run.hooks": "SavedCheckpoint",
+    "run.hooks": "BestCheckpoint Evaluation SavedCheckpoint",
     "run.results": "BehaviorResult LearnResult",
     "run.training": "Training",
     "settings.network": "EncoderRow NetworkSettings",
@@ -87,6 +87,7 @@ __all__ = [
     "BehaviorResult",
     "BehaviorSpec",
     "BehaviorStats",
+    "BestCheckpoint",
     "CheckpointError",
     "Columns",
     "ConfigurationError",
@@ -99,6 +100,7 @@ __all__ = [
     "EnvironmentFaultError",
     "EpisodeStats",
     "EpochStats",
+    "Evaluation",
     "EvaluationResult",
     "ExportError",
     "Hyperparameters",

@@ -61,6 +61,25 @@ def test_a_line_per_behavior_tells_all() -> None:
     assert lines[6].split() == ["12m", "34s", "elapsed", "lessons", "mass:", "Heavy,", "scale:", "Small"]
 
 
+def test_evaluation_and_best_are_shown_where_there_are_any() -> None:
+    ball, fresh, *_ = RUN.behaviors
+    judged = replace(RUN, behaviors=[replace(ball, evaluated=98.5, best=99.9), fresh], epoch="3 of 10")
+    lines = drawn(judged).splitlines()
+    assert lines[1].split() == ["step", "left", "reward", "evaluated", "best", "steps/s"]
+    assert lines[2].split()[-3:] == ["98.500", "99.900", "8,123"]
+    assert lines[3].split()[-3:] == ["-", "-", "-"]
+    assert lines[4].split()[:6] == ["12m", "34s", "elapsed", "epoch", "3", "of"]
+    assert "evaluated" not in drawn(judged, 80)
+    assert "best" not in drawn(RUN, 200)
+
+
+def test_a_behavior_that_has_trained_enough_is_done_before_its_last_step() -> None:
+    (ball, *_) = RUN.behaviors
+    line = drawn(replace(RUN, behaviors=[replace(ball, training=False, done=True)])).splitlines()[2]
+    assert "done" in line
+    assert "acting" not in line
+
+
 @pytest.mark.parametrize("width", [56, 60, 70, 78, 80, 100, 200])
 def test_every_width_shows_every_number(width: int) -> None:
     text = drawn(RUN, width)

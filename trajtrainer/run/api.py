@@ -8,7 +8,7 @@ from typing import Any
 
 from trajtrainer.run.arguments import EnvironmentSource, SettingsSource
 from trajtrainer.run.epochs import EPOCH_STEPS, EpochStats
-from trajtrainer.run.hooks import SavedCheckpoint
+from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.results import LearnResult
 from trajtrainer.run.training import Training
 
@@ -33,6 +33,8 @@ def learn(
     max_epochs: int | None = None,
     on_epoch: Callable[[EpochStats], object] | None = None,
     stop_when: Callable[[EpochStats], object] | None = None,
+    on_evaluation: Callable[[Evaluation], object] | None = None,
+    on_best: Callable[[BestCheckpoint], object] | None = None,
     on_checkpoint: Callable[[SavedCheckpoint], object] | None = None,
 ) -> LearnResult:
     """Train all behaviours of an environment and return when they are done, as ``trajtrainer learn`` does.
@@ -78,6 +80,8 @@ def learn(
         max_epochs: end with the epoch of this number; those of an earlier run that is resumed count.
         on_epoch: called with the ``EpochStats`` of each epoch.
         stop_when: called with the same; what it returns tells whether to end here.
+        on_evaluation: called with the ``Evaluation`` of a behavior whenever one has been made.
+        on_best: called with the ``BestCheckpoint`` of a behavior whenever it has a better model than before.
         on_checkpoint: called with the ``SavedCheckpoint`` of each checkpoint, the last one, too.
 
     Raises:
@@ -101,6 +105,8 @@ def learn(
         verbose=verbose,
         on_epoch=on_epoch,
         stop_when=stop_when,
+        on_evaluation=on_evaluation,
+        on_best=on_best,
         on_checkpoint=on_checkpoint,
         called="learn()",
     )

@@ -22,12 +22,13 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import LocalSource, NoExperience
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import OutOfMemoryError, SettingsError
+from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.collector import ActingBehavior, NewBehavior
 from trajtrainer.run.experts import make_expert
-from trajtrainer.run.hooks import SavedCheckpoint
+from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.judge import EVALUATION, RATING, TRAINING, Judge
 from trajtrainer.run.logs import shell_line
 from trajtrainer.run.opponents import players_of_files
@@ -37,7 +38,7 @@ from trajtrainer.run.snapshots import Snapshots
 from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.run.writers import hyperparameters_text
-from trajtrainer.rundir.best_models import BestModels
+from trajtrainer.rundir.best_models import BestModel, BestModels
 from trajtrainer.rundir.checkpoint_state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.rundir.checkpoints import CheckpointManager
 from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
@@ -62,8 +63,10 @@ class Behavior:
         checkpoints: its saved states.
         replay: the file with its experience beside them, where the settings ask for it.
         self_play: of its teams; None if all of them learn.
-        first_gradient_step: gradient steps that an earlier run had made, which this one resumes.
         judge: finds its best models, and when it has trained enough; None without training.
+        evaluation: the result of its last evaluation in this process; None before the first.
+        evaluated_at: the step at which that was what was trained.
+        first_gradient_step: gradient steps that an earlier run had made, which this one resumes.
         thread: the one in which the trainer advances, with ``threaded: true`` and from the first ``advance`` on.
     """
 
@@ -74,8 +77,11 @@ class Behavior:
     replay: ReplayFile | None
     self_play: SelfPlay | None = None
     judge: Judge | None = None
+    evaluation: EvaluationResult | None = field(default=None, init=False)
+    evaluated_at: int = field(default=0, init=False)
     first_gradient_step: int = field(default=0, init=False)
     thread: TrainerThread | None = field(default=None, init=False)
+    _told: tuple[EvaluationResult | None, BestModel | None] = field(default=(None, None), init=False)
 
     @property
     def name(self) -> str:
@@ -158,7 +164,35 @@ class Behavior:
         path, onnx = (folder.numbered(trainer.step, suffix).absolute() for suffix in (".pt", ".onnx"))
         reward = trainer.episodes.reward_since_update
         exported = onnx if onnx.is_file() else None
-        self.run.hooks.checkpoint(SavedCheckpoint(self.name, trainer.step, reward, path, exported, is_last))
+        self.run.hooks.note(SavedCheckpoint(self.name, trainer.step, reward, path, exported, is_last))
+
+    @property
+    def newest_evaluation(self) -> Evaluation | None:
+        """The newest evaluation in this process."""
+        result = self.evaluation
+        return None if result is None else Evaluation(self.name, self.evaluated_at, result)
+
+    @property
+    def best(self) -> BestCheckpoint | None:
+        """The best model so far, of an earlier run that this one resumes, too."""
+        best, folder = self._best_model, self.checkpoints.folder
+        if best is None:
+            return None
+        path, onnx = folder.best_checkpoint.absolute(), folder.best_exported.absolute()
+        return BestCheckpoint(self.name, best.steps, best.reward, best.by, path, onnx)
+
+    @property
+    def _best_model(self) -> BestModel | None:
+        return None if self.judge is None else self.judge.best_models.best
+
+    def note_news(self) -> None:
+        """Note a new evaluation and a new best model for the functions of the user."""
+        evaluation, best = self._told
+        self._told = (self.evaluation, self._best_model)
+        if self.evaluation is not evaluation and self.newest_evaluation is not None:
+            self.run.hooks.note(self.newest_evaluation)
+        if self._best_model != best and self.best is not None:
+            self.run.hooks.note(self.best)
 
     def is_finite(self) -> bool:
         """Return whether all weights of the policy are numbers, so that they are worth saving."""
@@ -168,8 +202,16 @@ class Behavior:
         """Return how far it is, for the live view."""
         trainer = self.trainer
         rewards = self.run.rewards.of(self.name)
+        best, trains = self._best_model, trainer.clock.should_still_train
         return BehaviorSnapshot(
-            self.name, trainer.step, trainer.context.settings.max_steps, rewards, trainer.clock.should_still_train
+            self.name,
+            trainer.step,
+            trainer.context.settings.max_steps,
+            rewards,
+            trains,
+            done=self.run.is_training and not trains,
+            evaluated=None if self.evaluation is None else self.evaluation.returns.mean,
+            best=None if best is None else best.reward,
         )
 
     @property
@@ -240,6 +282,7 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     behavior.trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
     _restore(behavior, misread_elsewhere=found.misread_elsewhere)
     behavior.first_gradient_step = behavior.trainer.algorithm.gradient_steps
+    behavior._told = (None, behavior._best_model)  # that of an earlier run is no news
     reporter = behavior.acting.reporter
     if run.folder.resume:
         reporter.resume(behavior.trainer.clock.summarized_step)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.hooks import BestCheckpoint, Evaluation
 from trajtrainer.run.loop import Loop
 from trajtrainer.run.writers import CUMULATIVE_REWARD
 from trajtrainer.stats import Distribution
@@ -69,6 +70,8 @@ class BehaviorStats:
         losses: name ("Policy Loss") -> distribution over what was reported: each update's mean with PPO and POCA, each
             gradient step's with SAC.
         statistics: the same of all there is, by tags of TensorBoard ("Policy/Entropy").
+        evaluation: the newest of this run; None before the first.
+        best: the best model so far; None before the first, and with ``inference``.
         elo: rating of the present policy with self-play, otherwise None.
     """
 
@@ -80,6 +83,8 @@ class BehaviorStats:
     episodes: EpisodeStats
     losses: Mapping[str, Distribution]
     statistics: Mapping[str, Distribution]
+    evaluation: Evaluation | None
+    best: BestCheckpoint | None
     elo: float | None
 
 
@@ -235,7 +240,8 @@ class _Count:
 
 
 def _is_training(behavior: Behavior) -> bool:
-    return behavior.trainer.step < behavior.trainer.context.settings.max_steps
+    trainer = behavior.trainer
+    return trainer.clock.should_still_train and trainer.step < trainer.context.settings.max_steps
 
 
 def _stats(behavior: Behavior, begin: _Count, end: _Count) -> BehaviorStats:
@@ -252,6 +258,8 @@ def _stats(behavior: Behavior, begin: _Count, end: _Count) -> BehaviorStats:
         episodes=EpisodeStats(returns.number, returns, lengths.shifted(1.0)),
         losses=MappingProxyType(losses),
         statistics=MappingProxyType(statistics),
+        evaluation=behavior.newest_evaluation,
+        best=behavior.best,
         elo=None if behavior.self_play is None else behavior.self_play.elo,
     )
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.evaluation.result import EvaluationResult
+
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
@@ -30,20 +32,65 @@ class SavedCheckpoint:
     is_last: bool
 
 
-class Hooks:
-    """Keeps what happened, in its order, until the loop's thread tells it: trainers are at rest then.
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """An evaluation that was made while a behaviour trained.
 
-    Args:
-        on_checkpoint: called with a ``SavedCheckpoint``.
+    Attributes:
+        behavior: whose it is.
+        step: of its trainer when the policy was as it was evaluated.
+        result: the episodes.
     """
 
-    def __init__(self, *, on_checkpoint: Callable[[SavedCheckpoint], object] | None = None) -> None:
-        self._on_checkpoint = on_checkpoint
+    behavior: str
+    step: int
+    result: EvaluationResult
+
+
+@dataclass(frozen=True, slots=True)
+class BestCheckpoint:
+    """The best model of a behaviour so far.
+
+    Attributes:
+        behavior: whose it is.
+        step: of its trainer when it was what was trained.
+        reward: what it is measured by.
+        by: where that comes from: "evaluation", "training" or "elo".
+        path: ``best.pt``. A model by evaluation is there at once, another one from the next checkpoint on.
+        onnx: ``best.onnx``, likewise.
+    """
+
+    behavior: str
+    step: int
+    reward: float
+    by: str
+    path: Path
+    onnx: Path
+
+
+class Hooks:
+    """Keeps what happened, in its order, until the loop's thread tells it: trainers are at rest then."""
+
+    def __init__(
+        self,
+        *,
+        on_checkpoint: Callable[[SavedCheckpoint], object] | None = None,
+        on_evaluation: Callable[[Evaluation], object] | None = None,
+        on_best: Callable[[BestCheckpoint], object] | None = None,
+    ) -> None:
+        """Take the functions; None where there is none."""
+        self._functions: dict[type, Callable[[Any], object] | None] = {
+            SavedCheckpoint: on_checkpoint,
+            Evaluation: on_evaluation,
+            BestCheckpoint: on_best,
+        }
         self._waiting: deque[tuple[Callable[[Any], object], object]] = deque()
 
-    def checkpoint(self, saved: SavedCheckpoint) -> None:
-        """Note that a checkpoint was saved. May be called from any thread."""
-        self._add(self._on_checkpoint, saved)
+    def note(self, event: SavedCheckpoint | Evaluation | BestCheckpoint) -> None:
+        """Note that something happened. May be called from any thread."""
+        function = self._functions[type(event)]
+        if function is not None:
+            self._waiting.append((function, event))
 
     def tell(self) -> None:
         """Call the functions for what has happened since the last call. If one fails, none is called any more."""
@@ -52,10 +99,6 @@ class Hooks:
             try:
                 function(event)
             except BaseException:
-                self._on_checkpoint = None
+                self._functions = dict.fromkeys(self._functions)
                 self._waiting.clear()
                 raise
-
-    def _add(self, function: Callable[[Any], object] | None, event: object) -> None:
-        if function is not None:
-            self._waiting.append((function, event))

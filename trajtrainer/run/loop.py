@@ -95,12 +95,12 @@ class Loop:
             # After a late further signal in a program that is not ours a trainer's thread perhaps still lives.
             if not self.run.stop.is_aborted:
                 self._save()
-                self.run.hooks.tell()
+                self._tell()
             raise
         if self.run.stop.requested and self.run.folder.writes:
             logger.info("Learning was interrupted. Please wait while the graph is generated.")
         self._save()
-        self.run.hooks.tell()
+        self._tell()
 
     def begin(self) -> None:
         """Reset the environment, to the present lessons."""
@@ -150,9 +150,15 @@ class Loop:
         if self.run.is_training:
             self.lessons.update(self.behaviors)
             self._play_on()
-        self.run.hooks.tell()
+        self._tell()
         if self.view.due():
             self.show()
+
+    def _tell(self) -> None:
+        """Call the functions of the user for what has happened."""
+        for behavior in self.behaviors.values():
+            behavior.note_news()
+        self.run.hooks.tell()
 
     def _play_on(self) -> None:
         """Let another team learn, and other opponents play, where it is time."""

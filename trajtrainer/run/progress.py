@@ -45,8 +45,8 @@ _WIDE = 78
 _MEDIUM = 64
 _NARROW = 56
 _NARROWEST = 36
-_TITLES = ("", "", "", "step", "left", "reward", "", "steps/s")
-_NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _RATE = 0, 1, 3, 4, 5, 6, 7
+_TITLES = ("", "", "", "step", "left", "reward", "", "evaluated", "best", "steps/s")
+_NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _EVALUATED, _BEST, _RATE = 0, 1, 3, 4, 5, 6, 7, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,9 @@ class BehaviorSnapshot:
         max_steps: where its training ends.
         rewards: mean reward of each summary so far, oldest first (``RewardHistory.of``).
         training: False when it only acts.
+        done: it has trained enough.
+        evaluated: mean return of the newest evaluation; None before the first.
+        best: what the best model was measured by; None before the first.
     """
 
     name: str
@@ -66,6 +69,9 @@ class BehaviorSnapshot:
     max_steps: int
     rewards: Sequence[float] = ()
     training: bool = True
+    done: bool = False
+    evaluated: float | None = None
+    best: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +237,10 @@ def render(
         )
     width = options.max_width
     left_out = {_COURSE} if width < _WIDE else set()
+    if width < _FULL or all(behavior.evaluated is None for behavior in snapshot.behaviors):
+        left_out.add(_EVALUATED)
+    if width < _FULL or all(behavior.best is None for behavior in snapshot.behaviors):
+        left_out.add(_BEST)
     if width < _MEDIUM:
         left_out.add(_BAR)  # the percentage stays
     if width < _NARROW:
@@ -258,9 +268,11 @@ def render(
 def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: bool) -> list[RenderableType]:
     total = max(behavior.max_steps, 1)
     share = min(behavior.step / total, 1.0)
-    done = behavior.step >= behavior.max_steps
+    done = behavior.done or behavior.step >= behavior.max_steps
     if ended:
         left = "done" if done else "stopped"
+    elif behavior.done:
+        left = "done"
     elif not behavior.training:
         left = "acting"
     elif done:
@@ -275,6 +287,8 @@ def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: b
         Text(left),
         Text(f"{behavior.rewards[-1]:.3f}" if behavior.rewards else "-", style="bold"),
         Text(sparkline(behavior.rewards, course), style="cyan"),
+        Text("-" if behavior.evaluated is None else f"{behavior.evaluated:.3f}"),
+        Text("-" if behavior.best is None else f"{behavior.best:.3f}"),
         Text("-" if rate is None else f"{rate:,.0f}"),
     ]
 

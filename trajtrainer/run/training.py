@@ -16,7 +16,7 @@ from trajtrainer.errors import SettingsError
 from trajtrainer.run.arguments import EnvironmentSource, SettingsSource, at_least_one, maker, name_of, settle
 from trajtrainer.run.epochs import EPOCH_STEPS, EpochMeter, EpochStats
 from trajtrainer.run.guest import GuestStop, ProcessState
-from trajtrainer.run.hooks import Hooks, SavedCheckpoint
+from trajtrainer.run.hooks import BestCheckpoint, Evaluation, Hooks, SavedCheckpoint
 from trajtrainer.run.learn import Session, session
 from trajtrainer.run.logs import ConsoleHandler, banner, console_logging
 from trajtrainer.run.results import LearnResult, result_of
@@ -63,6 +63,8 @@ class Training:
     verbose: bool = True
     on_epoch: Callable[[EpochStats], object] | None = None
     stop_when: Callable[[EpochStats], object] | None = None
+    on_evaluation: Callable[[Evaluation], object] | None = None
+    on_best: Callable[[BestCheckpoint], object] | None = None
     on_checkpoint: Callable[[SavedCheckpoint], object] | None = None
     called: str = "Training()"  # for messages
     _stop: GuestStop = field(default_factory=GuestStop, init=False)
@@ -170,7 +172,11 @@ class Training:
         return settle(self.settings, options, self.env_args, self.episodes, self.called)
 
     def _hooks(self) -> Hooks:
-        return Hooks(on_checkpoint=self._outside(self.on_checkpoint))
+        return Hooks(
+            on_checkpoint=self._outside(self.on_checkpoint),
+            on_evaluation=self._outside(self.on_evaluation),
+            on_best=self._outside(self.on_best),
+        )
 
     def _outside(self, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
         """Return the user's function to be called from within the run: as if it were called from outside."""
