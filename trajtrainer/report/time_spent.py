@@ -25,9 +25,11 @@ _KINDS = {
     "_update_policy": "learn",
     "RLTrainer._checkpoint": "save",
     "TrainerController._save_models": "save",
-    "callbacks": "program",
+    "evaluation": "evaluate",
+    "evaluation_close": "start and end",
+    "callbacks": "other",
 }
-_ORDER = ("environment", "act", "collect", "learn", "save", "program", "start and end", "other")
+_ORDER = ("environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other")
 _SMALLEST = 0.002
 _DEEPEST = 8
 

@@ -21,6 +21,7 @@ _LOSSES = "Losses/"
 # Block of the timers -> phase.
 _PHASES = {
     "env_step": "collect",
+    "evaluation": "evaluate",
     "trainer_advance": "learn",
     "RLTrainer._checkpoint": "save",
     "TrainerController._save_models": "save",
@@ -97,7 +98,8 @@ class EpochStats:
         behaviors: name -> its part, in order of appearance.
         environment_steps: how often environments were stepped; copies in one process are stepped together, as one.
         seconds: from the end of the epoch before.
-        phases: "collect", "learn" and "save" -> the time that this took.
+        phases: "collect", "learn", "evaluate" and "save" -> the time that this took; evaluations in another process
+            take none.
         lessons: environment parameter -> name of its present lesson.
     """
 
