@@ -163,7 +163,7 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "damaged.onnx").write_bytes((tmp_path / "Walk.onnx").read_bytes()[:300])
     assert "damaged.onnx cannot act" in refused(capsys, tmp_path / "damaged.onnx", *own, WALK)
     (results / "empty").mkdir()
-    assert f"There is no best.pt in {results / 'empty'}" in refused(capsys, "empty@best", *own, WALK)
+    assert f"There is no best model in {results / 'empty'}" in refused(capsys, "empty@best", *own, WALK)
     told = refused(capsys, "first", *own, "--env=gym:CartPole-v1")
     assert "first cannot play 'CartPole-v1'" in told
     assert "sensor 0 ('vector', here 'observation') has the shape (2,), not (4,)" in told
