@@ -91,6 +91,11 @@ COMMANDS: tuple[Command, ...] = (
         "into their runs.",
     ),
     Command(
+        "record",
+        "trajtrainer.cli.record",
+        "Record what a policy does in an environment (.demo). Nothing is trained.",
+    ),
+    Command(
         "demo",
         "trajtrainer.cli.demo",
         "Look into recordings (.demo), merge and split them, and convert them from and to other formats.",

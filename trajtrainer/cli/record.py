@@ -1,0 +1,75 @@
+"""``trajtrainer record``: what a policy does in an environment becomes a recording (``.demo``)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trajtrainer.cli.console import console
+from trajtrainer.printable import one_line
+from trajtrainer.settings import flags
+from trajtrainer.settings.flag_table import ACTING_FLAGS
+
+_POLICY_HELP = (
+    "a run id, the folder of a run or of one of its behaviors, a .pt file of ours or of ML-Agents, an .onnx, 'random', "
+    "or 'heuristic', a written policy that some built-in simulations and classic tasks have"
+)
+_EPISODES = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--policy", required=True, metavar="WHAT", help=f"who acts: {_POLICY_HELP}")
+    parser.add_argument(
+        "--expert",
+        metavar="WHAT",
+        help="whose decisions are recorded where the policy got to (DAgger); by default the policy's own",
+    )
+    parser.add_argument(
+        "--episodes",
+        metavar="N",
+        type=_count,
+        default=_EPISODES,
+        help=f"whole episodes of the behavior and each team (default: {_EPISODES})",
+    )
+    parser.add_argument(
+        "--length", metavar="N", type=_count, help="write only so many steps of each episode, as if it was interrupted"
+    )
+    parser.add_argument("--behavior", metavar="NAME", help="which to record, where the environment has several")
+    parser.add_argument(
+        "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write, .demo or .npz"
+    )
+    flags.add_options(parser, ACTING_FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Record, say what, and return the exit code.
+
+    Raises:
+        TrajtrainerError: a policy or environment that does not exist or does not fit, or the environment failed.
+    """
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        settings = flags.resolve_options(arguments)
+        from trajtrainer.envs.select import check  # late: all of these import what help does not need
+
+        check(settings.env_settings.env_path)
+        from trajtrainer.cli.demo import format_summary
+        from trajtrainer.run.record import Wishes, record_to_file
+
+        wishes = Wishes(
+            arguments.policy,
+            arguments.expert,
+            arguments.episodes,
+            arguments.length,
+            arguments.behavior,
+            arguments.output,
+        )
+        recorded = record_to_file(wishes, settings)
+    print("\n".join(map(one_line, format_summary(recorded.summary))))
+    return recorded.exit_code
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no such number, expected 1 or more")
+    return int(text)

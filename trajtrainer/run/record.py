@@ -1,0 +1,171 @@
+"""A recording from its policy to its file: start the environment, play, write what was done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trajtrainer.algos.acting import Acts
+from trajtrainer.demos.demo_file import SUFFIX
+from trajtrainer.demos.pairing import Trajectory
+from trajtrainer.demos.source import Source
+from trajtrainer.demos.summary import Summary, summarize
+from trajtrainer.errors import DemonstrationError, SettingsError
+from trajtrainer.evaluation.models import ActingOptions, Roles, find_models
+from trajtrainer.evaluation.play import Announce
+from trajtrainer.evaluation.recording import Recording, record
+from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
+from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled
+from trajtrainer.run.device import choose_device, set_threads
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.rundir import recordings
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.spec import BehaviorId, BehaviorSpec
+
+logger = logging.getLogger(__name__)
+
+RANDOM, HEURISTIC = "random", "heuristic"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is to be recorded.
+
+    Attributes:
+        policy: that acts: ``random``, ``heuristic``, or a model as ``find_models`` takes it.
+        expert: whose decisions are recorded, likewise; None for those of ``policy``.
+        episodes: of the behavior and each team.
+        length: steps of each episode that are written at most; None for all.
+        behavior: name; None where the environment has only one.
+        output: the file.
+    """
+
+    policy: str
+    expert: str | None
+    episodes: int
+    length: int | None
+    behavior: str | None
+    output: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording that is over; ``exit_code`` is 0, or 1 or that of a signal if it did not come to its end."""
+
+    summary: Summary
+    exit_code: int
+
+
+def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
+    """Record episodes.
+
+    Args:
+        wishes: what, and where to.
+        settings: of the environment, the device, the seed and the folder of runs.
+
+    Raises:
+        TrajtrainerError: a policy, file or environment that does not exist or does not fit, or the environment failed
+            before any episode was over.
+    """
+    recordings.check_target(wishes.output)
+    settings = settled(settings)
+    set_threads()
+    seed = settings.env_settings.seed
+    options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
+    results = Path(settings.checkpoint_settings.results_dir)
+    actor = _Role(wishes.policy, results, options)
+    expert = None if wishes.expert is None else _Role(wishes.expert, results, options)
+    stop = StopRequest()
+
+    def announce(specs: Mapping[str, BehaviorSpec]) -> None:
+        chosen.announce(specs)
+        for role in (actor, expert):
+            if role is not None:
+                role.announce(specs)
+
+    chosen = _Chosen(wishes.behavior)
+    with opened(settings, stop) as environment:
+        found: dict[str, Recording] = {}
+        if environment is not None:
+            found = record(
+                environment,
+                actor.policy,
+                wishes.episodes,
+                seed=seed,
+                experts=None if expert is None else expert.policy,
+                announce=announce,
+                stopped=lambda: stop.requested,
+            )
+    recording = found.get(chosen.name or "")
+    if recording is None or not recording.trajectories:
+        raise DemonstrationError(f"Nothing was recorded: no episode of {chosen.name or 'a behavior'} came to its end.")
+    trajectories = [_beginning(each, wishes.length) for each in recording.trajectories]
+    source = Source(wishes.output, recording.spec, recording.name, lambda: iter(trajectories))
+    recordings.write(wishes.output, source)
+    code = 0
+    if recording.failure is not None:
+        logger.error("%s The episodes before it were written.", recording.failure)
+        code = FAILED
+    elif stop.requested:
+        code = stop.exit_code or INTERRUPTED
+    return Recorded(summarize(source), code)
+
+
+def _beginning(trajectory: Trajectory, length: int | None) -> Trajectory:
+    steps = trajectory.steps
+    if length is None or len(steps) <= length:
+        return trajectory
+    return Trajectory(steps.slice(0, length), steps.slice(length, length + 1))
+
+
+class _Role:
+    """The policies of one word for all behaviors."""
+
+    def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
+        self._word = word
+        self._roles: Roles | None = None
+        if word not in (RANDOM, HEURISTIC):
+            models = find_models([word], results, options)
+            if len(models) != 1:
+                raise SettingsError(f"{word} means {len(models)} models, expected one.")
+            self._roles = Roles(models)
+
+    @property
+    def announce(self) -> Announce:
+        return self._check if self._roles is None else self._roles.announce
+
+    def policy(self, behavior: BehaviorId, spec: BehaviorSpec, seed: int) -> Acts:
+        if self._roles is not None:
+            return self._roles.policy(0, behavior.name, seed)
+        return random_policy(spec, seed) if self._word == RANDOM else heuristic_policy(behavior.name, spec)
+
+    def _check(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        for behavior_id, spec in specs.items():
+            self.policy(BehaviorId.parse(behavior_id), spec, 0)
+
+
+class _Chosen:
+    """The behavior that is recorded."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self._wanted = name
+        self._seen: list[str] = []
+
+    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        """Look whether there is one, and only one.
+
+        Raises:
+            SettingsError: which is recorded is not clear.
+        """
+        self._seen += {BehaviorId.parse(behavior_id).name: None for behavior_id in specs}
+        self._seen = list(dict.fromkeys(self._seen))
+        if self._wanted is None:
+            if len(self._seen) > 1:
+                raise SettingsError(
+                    f"The environment has the behaviors {', '.join(self._seen)}, and a {SUFFIX} file holds one: choose "
+                    "it with --behavior."
+                )
+            self.name = next(iter(self._seen), None)
