@@ -137,6 +137,17 @@ def test_basic_moves_as_its_actions_say(shared_data: Path) -> None:
     np.testing.assert_array_equal(moved[goes_on], np.array([0, -1, 1])[action[:-1][goes_on]])
 
 
+@pytest.mark.parametrize("name", ["3DBallDemo", "Pkg3BallDemo", "Expert3DBall"])
+def test_platforms_turn_as_their_actions_say(shared_data: Path, name: str) -> None:
+    """Packages 2.3 and 3.0, and a converted recording from before 1.0: the turn is the action but for a factor."""
+    packed = load_demonstrations([path_of(shared_data, name)]).packed
+    tilt, action = packed.obs[0][:, :2], packed["continuous"]
+    goes_on = ~packed["done"][:-1]
+    for axis in range(2):
+        turned = (tilt[1:, axis] - tilt[:-1, axis])[goes_on]
+        assert abs(np.corrcoef(turned, action[:-1, axis][goes_on])[0, 1]) > 0.97
+
+
 @pytest.mark.parametrize("name", ALL_REAL)
 def test_episodes_are_those_of_the_header(shared_data: Path, name: str) -> None:
     path = path_of(shared_data, name)
