@@ -94,7 +94,7 @@ class MultiAgentNetworkBody(nn.Module):
         settings: ``network_settings``; ``hidden_units`` is a multiple of the attention's heads.
 
     Attributes:
-        max_group_size: the largest group ever seen, [].
+        max_group_size: agents of the largest group ever seen, [], by which the number of agents is measured.
         encoding_size: E, with the number of agents as its last.
         encoding_of_groups: e + 1, the same ahead of the memory.
         memory_size: H; 0 without a memory.
