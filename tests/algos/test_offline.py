@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.algos.recorded import learn, learner, recording
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.iql import losses
 from trajtrainer.algos.offline.rows import DatasetRows, Parts, Shuffled, held_out
+from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.errors import SettingsError
 from trajtrainer.nn.distribution import ENV_CLIP
 from trajtrainer.settings.trainer import PolicyKind
@@ -203,3 +205,21 @@ def test_an_update_ends_where_something_is_due() -> None:
         made.update(made.gradient_steps, lambda _: None)
         ends.append(made.gradient_steps)
     assert ends == [10, 14, 20, 28, 29]
+
+
+@pytest.mark.parametrize(("name", "tag"), [("ExpertBasic", "Accuracy"), ("ExpertTennis", "Error")])
+def test_real_recordings_are_cloned_and_their_held_out_steps_predicted(shared_data: Path, name: str, tag: str) -> None:
+    demonstrations = load_demonstrations([shared_data / "demos" / f"{name}.demo"])
+    made = learner(
+        "bc",
+        demonstrations.spec,
+        demonstrations.packed,
+        net=network(hidden=32, normalize=True),
+        hyper={"batch_size": 64, "learning_rate": 3e-3, "validation_fraction": 0.2},
+    )
+    learn(made, 200)
+    found = made.validate()[f"Policy/Validation {tag}"]
+    if tag == "Accuracy":
+        assert found == 1.0
+    else:
+        assert found < 0.5 * demonstrations.packed["continuous"].var(0).mean()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,33 @@ from tests.nn.specs import behavior, vector
 from tests.runtime.runs import ppo
 from tests.test_learn_api import Lamp
 from trajtrainer.cli.main import main
-from trajtrainer.demos.demonstrations import Demonstrations
+from trajtrainer.demos.pairing import Trajectory
+from trajtrainer.demos.writer import DemoWriter
 from trajtrainer.envs.select import from_factory
-from trajtrainer.errors import CheckpointError, DemonstrationError, SettingsError, UnsupportedError
-from trajtrainer.run import datasets
+from trajtrainer.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.run.learn import session
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
 
 SPEC = behavior([vector(4)], 2)
 LAMP = behavior([vector(2)], 0, (2,))
+RECORDED: dict[str, str] = {}
 
 
-@pytest.fixture(autouse=True)
-def recordings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let data sets be named by what they are of."""
-    made = {
-        "noise": Demonstrations(SPEC, recording(SPEC, [20] * 10), (), "Noise?team=0"),
-        "lamp": Demonstrations(LAMP, _of_lamp(), (), "Lamp"),
-    }
-    monkeypatch.setattr(datasets, "load_demonstrations", lambda paths, max_steps=None: made[paths[0]])
+@pytest.fixture(scope="module", autouse=True)
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Record noise and a lamp, which ``offline`` names."""
+    folder = tmp_path_factory.mktemp("recordings")
+    made = {"noise": (SPEC, recording(SPEC, [20] * 10), "Noise?team=0"), "lamp": (LAMP, _of_lamp(), "Lamp")}
+    for name, (spec, packed, behavior_name) in made.items():
+        RECORDED[name] = str(folder / f"{name}.demo")
+        with DemoWriter(Path(RECORDED[name]), spec, behavior_name) as writer:
+            for number in range(packed.num_trajectories):
+                one = packed.trajectories(number, number + 1)
+                after = one.steps.slice(len(one) - 1, len(one)).with_columns(dict(one.bootstrap.items()))
+                writer.write(Trajectory(one.steps, after))
+    yield
+    RECORDED.clear()
 
 
 def _of_lamp() -> Any:
@@ -54,7 +62,7 @@ def offline(kind: str = "bc", max_steps: int = 60, data: str = "noise", **more: 
     hyper = {"batch_size": 32, "validation_fraction": 0.2, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
     return {
         "trainer_type": kind,
-        "dataset": [data],
+        "dataset": [RECORDED.get(data, data)],
         "hyperparameters": hyper,
         "network_settings": {"hidden_units": 16, "num_layers": 1, "normalize": data == "noise"},
         "max_steps": max_steps,
@@ -228,22 +236,21 @@ def test_a_behavior_that_only_default_settings_have_is_refused(tmp_path: Path) -
         learn(tmp_path, given, Lamp, run_id="run")
 
 
-def test_missing_recordings_are_told_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_missing_and_damaged_recordings_are_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.undo()
     given = settings(One=offline(data=str(tmp_path / "none.demo")), Two=offline(data=str(tmp_path)))
-    with pytest.raises(DemonstrationError) as error:
+    with pytest.raises(SettingsError) as error:
         learn(tmp_path / "results", given, run_id="run")
-    assert str(error.value).splitlines() == [
-        f"Behavior 'One', dataset: There is no recording {tmp_path / 'none.demo'}.",
-        f"Behavior 'Two', dataset: There is no .demo file in the folder {tmp_path}.",
-    ]
-    assert not (tmp_path / "results").exists()
+    assert f"behaviors.One.dataset.0: there is no file or folder {tmp_path / 'none.demo'}" in str(error.value)
+    assert f"behaviors.Two.dataset.0: there is no .demo file in the folder {tmp_path}" in str(error.value)
+    (tmp_path / "none.demo").write_bytes(b"no recording")
     config = tmp_path / "config.yaml"
-    config.write_text(json.dumps(given))
-    assert main(["config", str(config)]) == 1
-    assert "There is no recording" in capsys.readouterr().err
+    config.write_text(json.dumps(settings(One=given["behaviors"]["One"])))
+    for command in (["config", str(config)], ["learn", str(config), f"--results-dir={tmp_path / 'results'}"]):
+        assert main(command) == 1
+        assert "error: Behavior 'One', dataset: " in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path) -> None:

@@ -47,13 +47,16 @@ def _value(entry: Entry) -> object:
 
 
 def _paths(behavior: Entry) -> Iterator[Entry]:
-    """Yield every ``demo_path`` that is text, which other checks see to."""
+    """Yield every ``demo_path`` and what ``dataset`` lists, where it is text, which other checks see to."""
     signals = behavior.mapping.get("reward_signals")
     sections = [behavior.mapping.get("behavioral_cloning"), *(signals.mapping.values() if signals else ())]
     for section in sections:
         path = section.mapping.get("demo_path") if section else None
         if path is not None and isinstance(path.content, str):
             yield path
+    dataset = behavior.mapping.get("dataset")
+    listed = dataset.content if dataset is not None and isinstance(dataset.content, list) else ()
+    yield from (path for path in listed if isinstance(path, Entry) and isinstance(path.content, str))
 
 
 def _found(path: str, configuration: Path) -> str:
