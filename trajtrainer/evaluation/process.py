@@ -27,7 +27,6 @@ from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.result import EvaluationResult
 
-_PACKAGE = "trajtrainer"
 _JOIN_S = 5.0
 # For players to quit by themselves.
 _CLOSE_GRACE_S = 16.0
@@ -107,14 +106,13 @@ class EvaluatorProcess:
         spawning = multiprocessing.get_context("spawn")
         self._pipe, pipe_of_child = spawning.Pipe()
         lifeline_of_child, self._lifeline = spawning.Pipe(duplex=False)
-        level = logging.getLogger(_PACKAGE).getEffectiveLevel()
         task = EvaluatorTask(
             make_environment,
             parameters,
             seed,
             pipe_of_child,
             lifeline_of_child,
-            level if level < logging.INFO else max(level, logging.WARNING),
+            logging.WARNING,  # what else there is to say has the training said of its own environment
         )
         # No daemon: those may not have processes of their own, and several players have one each.
         self._process: SpawnProcess | None = spawning.Process(
