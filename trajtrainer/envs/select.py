@@ -37,7 +37,7 @@ _SMALLEST_PICTURE = "smallest_picture"
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
-def make_environment(settings: RunSettings, logs: PlayerLogs, *, any_port: bool = False) -> Environment:
+def make_environment(settings: RunSettings, logs: PlayerLogs, *, beside: bool = False) -> Environment:
     """Return the environment that ``env_settings.env_path`` names.
 
     - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first.
@@ -54,7 +54,7 @@ def make_environment(settings: RunSettings, logs: PlayerLogs, *, any_port: bool 
     Args:
         settings: of the run.
         logs: where players write theirs.
-        any_port: players take the next free port where their own is taken, whichever was asked for.
+        beside: it is beside another environment of the run; see ``connect_player``.
 
     Raises:
         SettingsError: there is no such environment, or a package for it is missing.
@@ -67,7 +67,7 @@ def make_environment(settings: RunSettings, logs: PlayerLogs, *, any_port: bool 
         return _SCHEMES[scheme][0](path, name, settings)
     if not path:
         _tell_of_simulations(settings)
-    return make_unity_environment(settings, logs, any_port=any_port)
+    return make_unity_environment(settings, logs, beside=beside)
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:

@@ -43,10 +43,10 @@ class PlayerLogs(Protocol):
         """Return ``Player-<worker>.log`` in some folder; None if nothing may be written."""
 
 
-def make_unity_environment(settings: RunSettings, logs: PlayerLogs, *, any_port: bool = False) -> Supervisor:
+def make_unity_environment(settings: RunSettings, logs: PlayerLogs, *, beside: bool = False) -> Supervisor:
     """Start the players that a run's settings ask for: one in this process, several each in a child.
 
-    ``any_port`` as in ``connect_player``.
+    ``beside`` as in ``connect_player``.
 
     Raises:
         EnvironmentFaultError: see ``Supervisor``.
@@ -61,12 +61,12 @@ def make_unity_environment(settings: RunSettings, logs: PlayerLogs, *, any_port:
         engine=settings.engine_settings,
         log_folder=log_file.parent if log_file is not None else None,
         run=settings,
-        any_port=any_port,
+        beside=beside,
     )
     if environment.num_envs == 1:
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
         # A learning thread needs the core itself, and so do several players.
-        busy_wait = not any(behavior.threaded for behavior in behaviors)
+        busy_wait = not beside and not any(behavior.threaded for behavior in behaviors)
         return Supervisor(LocalSlot(partial(connect, busy_wait=busy_wait)), environment)
     # The two messages of a start may each take timeout_wait.
     return Supervisor(ChildSlots(environment.num_envs, connect, 2 * environment.timeout_wait + _SLACK_S), environment)
@@ -81,18 +81,18 @@ def connect_player(
     run: RunSettings | None = None,
     busy_wait: bool = False,
     side_channels: tuple[SideChannel, ...] = (),
-    any_port: bool = False,
+    beside: bool = False,
 ) -> UnityEnvironment:
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
-    A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless
-    ``any_port`` says that any will.
+    A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless the
+    environment is ``beside`` another one of the run, of whose port it was counted on.
     ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones.
 
     Raises:
         EnvironmentFaultError: see ``UnityEnvironment``.
     """
-    is_free_to_choose = settings.env_path is not None and (any_port or settings.base_port == BASE_PORT)
+    is_free_to_choose = settings.env_path is not None and (beside or settings.base_port == BASE_PORT)
     ports = candidates(settings.base_port, settings.num_envs) if is_free_to_choose else [settings.base_port]
     taken: PortInUseError | None = None
     for base_port in ports:

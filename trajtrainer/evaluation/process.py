@@ -27,6 +27,8 @@ from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.result import EvaluationResult
 
+# The training comes first; what it leaves of the cores is for the evaluation and its players.
+_NICENESS = 10
 _JOIN_S = 5.0
 # For players to quit by themselves.
 _CLOSE_GRACE_S = 16.0
@@ -60,6 +62,8 @@ def run_evaluator(task: EvaluatorTask) -> None:
     # Ctrl-C reaches all processes of a terminal. The run alone decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(_NICENESS)
     pipe = LockedPipe(task.pipe)
     forward_log(pipe, task.log_level)
     evaluator = Evaluator(task.make_environment, task.parameters, task.seed)
