@@ -309,6 +309,22 @@ def test_a_signal_ends_inference_and_its_loop(tmp_path: Path) -> None:
     assert run.result.behaviors["Lamp"].num_episodes > 0
 
 
+def test_evaluations_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.run.evaluations.usable_cores", lambda: 1)  # in turn: quicker to start
+    told: list[trajtrainer.Evaluation] = []
+    bests: list[trajtrainer.BestCheckpoint] = []
+    given = settings(max_steps=STEPS, evaluation={"interval": 400, "episodes": 3})
+    with training(tmp_path, settings=given, on_evaluation=told.append, on_best=bests.append) as run:
+        epochs = list(run.epochs(steps=500))
+    assert [evaluation.step // 400 for evaluation in told] == [1, 2, 3][: len(told)]
+    assert len(told) >= 2
+    assert all(len(evaluation.result.episodes) == 3 for evaluation in told)
+    assert epochs[-1].behavior.evaluation in told
+    assert {best.by for best in bests} == {"evaluation"}
+    assert max(evaluation.result.returns.mean for evaluation in told) == bests[-1].reward
+    assert sum(epoch.phases["evaluate"].seconds for epoch in epochs) > 0
+
+
 def test_a_trainer_in_a_thread_of_its_own(tmp_path: Path) -> None:
     given = settings(max_steps=STEPS)
     given["behaviors"]["Lamp"]["threaded"] = True
