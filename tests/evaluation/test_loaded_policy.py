@@ -148,6 +148,32 @@ def test_whose_episodes_begin_have_an_empty_memory(tmp_path: Path) -> None:
     assert left[0] != pytest.approx(left[1])
 
 
+def test_a_board_is_the_picture_that_it_was_in_training(tmp_path: Path) -> None:
+    board, moves = spaces.Box(0, 255, (8, 9, 6), np.uint8), spaces.Discrete(5)
+    spec = behavior([camera(6, 8, 9)], 0, (5,))
+    actor = random_actor(spec, encoder="match3")
+    seen = np.random.default_rng(0).integers(0, 256, (3, 8, 9, 6), np.uint8)
+    trained = Policy(actor, seed=0, deterministic=True)
+    columns = [np.ascontiguousarray(seen.transpose(0, 3, 1, 2))]
+    wanted = trained.act(columns, np.zeros((3, 5), np.bool_), np.zeros((3, 0), np.float32))
+
+    for file in files(actor, {"encoder": "match3"}, tmp_path):
+        policy = load_policy(file).for_spaces(board, moves)
+        assert policy.act(seen, deterministic=True).action.tolist() == wanted.discrete[:, 0].tolist()
+
+
+def test_a_checkpoint_that_does_not_tell_what_it_sees_takes_the_spaces_word_for_it(tmp_path: Path) -> None:
+    actor = random_actor(behavior([camera(3, 24, 30)], 0, (4,)))
+    file = saved(tmp_path / "Crawler" / "a.pt", checkpoint_of(actor, network(), described=False))
+    with pytest.raises(CheckpointError, match="does not say what its agents observe"):
+        load_policy(file)
+
+    eyes = spaces.Box(0, 255, (24, 30, 3), np.uint8)
+    env = gymnasium.Env[Any, Any]()
+    env.observation_space, env.action_space = eyes, spaces.Discrete(4)
+    assert load_policy(file, env=env).act(eyes.sample()).action in env.action_space
+
+
 def test_a_run_of_several_behaviors(tmp_path: Path) -> None:
     for name, size in (("Striker", 3), ("Goalie", 4)):
         actor = random_actor(behavior([vector(size)], 0, (3,)))

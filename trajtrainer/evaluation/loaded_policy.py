@@ -13,11 +13,13 @@ import numpy as np
 import torch
 
 from trajtrainer.algos.acting import Acts
-from trajtrainer.errors import InvalidDataError, SettingsError
+from trajtrainer.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.evaluation.forms import ColumnsForm, Form
 from trajtrainer.evaluation.models import ActingOptions, PolicyFile, find_models
 from trajtrainer.settings.checks import closest
 from trajtrainer.steps import FloatArray
+
+_PICTURE_RANK = 3
 
 
 class Acted(NamedTuple):
@@ -178,6 +180,16 @@ def _spaces_of(env: Any) -> list[Any]:
 def _spaces_form(file: PolicyFile, observation_space: Any, action_space: Any) -> Form:
     from trajtrainer.evaluation.spaces_form import SpacesForm  # late: not everybody has Gymnasium
 
-    form = SpacesForm(observation_space, action_space, str(file.path))
+    form = SpacesForm(observation_space, action_space, str(file.path), _smallest_picture(file))
     file.check_fit(form.spec)
     return form
+
+
+def _smallest_picture(file: PolicyFile) -> int | None:
+    """Return the smallest side of the pictures that a policy sees: a board may have been one to it."""
+    try:
+        sensors = file.spec().observation_specs
+    except CheckpointError:  # it does not tell
+        return None
+    sides = [min(sensor.shape[1:]) for sensor in sensors if len(sensor.shape) == _PICTURE_RANK]
+    return min(sides, default=None)

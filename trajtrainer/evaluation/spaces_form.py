@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.evaluation.forms import Asked
 from trajtrainer.spec import BehaviorSpec
@@ -26,14 +27,22 @@ class SpacesForm:
         observation_space: of one agent.
         action_space: of one agent.
         where: whose they are, for messages.
+        smallest_picture: see ``ObservationLayout``; None for what the environments have without ``--env-args``.
 
     Raises:
         UnsupportedError: a space that has no translation.
     """
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], where: str) -> None:
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        where: str,
+        smallest_picture: int | None = None,
+    ) -> None:
         self._observation_space, self._action_space = observation_space, action_space
-        self._agents = AgentSpaces(observation_space, action_space, where)
+        smallest = SMALLEST_PICTURE if smallest_picture is None else min(SMALLEST_PICTURE, smallest_picture)
+        self._agents = AgentSpaces(observation_space, action_space, where, smallest)
 
     @property
     def spec(self) -> BehaviorSpec:
