@@ -1,4 +1,4 @@
-"""The experts that DAgger asks: trained policies, and functions of Python."""
+"""The experts that DAgger asks: trained policies, written ones, and functions of Python."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 from trajtrainer.algos.acting import Acts
 from trajtrainer.errors import SettingsError, TrajtrainerError
 from trajtrainer.evaluation.models import ActingOptions, find_models
+from trajtrainer.evaluation.scripted import heuristic_policy
 from trajtrainer.plugins import resolve
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import DAggerHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
-_FUNCTION = "python:"
+_FUNCTION, _HEURISTIC = "python:", "heuristic"
 
 
 def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Acts | None:
@@ -33,6 +34,8 @@ def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: Be
     try:
         if hyper.expert.startswith(_FUNCTION):
             return FunctionExpert(_function(hyper.expert.removeprefix(_FUNCTION)), hyper.expert, spec)
+        if hyper.expert == _HEURISTIC:
+            return heuristic_policy(name, spec)
         (model,) = find_models(
             [hyper.expert], Path(run.checkpoint_settings.results_dir), ActingOptions(deterministic=True)
         )
@@ -41,8 +44,8 @@ def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: Be
         return file.policy(0)
     except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
         raise SettingsError(
-            f"{place}: {error} Expected a run, a checkpoint or an .onnx file of the same agents, or "
-            "python:MODULE:FUNCTION."
+            f"{place}: {error} Expected a run, a checkpoint or an .onnx file of the same agents, "
+            "heuristic, or python:MODULE:FUNCTION."
         ) from error
 
 
@@ -60,7 +63,7 @@ def check_experts(settings: RunSettings) -> None:
         try:
             if hyper.expert.startswith(_FUNCTION):
                 _function(hyper.expert.removeprefix(_FUNCTION))
-            else:
+            elif hyper.expert != _HEURISTIC:
                 find_models([hyper.expert], Path(settings.checkpoint_settings.results_dir), ActingOptions())
         except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
             faults.append(f"behaviors.{name}.hyperparameters.expert: {error}")

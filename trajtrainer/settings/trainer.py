@@ -165,7 +165,8 @@ class IQLHyperparameters(OfflineHyperparameters):
 class DAggerHyperparameters(CloningHyperparameters):
     """DAgger (Ross et al. 2011): imitation of an expert that is asked wherever the learner comes.
 
-    ``expert`` is a run, a checkpoint or an ``.onnx`` file, or ``python:MODULE:FUNCTION``.
+    ``expert`` is a run, a checkpoint or an ``.onnx`` file, ``heuristic`` (the written policy that some simulations
+    have), or ``python:MODULE:FUNCTION``.
     """
 
     buffer_size: int = field(default=50000, validator=count)
@@ -176,7 +177,7 @@ class DAggerHyperparameters(CloningHyperparameters):
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
         """See ``Hyperparameters``: without an expert there is nothing to learn."""
         if not self.expert:
-            expected = "a run, a checkpoint, an .onnx file or python:MODULE:FUNCTION that says what to do"
+            expected = "a run, a checkpoint, an .onnx file, heuristic or python:MODULE:FUNCTION that says what to do"
             yield misfit(("hyperparameters", "expert"), None, expected)
 
 
