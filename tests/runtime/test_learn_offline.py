@@ -259,3 +259,14 @@ def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path) -> None:
     other["behaviors"]["Noise"]["network_settings"] = {"hidden_units": 8}
     with pytest.raises(CheckpointError, match="not of these networks"):
         learn(tmp_path, other, run_id="run", resume=True)
+
+
+def test_what_is_learnt_from_recordings_is_evaluated_in_an_environment(tmp_path: Path) -> None:
+    given = {**settings(Lamp=offline(data="lamp", max_steps=200)), "evaluation": {"interval": 50, "episodes": 3}}
+    result = learn(tmp_path, given, Lamp, run_id="evaluated")
+    status = json.loads((result.run_folder / "run_logs" / "training_status.json").read_text())["Lamp"]
+    assert status["evaluation"]["mean"] > 6
+    assert status["best"]["by"] == "evaluation"
+    assert (result.run_folder / "Lamp" / "best.onnx").is_file()
+    with pytest.raises(SettingsError, match=r"nothing to evaluate in.*--env"):
+        learn(tmp_path, given, run_id="nowhere")

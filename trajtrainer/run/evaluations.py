@@ -328,6 +328,11 @@ def make_evaluations(
         return run.stop.requested
 
     if settings.env_settings.env_path is None:
+        if run.is_offline:
+            raise SettingsError(
+                "There is an evaluation, and nothing to evaluate in: all behaviors learn from data sets, and no "
+                "environment is given. Give one with --env, or leave the evaluation out."
+            )
         logger.warning(
             "The Editor cannot be started twice, so that evaluations play in the scene that trains: it is reset before "
             "and after each of them, and episodes that go on are broken off. With a build (--env) they would not "
