@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
+from tests.fast.offline_steps import numbers_of
 from tests.fast.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer import fast
@@ -31,9 +32,11 @@ from trajtrainer.fast import lstm, ppo_loss, stacked_bodies
 from trajtrainer.fast.acting import Acting
 from trajtrainer.fast.acting_head import ActingHead
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.fast.discriminator import can_differentiate, differentiate
 from trajtrainer.fast.distribution import GaussianScale, softmax
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.fast.halved_groups import HalvedGroups
+from trajtrainer.fast.offline_step import FastBC, FastIQL
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.fast.stacked_parameters import Linear
@@ -43,6 +46,7 @@ from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
+from trajtrainer.rewards.discriminator import Discriminator, Inputs, discriminate, gradient_penalty
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 
@@ -530,6 +534,58 @@ def _evaluated(name: str, signals: int, *, stacked: bool) -> tuple[Numbers, Numb
         assert piece.leaf.grad is not None
         found[f"parameter {number}"] = piece.view(piece.leaf.grad)
     return made._asdict(), found
+
+
+# Offline trainers
+
+
+@twin(FastBC, SPECS, rtol=2e-4, atol=2e-5)
+def cloned(spec_name: str) -> tuple[Numbers, Numbers]:
+    return numbers_of("bc", spec_name)
+
+
+@twin(FastIQL, SPECS, rtol=2e-4, atol=2e-5)
+def learnt_offline(spec_name: str) -> tuple[Numbers, Numbers]:
+    return numbers_of("iql", spec_name)
+
+
+# GAIL's discriminator
+
+
+def _no_noise(like: Tensor) -> Tensor:
+    raise AssertionError("there is no bottleneck")
+
+
+@twin(differentiate, itertools.product((1, 2, 3), (False, True), (False, True)), rtol=1e-4, atol=1e-5)
+def discriminated(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
+    layers, use_actions, normalize = shape
+    torch.manual_seed(layers)
+    spec = behavior([vector(5), vector(3, "second")], 2, (3,))
+    settings = network(hidden=12, layers=layers, normalize=normalize)
+    discriminator = Discriminator(spec, settings, use_actions=use_actions, use_vail=False)
+    assert can_differentiate(discriminator)
+    with torch.no_grad():
+        discriminator.estimator.weight *= 5  # a gradient whose norm is not far from 1
+        discriminator.estimator.bias.add_(0.3)
+    discriminator.encoder.update_normalization([torch.randn(30, 5) * 2 + 1, torch.randn(30, 3)])
+
+    def sampled(scale: float) -> Inputs:
+        # Some of it beyond the normaliser's limits.
+        return Inputs([torch.randn(7, 5) * scale, torch.randn(7, 3)], torch.rand(7, 6) if use_actions else None)
+
+    policy, demonstrated, between = sampled(4.0), sampled(1.0), sampled(6.0)
+    found, penalty = differentiate(discriminator, policy, demonstrated, between)
+    ours = _gradients(discriminator) | {"loss": found[0], "policy": found[1], "expert": found[2], "penalty": penalty}
+    discriminator.zero_grad(set_to_none=True)
+    expected = discriminate(discriminator, policy, demonstrated, _no_noise)
+    expected_penalty = gradient_penalty(discriminator, between, _no_noise)
+    (expected.loss + expected_penalty).backward()  # type: ignore[no-untyped-call]
+    theirs = {"loss": expected[0], "policy": expected[1], "expert": expected[2], "penalty": expected_penalty}
+    return ours, _gradients(discriminator) | theirs
+
+
+def _gradients(module: nn.Module) -> Numbers:
+    return {name: one.grad.clone() for name, one in module.named_parameters() if one.grad is not None}
 
 
 # The suite

@@ -228,7 +228,7 @@ def test_a_behavior_called_best_has_checkpoints_and_best_models(tmp_path: Path) 
 
 def test_a_run_is_named_with_at_best(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(CheckpointError, match="There is no best model"):
         find_policies(Path("x@best"), tmp_path, None)
     run.save(10, 1.0)
     (found,) = find_policies(Path("x@best"), tmp_path, None)

@@ -38,7 +38,7 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
     if is_player(path):
         executable.command(path)
         if path.startswith("sim:"):
-            env = evolve(env, env_args=[*(env.env_args or []), "--pictures"])
+            env = evolve(env, env_args=[*(env.env_args or []), "--render"])
         channel = PicturesChannel(lambda frame: take(frame, _PLAYERS_RATE))
         return connect_player(
             0, settings=env, engine=settings.engine_settings, log_folder=None, run=settings, side_channels=(channel,)

@@ -32,7 +32,7 @@ class PlayerOptions:
         step_seconds: how long each step takes besides what it costs.
         connect_seconds: how long to wait for the trainer at the start.
         statistics: values that go out with every step.
-        pictures: send a picture for people with every step.
+        render: send a picture for people with every step.
         faults: misbehaviour on request.
         fault_once: see ``Faults``.
     """
@@ -46,7 +46,7 @@ class PlayerOptions:
     step_seconds: float
     connect_seconds: float
     statistics: tuple[Statistic, ...]
-    pictures: bool
+    render: bool
     faults: tuple[Fault, ...]
     fault_once: Path | None
 
@@ -98,7 +98,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
         step_seconds=parsed.step_ms / 1000.0,
         connect_seconds=parsed.connect_seconds,
         statistics=tuple(parsed.stat),
-        pictures=parsed.pictures,
+        render=parsed.render,
         faults=faults,
         fault_once=parsed.fault_once,
     )
@@ -136,7 +136,7 @@ def _parser() -> _Parser:
     )
     add("--stat", type=_statistic, action="append", default=[], metavar="KEY=VALUE[:AGGREGATION]",
         help="report a statistic with every step: average, most_recent, sum or histogram")  # fmt: skip
-    add("--pictures", action="store_true", help="send a picture of everything with every step, for a film")
+    add("--render", action="store_true", help="send a picture of everything with every step, for a film")
     add("--fault", type=_fault, action="append", default=[], metavar="KIND[@STEP][:ARGUMENT]",
         help="misbehave for a test, such as crash@120:3; the kinds stand in trajtrainer/sim/faults.py")  # fmt: skip
     add("--fault-port", type=int, metavar="PORT", help="misbehave only when connected to this port")

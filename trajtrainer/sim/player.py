@@ -112,6 +112,6 @@ def _play(exchange: Exchange, options: PlayerOptions, faults: Faults, seed: int)
         if faults.quits(step):
             exchange(pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_QUIT)).SerializeToString())
             raise _EndError(f"told to quit at step {step}")
-        pictures = picture_frame(world.picture()) if options.pictures else b""
+        pictures = picture_frame(world.picture()) if options.render else b""
         answer = exchange(faults.outgoing(step, output_message(infos, statistics + pictures, announcement)))
         announcement = b""
