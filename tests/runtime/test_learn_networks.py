@@ -46,8 +46,8 @@ SMALL_GRID = ("--agents", "16", "--grid", "3", "--camera", "20,20")
 
 def test_a_picture_and_a_goal(tmp_path: Path) -> None:
     """Who sees nothing scores about -0.2; who sees the picture but not which goal is meant, 0 at best."""
-    run = trained(tmp_path, "GridWorld", GRID_WORLD, *SMALL_GRID)
-    assert last(run, "GridWorld") > 0.7
+    run = trained(tmp_path, "GridWorld", GRID_WORLD | {"stop": {"reward": 0.75}}, *SMALL_GRID)
+    assert run.status()["GridWorld"]["stopped"]["by"] == "reward"
 
 
 MEMORY = ppo(
@@ -112,10 +112,11 @@ def test_lists_of_varying_length(tmp_path: Path) -> None:
         hyperparameters={"batch_size": 256, "buffer_size": 2048, "learning_rate": 1e-3, "beta": 0.03},
         network_settings={"hidden_units": 64, "num_layers": 2},
         time_horizon=64,
-        summary_freq=2000,
+        summary_freq=1000,
+        stop={"reward": 0.9},
     )
     run = trained(tmp_path, "Sorter", settings, "--agents", "16")
-    assert last(run, "Sorter") > 0.8
+    assert run.status()["Sorter"]["stopped"]["by"] == "reward"
 
 
 def test_pictures_stay_bytes_from_the_wire_to_the_encoder(tmp_path: Path) -> None:
