@@ -30,6 +30,12 @@ from trajtrainer.settings.trainer import ALGORITHMS, ScheduleType, TrainerSettin
 Json = dict[str, Any]
 
 
+def arrays(path: Path) -> dict[str, Any]:
+    """Everything in an ``.npz`` file, which is closed again."""
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
 @dataclass(frozen=True)
 class Case:
     """One golden folder: ``case.json``, ``data.npz`` and checkpoints."""
@@ -40,7 +46,7 @@ class Case:
 
     @classmethod
     def read(cls, folder: Path) -> Case:
-        return cls(folder, json.loads((folder / "case.json").read_text()), np.load(folder / "data.npz"))
+        return cls(folder, json.loads((folder / "case.json").read_text()), arrays(folder / "data.npz"))
 
     def checkpoint(self, name: str) -> Json:
         loaded: Json = torch.load(self.folder / f"{name}.pt", weights_only=True)

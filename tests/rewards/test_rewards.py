@@ -79,7 +79,7 @@ class Golden:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.json = json.loads((folder / f"{name}.json").read_text())
-        self.arrays: Mapping[str, Any] = np.load(folder / f"{name}.npz")
+        self.arrays: Mapping[str, Any] = mlagents.arrays(folder / f"{name}.npz")
         self.spec = mlagents.behavior_spec(self.json["behavior_spec"])
         data = self.json["settings"]
         given = {**data, "network_settings": mlagents.network_settings(data["network_settings"])}
@@ -221,7 +221,7 @@ def test_golden_gail(shared_data: Path, name: str) -> None:
 
 
 def test_golden_extrinsic(shared_data: Path) -> None:
-    arrays = np.load(shared_data / "golden" / "rewards" / "extrinsic.npz")
+    arrays = mlagents.arrays(shared_data / "golden" / "rewards" / "extrinsic.npz")
     own = arrays["batch_environment_rewards"]
     packed = _packed([np.zeros((len(own), 1), np.float32)], reward=own, group_reward=arrays["batch_group_reward"])
     signal = ExtrinsicReward(mlagents_spec(), RewardSignalSettings(strength=0.7), CPU)

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,8 +63,7 @@ def run_evaluator(task: EvaluatorTask) -> None:
     # Ctrl-C reaches all processes of a terminal. The run alone decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(_NICENESS)
+    _take_what_is_left()
     pipe = LockedPipe(task.pipe)
     forward_log(pipe, task.log_level)
     evaluator = Evaluator(task.make_environment, task.parameters, task.seed)
@@ -184,3 +184,12 @@ class EvaluatorProcess:
         self.kill()
         self._pipe.close()
         return how_it_ended(code)
+
+
+def _take_what_is_left() -> None:
+    """Let the training go before this process and the players that it starts, wherever the system can."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    elif sys.platform != "win32":
+        os.nice(_NICENESS)

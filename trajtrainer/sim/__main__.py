@@ -7,6 +7,8 @@ Exit codes: 0 the trainer told it to end; 1 no trainer, connection lost or an an
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 
 from trajtrainer.sim.options import PlayerOptions, parse_player_options
@@ -24,8 +26,6 @@ def main(arguments: list[str]) -> int:
     except PlayerError as error:
         logger.error("%s", error)
         return 1
-    except KeyboardInterrupt:
-        return 130
     except Exception:
         logger.exception("the player failed")
         return 1
@@ -42,4 +42,7 @@ def _start_log(options: PlayerOptions) -> None:
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # No KeyboardInterrupt: gRPC swallows what is raised within its callbacks.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.exit(main(sys.argv[1:]))
