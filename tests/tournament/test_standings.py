@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.evaluation.models import Model
-from trajtrainer.tournament.picture import check_picture, draw
+from trajtrainer.rundir.pictures import check_picture
+from trajtrainer.tournament.picture import draw
 from trajtrainer.tournament.play import Result
 from trajtrainer.tournament.schedule import Match, Queue, all_matches
 from trajtrainer.tournament.standings import pairs, standings
@@ -102,7 +103,7 @@ def test_a_picture(tmp_path: Path, suffix: str) -> None:
         Model("?", {}),
     ]
     path = tmp_path / f"ratings.{suffix}"
-    check_picture(path)
+    check_picture(path, "--plot")
     draw(standings(entrants, [Result(match, 1) for match in all_matches(5, 4)]), path)
 
     assert path.read_bytes()[:4] in (b"\x89PNG", b"<?xm")

@@ -37,10 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
         SettingsError: there is no such tag or behavior, or no such picture can be drawn.
     """
     from trajtrainer.report.page import REWARD, all_tags  # late: numpy and protobuf come with it
-    from trajtrainer.report.picture import check_picture, draw
+    from trajtrainer.report.picture import draw
     from trajtrainer.report.runs import group_runs, load_runs
+    from trajtrainer.rundir.pictures import check_picture
 
-    check_picture(arguments.output)
+    check_picture(arguments.output, "--output")
     with console(debug=False):
         groups = group_runs(load_runs(arguments.runs, arguments.results_dir))
         charts = choose(list(all_tags(groups)), arguments.tag or [REWARD], arguments.behavior)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.errors import SettingsError
 from trajtrainer.report.runs import Group
 from trajtrainer.report.spread import Course, course
 from trajtrainer.rundir import atomic
@@ -16,24 +15,6 @@ _DPI = 150
 _MOST_STEPS = 1000
 # Okabe and Ito's colours, which the colour-blind can tell apart, the darker ones first.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
-
-
-def check_picture(path: Path) -> None:
-    """Look whether a picture of this name can be drawn.
-
-    Raises:
-        SettingsError: it cannot, or the package that draws is not installed.
-    """
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError as error:
-        raise SettingsError(
-            "Pictures need the package matplotlib, which is not installed. Install it with: pip install "
-            "'trajtrainer[plot]'. (trajtrainer report needs nothing.)"
-        ) from error
-    kinds = FigureCanvasBase.filetypes
-    if path.suffix[1:] not in kinds:
-        raise SettingsError(f"--output {path}: pictures are called *.{', *.'.join(sorted(kinds))}.")
 
 
 def draw(groups: Sequence[Group], charts: Sequence[tuple[str, str]], path: Path) -> None:

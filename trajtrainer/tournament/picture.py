@@ -5,29 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trajtrainer.errors import SettingsError
 from trajtrainer.rundir import atomic
 from trajtrainer.tournament.standings import Standing
 
 _SIZE_INCHES = (8.0, 5.0)
-
-
-def check_picture(path: Path) -> None:
-    """Look whether a picture of this name can be drawn.
-
-    Raises:
-        SettingsError: it cannot, or the package that draws is not installed.
-    """
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError as error:
-        raise SettingsError(
-            "--plot needs the package matplotlib, which is not installed. Install it with: pip install "
-            "'trajtrainer[plot]'."
-        ) from error
-    kinds = FigureCanvasBase.filetypes
-    if path.suffix[1:] not in kinds:
-        raise SettingsError(f"--plot {path}: pictures are called *.{', *.'.join(sorted(kinds))}.")
 
 
 def draw(table: Sequence[Standing], path: Path) -> None:

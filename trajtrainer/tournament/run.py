@@ -14,9 +14,10 @@ from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, opened, sett
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir import atomic
+from trajtrainer.rundir.pictures import check_picture
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.tournament.entrants import find_entrants
-from trajtrainer.tournament.picture import check_picture, draw
+from trajtrainer.tournament.picture import draw
 from trajtrainer.tournament.play import Result, play
 from trajtrainer.tournament.standings import Standing, standings, to_json
 
@@ -80,7 +81,7 @@ def _check_files(json_file: Path | None, picture: Path | None) -> None:
     check_file("--json", json_file)
     check_file("--plot", picture)
     if picture is not None:
-        check_picture(picture)
+        check_picture(picture, "--plot")
 
 
 def _play(
