@@ -12,7 +12,7 @@ from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.attention import EMBEDDING, EntityEmbedding
 from trajtrainer.nn.body import NetworkBody
-from trajtrainer.nn.conditioning import HyperBody, HyperLayer, Mlp
+from trajtrainer.nn.conditioning import FewRows, HyperBody, HyperLayer, Mlp
 from trajtrainer.nn.critic import Critic, SharedCritic
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import ConditioningType
@@ -103,6 +103,18 @@ def test_samples_with_the_same_goal_share_its_weights(goals: int) -> None:
     torch.testing.assert_close(together, alone)
     for parameter, gradient in zip(layer.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
+def test_few_rows_have_the_gradients_of_a_linear_layer(count: int) -> None:
+    given = [noise(count, 6, seed=1), noise(40, 6, seed=2), noise(40, seed=3)]
+    found = []
+    for linear in (FewRows.apply, nn.functional.linear):
+        rows, weight, bias = leaves = [one.clone().requires_grad_() for one in given]
+        out = linear(rows, weight, bias)
+        out.sin().sum().backward()
+        found.append([out, *(leaf.grad for leaf in leaves)])
+    torch.testing.assert_close(*found, atol=1e-6, rtol=1e-6)
 
 
 def test_gradients_reach_a_learned_goal() -> None:

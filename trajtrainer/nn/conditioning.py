@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from trajtrainer.nn.init import kaiming_linear, uniform_linear
 from trajtrainer.nn.mlagents import Names
 
 _FEW_GOALS = 8
+_FEW_ROWS = 3  # for which outer products are faster
 
 
 Layer = tuple[Tensor, Tensor]  # the weight [in, out] and the bias [out] of a linear layer; see ``affine``
@@ -80,6 +82,31 @@ class Mlp(nn.Module):
         return graph.swish_layers(self.layers, x)
 
 
+class FewRows(torch.autograd.Function):
+    """A linear layer for a few rows that has many outputs.
+
+    The same as ``torch.nn.functional.linear`` and its ``backward``, but that the gradient of the weight, which is as
+    large as the weight, is written as a sum of outer products: in a third of the time of a matrix product.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return ``rows @ weight.T + bias``."""
+        ctx.save_for_backward(rows, weight)
+        return F.linear(rows, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of rows, weight and bias."""
+        rows, weight = ctx.saved_tensors
+        if len(rows) > _FEW_ROWS:
+            return grad @ weight, grad.t() @ rows, grad.sum(0)
+        product = torch.outer(grad[0], rows[0])
+        for each, row in zip(grad[1:], rows[1:], strict=True):
+            product.addr_(each, row)
+        return grad @ weight, product, grad.sum(0)
+
+
 class HyperLayer(nn.Module):
     """A linear layer whose weight matrix, one per sample, is computed from the goal.
 
@@ -103,14 +130,14 @@ class HyperLayer(nn.Module):
         if goal.device.type == "cpu" and not goal.requires_grad and len(goal) > 1:
             goals, which = torch.unique(goal, dim=0, return_inverse=True)
             if len(goals) <= min(_FEW_GOALS, len(goal) - 1):
-                under_each_goal = torch.matmul(x, self._matrices(goals))
+                under_each_goal = torch.matmul(x, self._matrices(goals, FewRows.apply))
                 return under_each_goal[which, torch.arange(len(x))] + self.bias
         return torch.matmul(x.unsqueeze(1), self._matrices(goal)).squeeze(1) + self.bias
 
-    def _matrices(self, goal: Tensor) -> Tensor:
+    def _matrices(self, goal: Tensor, linear: Callable[..., Tensor] = F.linear) -> Tensor:
         """Map goals [B, goal_size] to weights [B, in, out]."""
         features = F.layer_norm(self.layers(goal), (self.hidden,))
-        return self.weights(features).reshape(-1, self.size, self.hidden)  # type: ignore[no-any-return]
+        return linear(features, self.weights.weight, self.weights.bias).reshape(-1, self.size, self.hidden)
 
     @property
     def mlagents_names(self) -> Names:
