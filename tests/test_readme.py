@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def imported(module: str) -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in ROOT.glob("trajtrainer/**/*.py") if module in _modules(path)]
 
 
-def _modules(path: Path) -> set[str]:
+@cache
     """The top-level names that a file imports."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -30,6 +31,10 @@ def _modules(path: Path) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
+def test_the_readme_is_a_front_page() -> None:
+    assert len(README.splitlines()) <= 150
+
+
 def test_every_table_has_its_heading() -> None:
     """A blank line within a table would make text of the rows behind it."""
     blocks = [block.splitlines() for block in re.split(r"\n\s*\n", README)]
@@ -38,7 +43,7 @@ def test_every_table_has_its_heading() -> None:
     assert [table[0] for table in tables if len(table) < 2 or not re.fullmatch(r"[|: -]+", table[1])] == []
 
 
-@pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev"}))
+@pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev", "docs"}))
 def test_an_extra_installs_what_the_package_uses(extra: str) -> None:
     for requirement in PROJECT["optional-dependencies"][extra]:
         module = re.split(r"[^\w-]", requirement)[0].replace("-", "_")

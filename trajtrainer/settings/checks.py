@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from attrs import Attribute, frozen
 
@@ -15,7 +15,6 @@ from trajtrainer.errors import PluginError, SettingsError
 from trajtrainer.plugins import Registry
 
 Row = TypeVar("Row")
-Check = Callable[[Any, "Attribute[Any]", Any], None]
 
 
 @frozen
@@ -91,14 +90,42 @@ def refuse(faults: Iterable[Fault]) -> None:
         raise InvalidValueError(*found)
 
 
+class Check(Protocol):
+    """A validator of attrs that can say what it asks for."""
+
+    @property
+    def expected(self) -> str:
+        """Complete the sentence "expected ..."."""
+
+    def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        """Raise ``InvalidValueError`` if the value does not fit."""
+
+
+@frozen
+class _Condition:
+    holds: Callable[[Any], bool]
+    expected: str
+
+    def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not self.holds(value):
+            raise InvalidValueError(misfit((attribute.name,), value, self.expected))
+
+
+@frozen
+class _Registered:
+    registry: Registry[Any]
+
+    @property
+    def expected(self) -> str:
+        return f"one of {', '.join(self.registry)}"
+
+    def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        row_of(self.registry, value, attribute.name)
+
+
 def satisfies(condition: Callable[[Any], bool], expected: str) -> Check:
     """Return a check that ``condition(value)`` holds; ``expected`` says in words what it asks for."""
-
-    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        if not condition(value):
-            raise InvalidValueError(misfit((attribute.name,), value, expected))
-
-    return check
+    return _Condition(condition, expected)
 
 
 def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
@@ -118,11 +145,7 @@ def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
 
 def registered(registry: Registry[Any]) -> Check:
     """Return a check that a registry has a row of this name, which can be loaded."""
-
-    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        row_of(registry, value, attribute.name)
-
-    return check
+    return _Registered(registry)
 
 
 def at_least(minimum: float, unit: str = "a number") -> Check:

@@ -29,7 +29,29 @@ seed_check = between(UNSEEDED, _LARGEST_SEED)
 
 @frozen
 class EnvironmentSettings:
-    """``env_settings``: which players to start and when to give up on them."""
+    """``env_settings``: which players to start and when to give up on them.
+
+    Attributes:
+        env_path: the player to start, or ``sim:NAME``, ``gym:ID``, ``pettingzoo:MODULE``, ``python:MODULE:FACTORY``
+            (see Environments). Without it the run waits for the Unity Editor.
+        env_args: a list that goes to the player's command line, or as ``key=value`` to the constructor of a Python
+            environment.
+        base_port: port of the first player; each further one takes the next. Another one where the ports are taken. The
+            Editor always has 5004.
+        num_envs: how many players, or copies of a Python environment, run at the same time. More, as long as there are
+            cores for them; scale ``buffer_size`` with it.
+        num_areas: how many training areas a player is to set up (``TrainingAreaReplicator``). More where one scene
+            leaves the processor idle.
+        timeout_wait: seconds to wait for each answer of a player. More for scenes that load or compute for long.
+        seed: of the run, of its players (seed + number of the player) and of samplers without one; -1 draws one, which
+            the log names. Set it to repeat a run.
+        max_lifetime_restarts: how often a crashed or hanging player is started again in one run; -1 without limit.
+        restarts_rate_limit_n: how often within ``restarts_rate_limit_period_s``; -1 without limit. More with many
+            players.
+        restarts_rate_limit_period_s: that period in seconds.
+        listen_address: address on which players are waited for. ``0.0.0.0`` lets other machines and containers in:
+            whoever reaches the port can then send data into the run. Not in ML-Agents, which always does that.
+    """
 
     env_path: str | None = None
     env_args: list[str] | None = None
@@ -59,7 +81,22 @@ class EnvironmentSettings:
 
 @frozen
 class EngineSettings:
-    """``engine_settings``: what the player's engine is told at its start."""
+    """``engine_settings``: what the player's engine is told at its start.
+
+    Attributes:
+        width: of the player's window in pixels. Cameras as sensors have sizes of their own.
+        height: of the player's window in pixels.
+        quality_level: the player's quality level (``QualitySettings.SetQualityLevel``). Lower where drawing slows
+            training down.
+        time_scale: how fast time passes in the game (``Time.timeScale``). Lower (1 to 5) where physics become unstable
+            at speed; 1 to watch.
+        target_frame_rate: frames per second at most (``Application.targetFrameRate``); -1 leaves it to the player.
+        capture_frame_rate: frames per second of game time (``Time.captureFramerate``): each frame takes 1 / this of
+            game time, however long it computes. 0 lets game time follow the clock.
+        no_graphics: start every player with ``-nographics -batchmode``. On machines without a screen; not with cameras
+            as sensors.
+        no_graphics_monitor: the same for all players but the first.
+    """
 
     width: int = field(default=84, validator=count)
     height: int = field(default=84, validator=count)
@@ -73,7 +110,12 @@ class EngineSettings:
 
 @frozen
 class ConstantSettings:
-    """A parameter that is always ``value``."""
+    """A parameter that is always ``value``.
+
+    Attributes:
+        seed: of the sampler; -1 takes one that follows from the run's.
+        value: the number.
+    """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
     value: float = 0.0
@@ -81,7 +123,13 @@ class ConstantSettings:
 
 @frozen
 class UniformSettings:
-    """A parameter drawn evenly from [min_value, max_value]."""
+    """A parameter drawn evenly from [min_value, max_value].
+
+    Attributes:
+        seed: of the sampler; -1 takes one that follows from the run's.
+        min_value: the least value.
+        max_value: the largest value.
+    """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
     min_value: float = 0.0
@@ -94,7 +142,13 @@ class UniformSettings:
 
 @frozen
 class GaussianSettings:
-    """A parameter drawn from a normal distribution."""
+    """A parameter drawn from a normal distribution.
+
+    Attributes:
+        seed: of the sampler; -1 takes one that follows from the run's.
+        mean: of the distribution.
+        st_dev: its standard deviation.
+    """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
     mean: float = 1.0
@@ -107,7 +161,12 @@ def _intervals() -> list[tuple[float, float]]:
 
 @frozen
 class MultiRangeUniformSettings:
-    """A parameter drawn evenly from several intervals, each weighted by its length."""
+    """A parameter drawn evenly from several intervals, each weighted by its length.
+
+    Attributes:
+        seed: of the sampler; -1 takes one that follows from the run's.
+        intervals: a list of ``[low, high]``.
+    """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
     intervals: list[tuple[float, float]] = field(
@@ -143,7 +202,18 @@ class Measure(enum.Enum):
 
 @frozen
 class CompletionCriteria:
-    """The criteria by which a lesson is done."""
+    """The criteria by which a lesson is done.
+
+    Attributes:
+        behavior: name of the behavior that is measured.
+        measure: ``reward``: mean return of its last episodes; ``progress``: its step / ``max_steps``; ``elo``: its
+            rating, with ``self_play`` (ML-Agents refuses that).
+        min_lesson_length: the lesson lasts that many episodes at least, and the reward is the mean over as many. More
+            where returns differ much from episode to episode.
+        signal_smoothing: compare 0.25 * the last measure + 0.75 * the present one.
+        threshold: the lesson is over when the measure is above this.
+        require_reset: reset the environment when the lesson changes; otherwise the new value is only sent to it.
+    """
 
     behavior: str
     measure: Measure = Measure.REWARD
@@ -160,7 +230,13 @@ class CompletionCriteria:
 
 @frozen
 class Lesson:
-    """One lesson of a parameter: where its value comes from, and until when. The last one has no end."""
+    """One lesson of a parameter: where its value comes from, and until when. The last one has no end.
+
+    Attributes:
+        name: of the lesson, for logs and TensorBoard.
+        value: a number, or a sampler: ``sampler_type`` and ``sampler_parameters``.
+        completion_criteria: when the next lesson begins. The last lesson has none.
+    """
 
     name: str
     value: Sampler
@@ -169,7 +245,12 @@ class Lesson:
 
 @frozen
 class EnvironmentParameterSettings:
-    """The lessons of one environment parameter, at least one."""
+    """The lessons of one environment parameter, at least one.
+
+    Attributes:
+        curriculum: the lessons in their order. A parameter that is a number or a sampler by itself has one lesson
+            without end.
+    """
 
     curriculum: list[Lesson] = field(validator=satisfies(bool, "at least one lesson"))
 

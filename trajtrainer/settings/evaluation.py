@@ -13,7 +13,13 @@ from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 @frozen
 class BehaviorEvaluationSettings:
-    """``evaluation`` of one behaviour; what is left out is that of the run."""
+    """``evaluation`` of one behaviour; what is left out is that of the run.
+
+    Attributes:
+        interval: steps of this behavior between two evaluations.
+        episodes: of each evaluation.
+        deterministic: take the most likely actions.
+    """
 
     interval: int | None = field(default=None, validator=optional(count))
     episodes: int | None = field(default=None, validator=optional(count))
@@ -24,8 +30,16 @@ class BehaviorEvaluationSettings:
 class EvaluationSettings:
     """``evaluation`` of a run: when its behaviours are evaluated, and in which environment.
 
-    Left out, ``env_args`` are those of the training. ``environment_parameters`` go before those of the training, of
-    whose curricula the last lesson counts.
+    Attributes:
+        interval: steps of a behavior between two evaluations of it. Together with ``episodes`` it says what evaluation
+            may cost.
+        episodes: of each evaluation. More make the mean more certain: its error falls with the root of their number.
+        deterministic: take the most likely actions. False samples them, as training does.
+        env_args: of its environment. Left out, those of the training.
+        environment_parameters: numbers or samplers that go before those of the training, of whose curricula the last
+            lesson counts.
+        seed: of the evaluation's environment; -1 takes one that follows from the run's and is another.
+        num_envs: copies of the environment. More where an evaluation is not over when the next one is due.
     """
 
     interval: int | None = field(default=None, validator=optional(count))
@@ -54,7 +68,16 @@ class Evaluations:
 
 @frozen
 class StopSettings:
-    """``stop``: what ends the training of a behaviour beside ``max_steps``, whichever comes first."""
+    """``stop``: what ends the training of a behaviour beside ``max_steps``, whichever comes first.
+
+    Attributes:
+        reward: the measure of the best model has reached this: the mean return of an evaluation or of the last 100
+            episodes, with self-play the rating.
+        patience: so many measures in a row have not been better than the best.
+        time: seconds of training, those before a ``--resume`` included.
+        episodes: episodes that have ended.
+        gradient_steps: updates of the weights.
+    """
 
     reward: float | None = None
     patience: int | None = field(default=None, validator=optional(count))

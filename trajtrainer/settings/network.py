@@ -17,8 +17,8 @@ class EncoderRow:
 
     Attributes:
         create: called with the pictures' shape (channels, height, width) and ``hidden_units`` as ``size``; returns a
-            ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export
-            it has a method ``to_onnx(graph, picture)``, as the modules of ``trajtrainer.nn.encoders`` have; it may have
+            ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export it
+            has a method ``to_onnx(graph, picture)``, as the modules of ``trajtrainer.nn.encoders`` have; it may have
             ``mlagents_names`` (see ``trajtrainer.nn.mlagents``) if ML-Agents calls its layers otherwise.
         smallest_side: height and width that pictures must have at least.
     """
@@ -51,7 +51,14 @@ class ConditioningType(enum.Enum):
 
 @frozen
 class MemorySettings:
-    """``memory``: an LSTM, trained on sequences of ``sequence_length`` steps."""
+    """``memory``: an LSTM, trained on sequences of ``sequence_length`` steps.
+
+    Attributes:
+        sequence_length: steps of the pieces from which the LSTM learns. As long as what is to be remembered, and no
+            longer: longer ones cost time. At most ``batch_size``.
+        memory_size: numbers that are remembered: the LSTM's hidden and cell state, half each. More where there is more
+            to remember.
+    """
 
     sequence_length: int = field(default=64, validator=count)
     # An LSTM's memory is its hidden and its cell state side by side, half of the size each.
@@ -62,7 +69,24 @@ class MemorySettings:
 
 @frozen
 class NetworkSettings:
-    """The shape of a policy, of its critic, or of a reward signal's network."""
+    """The shape of a policy, of its critic, or of a reward signal's network.
+
+    Attributes:
+        normalize: bring vector observations to mean 0 and standard deviation 1 by what was seen so far. On where
+            sensors have different units or large numbers, mostly with continuous actions; off where they are one-hot or
+            within -1 and 1 already. Part of the exported model.
+        hidden_units: width of each layer. 32 to 512: more where what to do depends on many observations at once.
+        num_layers: layers behind the encoders. 1 to 3: fewer learn faster, more for complicated control.
+        vis_encode_type: encoder of pictures. ``simple``: two convolutions; ``nature_cnn``: three (Mnih et al. 2015);
+            ``resnet``: residual blocks (Espeholt et al. 2018), slowest and strongest; ``match3``: for small boards;
+            ``fully_connected``: none. Encoders of installed packages have names of their own.
+        memory: an LSTM behind the layers, for tasks in which what was seen earlier matters. Slower; try stacked
+            observations first.
+        goal_conditioning_type: ``hyper``: goal signals make the weights of the last layer; ``none``: they are
+            observations like any other. No goal signals: no difference.
+        deterministic: take the most likely action while training, too. For inference; a policy that never tries
+            anything learns badly.
+    """
 
     normalize: bool = False
     hidden_units: int = field(default=128, validator=count)

@@ -33,7 +33,15 @@ logger = logging.getLogger(__name__)
 class CheckpointSettings:
     """``checkpoint_settings``: the run's name, and what becomes of earlier runs.
 
-    ``load_model`` and ``train_model`` are deprecated: the first means ``resume``, the second nothing.
+    Attributes:
+        run_id: the run's name: its folder below ``results_dir``.
+        initialize_from: a run, or ``RUN@best``, from whose weights this one starts, at step 0.
+        load_model: deprecated: ``resume``.
+        resume: go on with the run of this name where it stopped.
+        force: use a name that has data already; the earlier run is kept as ``RUN_ID.old``.
+        train_model: deprecated, means nothing.
+        inference: only act with the trained policy; nothing is written.
+        results_dir: the folder that has those of all runs.
     """
 
     run_id: str = field(default="ppo", validator=satisfies(bool, "a name"))
@@ -48,7 +56,12 @@ class CheckpointSettings:
 
 @frozen
 class TorchSettings:
-    """``torch_settings``. No device means "cuda" where there is one, else "cpu"."""
+    """``torch_settings``: where networks are trained.
+
+    Attributes:
+        device: ``cpu``, ``cuda``, ``cuda:1``; none takes ``cuda`` where there is one. ``cpu`` is often faster for small
+            networks, whose every call costs a GPU more than the sum itself.
+    """
 
     device: str | None = None
 
@@ -62,11 +75,17 @@ class RunSettings:
     """A whole run.
 
     Attributes:
-        default_settings: what a behaviour gets that ``behaviors`` does not name.
-        behaviors: name (without ``?team=``) -> settings, ``default_settings`` already merged in.
-        deterministic: the same wish for every behaviour. It is written into ``network_settings.deterministic`` of all
-            settings here and of those that ``for_behavior`` hands out, which is what a dump shows (ML-Agents knows no
-            such key at the top), so it takes no part in equality.
+        default_settings: what a behavior gets that ``behaviors`` does not name, and what lies under those that it
+            names.
+        behaviors: name (without ``?team=``) -> settings of the behavior, which go before ``default_settings``.
+        env_settings: which environment there is.
+        engine_settings: what Unity's engine is told.
+        environment_parameters: name of a parameter -> a number, a sampler or a curriculum.
+        evaluation: when behaviors are evaluated while they train. Not in ML-Agents.
+        checkpoint_settings: the run's name, and what becomes of earlier runs.
+        torch_settings: where networks are trained.
+        debug: log in detail, show the players' own output and tracebacks.
+        deterministic: every behavior takes the most likely action: ``network_settings.deterministic`` of all.
         behaviors_required: a behaviour that neither ``behaviors`` nor ``default_settings`` covers is an error, not a
             warning. So it is when there was a configuration file. Not part of the file, nor of equality.
         inference_episodes: episodes of each behavior that end inference; None for inference without end. Not part of
@@ -83,6 +102,8 @@ class RunSettings:
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False
+    # Written into the settings of all behaviours, those that ``for_behavior`` hands out included, which is what a dump
+    # shows: ML-Agents knows no such key at the top.
     deterministic: bool = field(default=False, eq=False)
     behaviors_required: bool = field(default=False, eq=False, metadata={"internal": True})
     inference_episodes: int | None = field(

@@ -42,7 +42,18 @@ class ScheduleType(enum.Enum):
 
 @frozen
 class Hyperparameters:
-    """The ``hyperparameters`` that every algorithm has."""
+    """The ``hyperparameters`` that every algorithm has.
+
+    Attributes:
+        batch_size: steps of each gradient step. With continuous actions 512 to 5,120 (``sac``: 128 to 1,024), with
+            discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller than
+            ``buffer_size``.
+        buffer_size: PPO and POCA: steps that are collected before each update, 2,048 to 409,600; larger is steadier and
+            slower. SAC and DAgger: steps that are remembered in all, several thousand episodes' worth; more costs
+            memory.
+        learning_rate: step size of the gradient descent. 1e-5 to 1e-3: lower where the reward rises and falls again or
+            the losses blow up.
+    """
 
     batch_size: int = field(default=1024, validator=count)
     buffer_size: int = field(default=10240, validator=count)
@@ -55,7 +66,7 @@ class Hyperparameters:
 
 @frozen
 class POCAHyperparameters(Hyperparameters):
-    """Left out, the schedules of beta and epsilon are that of the learning rate."""
+    """Those of MA-POCA (Cohen et al. 2021), which are PPO's."""
 
     beta: float = field(default=5e-3, validator=not_negative)
     epsilon: float = field(default=0.2, validator=positive)
@@ -76,7 +87,25 @@ class POCAHyperparameters(Hyperparameters):
 
 @frozen
 class PPOHyperparameters(Hyperparameters):
-    """Left out, the schedules of beta and epsilon are that of the learning rate."""
+    """Those of proximal policy optimization (Schulman et al. 2017).
+
+    Attributes:
+        beta: weight of the entropy, which keeps actions random. 1e-4 to 1e-2: higher where ``Policy/Entropy`` falls
+            before the reward has risen, lower where it does not fall.
+        epsilon: how far a step may move a probability ratio from 1. 0.1 to 0.3: lower is steadier and slower.
+        lambd: lambda of generalized advantage estimation. 0.9 to 0.95: lower relies on the value estimate (bias),
+            higher on the rewards themselves (variance).
+        num_epoch: how often each buffer is gone through. 3 to 10: more learns more from the same steps, with less
+            stability; larger with larger batches.
+        shared_critic: value heads on the policy's own layers instead of a second network. With pictures, where encoders
+            cost most.
+        learning_rate_schedule: ``linear`` falls to nothing at ``max_steps``, which settles the end; ``constant`` where
+            the run has no set end.
+        beta_schedule: course of ``beta``. Left out, that of the learning rate.
+        epsilon_schedule: course of ``epsilon``. Left out, that of the learning rate.
+        value_clipping: clip the change of value estimates as that of the policy (Schulman et al. 2017). Not in
+            ML-Agents, where it is inert.
+    """
 
     beta: float = field(default=5e-3, validator=not_negative)
     epsilon: float = field(default=0.2, validator=positive)
@@ -92,7 +121,20 @@ class PPOHyperparameters(Hyperparameters):
 
 @frozen
 class SACHyperparameters(Hyperparameters):
-    """Left out, ``reward_signal_steps_per_update`` is ``steps_per_update``."""
+    """Those of soft actor-critic (Haarnoja et al. 2018).
+
+    Attributes:
+        buffer_init_steps: steps that are collected before the first update. 1,000 to 10,000: experience to begin with.
+        tau: how far the target networks move towards the networks at each update. 0.005 to 0.01.
+        steps_per_update: agent steps for each gradient step. 1 to 20: about the number of agents; smaller learns more
+            from each step and takes more time.
+        save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` has it. On for long runs that
+            may be interrupted; the file may be large.
+        init_entcoef: the entropy coefficient at the start. 0.5 to 1.0 for continuous, 0.05 to 0.5 for discrete actions:
+            more explores more in the beginning.
+        reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out,
+            ``steps_per_update``.
+    """
 
     # The order of the fields is that of ML-Agents' configuration.yaml.
     learning_rate: float = field(default=3e-4, validator=not_negative)
@@ -120,9 +162,12 @@ class PolicyKind(enum.Enum):
 class CloningHyperparameters(Hyperparameters):
     """What all trainers have that imitate actions.
 
-    ``policy`` says whether continuous actions are those of PPO (a Gaussian whose standard deviation is one learnt
-    vector) or those of SAC (squashed, the standard deviation depends on the state). ``min_std`` is the least standard
-    deviation of a policy of PPO's kind, where the actions of the environment go from -1 to 1.
+    Attributes:
+        weight_decay: L2 penalty of Adam. Above 0 where the validation loss rises while the loss falls.
+        policy: the kind of continuous actions. ``ppo``: a Gaussian whose standard deviation is one learnt vector;
+            ``sac``: squashed by tanh, the standard deviation depends on the state. That of the trainer that goes on
+            with it.
+        min_std: the least standard deviation of a policy of PPO's kind, where actions go from -1 to 1.
     """
 
     batch_size: int = field(default=256, validator=count)
@@ -134,10 +179,12 @@ class CloningHyperparameters(Hyperparameters):
 
 @frozen
 class OfflineHyperparameters(CloningHyperparameters):
-    """What all trainers have that learn from a data set. ``buffer_size`` means nothing to them.
+    """What all trainers have that learn from a data set.
 
-    Of the data set's steps the part ``validation_fraction`` is not learnt from, but tells how well what was not seen is
-    predicted.
+    Attributes:
+        buffer_size: means nothing to them.
+        validation_fraction: part of the data set that is not learnt from, but tells how well what was not seen is
+            predicted.
     """
 
     validation_fraction: float = field(default=0.0, validator=between(0, 0.9))
@@ -150,7 +197,15 @@ class BCHyperparameters(OfflineHyperparameters):
 
 @frozen
 class IQLHyperparameters(OfflineHyperparameters):
-    """Implicit Q-learning (Kostrikov et al. 2021). Left out, ``critic_learning_rate`` is ``learning_rate``."""
+    """Implicit Q-learning (Kostrikov et al. 2021).
+
+    Attributes:
+        critic_learning_rate: of the value networks. Left out, ``learning_rate``.
+        expectile: which expectile of the value of actions states are valued by. 0.5 is the mean over the data; 0.7 to
+            0.9 trusts the best of it.
+        temperature: how much better actions count more. 0 is plain cloning; 3 to 10.
+        max_weight: the most that a single step counts.
+    """
 
     critic_learning_rate: float = field(
         default=Factory(lambda self: self.learning_rate, takes_self=True), validator=not_negative
@@ -165,8 +220,9 @@ class IQLHyperparameters(OfflineHyperparameters):
 class DAggerHyperparameters(CloningHyperparameters):
     """DAgger (Ross et al. 2011): imitation of an expert that is asked wherever the learner comes.
 
-    ``expert`` is a run, a checkpoint or an ``.onnx`` file, ``heuristic`` (the written policy that some simulations
-    have), or ``python:MODULE:FUNCTION``.
+    Attributes:
+        expert: a run, a checkpoint or an ``.onnx`` file, ``heuristic`` (the written policy that some simulations have),
+            or ``python:MODULE:FUNCTION``.
     """
 
     buffer_size: int = field(default=50000, validator=count)
@@ -220,7 +276,17 @@ ALGORITHMS = Registry(
 
 @frozen(kw_only=True)
 class BehavioralCloningSettings:
-    """Imitation beside the training. Left out, the trainer chooses ``num_epoch`` and ``batch_size``."""
+    """``behavioral_cloning``: imitation beside the training.
+
+    Attributes:
+        demo_path: a ``.demo`` file, or a folder of some.
+        steps: the strength falls to nothing until this step; 0 keeps it for the whole run.
+        strength: factor of the trainer's learning rate. 0.1 to 1: lower where the recordings are not to be outdone but
+            only to help.
+        samples_per_update: recorded steps of each epoch of it; 0 takes all. Less where there are many recordings.
+        num_epoch: of each update. Left out, that of the trainer.
+        batch_size: of each gradient step. Left out, that of the trainer.
+    """
 
     demo_path: str
     steps: int = field(default=0, validator=not_negative)
@@ -232,11 +298,23 @@ class BehavioralCloningSettings:
 
 @frozen
 class SelfPlaySettings:
-    """Left out, ``team_change`` is five times ``save_steps``.
+    """``self_play``: the teams' opponents are earlier versions of themselves.
 
-    ``prioritized`` prefers opponents that are not beaten yet, ``opponents`` are checkpoints and runs that play beside
-    the snapshots, ``elo_per_match`` rates a group once instead of each of its agents. ML-Agents has none of them; they
-    are dumped only where they are not at their defaults.
+    What is not in ML-Agents is dumped only where it is not at its default.
+
+    Attributes:
+        save_steps: steps between two snapshots. More: opponents differ more from each other, and learning is slower and
+            steadier.
+        team_change: steps after which another team learns. Left out, five times ``save_steps``.
+        swap_steps: steps of the others after which they play as another snapshot. With unequal teams scale it with
+            their sizes.
+        window: snapshots that are kept as opponents. 5 to 30: more is steadier against forgetting how to beat old ones.
+        play_against_latest_model_ratio: how often the opponent is the policy as it is now. 0 to 1: higher follows the
+            present strength, lower is steadier.
+        initial_elo: rating at the start.
+        prioritized: prefer opponents that are not beaten yet. Not in ML-Agents.
+        opponents: runs, checkpoints and ``.onnx`` files that play beside the snapshots. Not in ML-Agents.
+        elo_per_match: rate a group once instead of each of its agents. Not in ML-Agents.
     """
 
     save_steps: int = field(default=20000, validator=count)
@@ -269,7 +347,33 @@ def _hyperparameters(trainer: TrainerSettings) -> Hyperparameters:
 class TrainerSettings:
     """Settings of one behaviour.
 
-    With ``even_checkpoints`` the interval is always ``max_steps / keep_checkpoints``, whatever was asked for.
+    Attributes:
+        trainer_type: the algorithm. ``ppo`` is steady and fast; ``sac`` needs fewer steps and more time for each, so it
+            suits slow environments; ``poca`` is for groups that share a reward; ``bc`` and ``iql`` learn from
+            recordings alone, ``dagger`` from an expert. Installed packages may have more.
+        hyperparameters: of the algorithm; see below.
+        checkpoint_interval: steps between two checkpoints. What a kill may cost.
+        network_settings: shape of the policy and of its critic.
+        reward_signals: what is learnt from; several add up.
+        init_path: a checkpoint (``.pt``) from whose weights this behavior starts, at step 0; a bare file name is looked
+            for in the run of ``initialize_from``.
+        keep_checkpoints: how many numbered checkpoints are kept; 0 and -1 keep all.
+        even_checkpoints: spread ``keep_checkpoints`` checkpoints evenly over ``max_steps``; ``checkpoint_interval`` is
+            then ignored.
+        max_steps: the run ends when the behavior has taken in more steps than this. 5e5 to 1e7, more for more
+            complicated tasks.
+        time_horizon: longest trajectory; what comes after is estimated by the critic. 32 to 2,048: long enough to hold
+            what matters of an episode where rewards are rare; shorter is quicker and steadier with frequent rewards.
+        summary_freq: steps between two lines on the console and points in TensorBoard.
+        threaded: learn in a thread of its own while the environment goes on. With a slow environment and more than two
+            cores; runs then no longer repeat bit for bit.
+        self_play: play against earlier versions of itself, in games of two or more teams.
+        behavioral_cloning: imitate recordings beside the training.
+        evaluation: play episodes in another environment while training; see Evaluation. Not in ML-Agents.
+        stop: what ends the training of this behavior before ``max_steps``, whichever comes first. Not in ML-Agents.
+        keep_best: how many best models are kept; 0 keeps none. Not in ML-Agents.
+        dataset: files and folders of recorded steps, for ``bc`` and ``iql``, which learn from nothing else. Not in
+            ML-Agents.
     """
 
     trainer_type: str = field(default="ppo", validator=registered(ALGORITHMS))

@@ -1,0 +1,319 @@
+"""``python scripts/pages.py`` writes the pages that are made of docstrings: docs/settings.md and docs/api.md."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import attrs
+
+import trajtrainer
+from trajtrainer.settings.environment import SAMPLERS, Sampler
+from trajtrainer.settings.flag_table import FLAGS
+from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.structuring import is_internal
+from trajtrainer.settings.trainer import ALGORITHMS, Hyperparameters
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+_MADE = "<!-- Made by scripts/pages.py from the docstrings of the classes: change those. -->"
+
+SETTINGS_HEAD = f"""# All settings
+
+{_MADE}
+
+Every key of the YAML: what it means, when to change it, its default and its range. `trajtrainer config FILE` prints a
+file with all defaults filled in, or everything that is wrong with it. An option of the command line goes before the
+file. Whole numbers may be written as `5e4`.
+
+```yaml
+default_settings: {{...}}     # what lies under every behavior, and serves those that are not listed
+behaviors:
+  NAME:                     # as in Behavior Parameters, without ?team=
+    trainer_type: ppo
+    hyperparameters: {{...}}  # of the trainer_type
+    network_settings: {{...}}
+    reward_signals: {{extrinsic: {{...}}}}
+env_settings: {{...}}
+```
+"""
+API_HEAD = f"""# Python reference
+
+{_MADE}
+
+Everything that `import trajtrainer` has. How the parts go together: [From Python](python.md).
+"""
+_Section = tuple[tuple[str, ...], type[Any]]
+_WORDS = {bool: "`true`, `false`", int: "whole number", float: "number", str: "text"}
+
+
+def settings_page() -> str:
+    """Return docs/settings.md."""
+    sections = list(_sections(RunSettings, (), set()))
+    places = {cls: _anchor(_heading(path)) for path, cls in sections}
+    return "\n".join([SETTINGS_HEAD, *(_table(path, cls, places) for path, cls in sections)]).rstrip() + "\n"
+
+
+def _sections(cls: type[Any], path: tuple[str, ...], seen: set[type[Any]]) -> Iterator[_Section]:
+    """Yield place and class of every section, each class at the first place that has it."""
+    seen.add(cls)
+    yield path, cls
+    for field in _fields(cls):
+        for name, inner in _below(field):
+            if inner not in seen and field.name != "default_settings":  # which is a behavior, too
+                yield from _sections(inner, (*path, *name), seen)
+
+
+def _fields(cls: type[Any]) -> list[attrs.Attribute[Any]]:
+    return [field for field in attrs.fields(attrs.resolve_types(cls)) if not is_internal(field)]
+
+
+def _below(field: attrs.Attribute[Any]) -> Iterator[tuple[tuple[str, ...], type[Any]]]:
+    """Yield the sections below a key: their names and classes."""
+    for cls in _classes(field.type):
+        if cls is Hyperparameters:
+            yield from (((f"{field.name} ({name})",), row.settings) for name, row in ALGORITHMS.builtin.items())
+        elif cls is RewardSignalSettings:
+            yield from (((field.name, name), row.settings) for name, row in REWARD_SIGNALS.builtin.items())
+        elif cls in get_args(Sampler):
+            (name,) = (name for name, sampler in SAMPLERS.items() if sampler is cls)
+            yield (field.name, f"sampler_parameters ({name})"), cls
+        else:
+            yield (field.name, *(["NAME"] if get_origin(_bare(field.type)) is dict else [])), cls
+
+
+def _bare(declared: Any) -> Any:
+    """Return a type without its None."""
+    (first, *more) = [each for each in get_args(declared) if each is not type(None)] or [declared]
+    return first if type(None) in get_args(declared) and not more else declared
+
+
+def _classes(declared: Any) -> Iterator[type[Any]]:
+    if isinstance(declared, type) and attrs.has(declared):
+        yield declared
+    for inner in get_args(declared):
+        yield from _classes(inner)
+
+
+def _heading(path: tuple[str, ...]) -> str:
+    """Return what a section is called: its place, below NAME where that is clear."""
+    below = path[2:]
+    is_clear = below and below[0] not in attrs.fields_dict(RunSettings)
+    return ".".join(below if is_clear else path) or "At the top"
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor that Markdown gives a heading."""
+    return "#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def _table(path: tuple[str, ...], cls: type[Any], places: Mapping[type[Any], str]) -> str:
+    told = _marked(re.split(r"\n\s*\n", inspect.getdoc(cls) or "")[0])
+    intro = re.sub(r"^`\w+`: (.)", lambda found: found[1].upper(), told) + (f" `{'.'.join(path)}`" if path else "")
+    level = "##" if len(path) < 2 or path[1:] == ("NAME",) else "###"
+    rows = [_row(path, cls, field, places) for field in _fields(cls)]
+    head = [f"{level} {_heading(path)}", "", intro, "", "| key | default | value | |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _row(path: tuple[str, ...], cls: type[Any], field: attrs.Attribute[Any], places: Mapping[type[Any], str]) -> str:
+    text = _marked(_meaning(cls, field.name)).replace("|", "\\|")
+    option = next((flag.option for flag in FLAGS if flag.help and flag.path == ".".join((*path, field.name))), None)
+    cells = [f"`{field.name}`", _default(cls, field), _value(field, places), _sentence(text)]
+    return "| " + " | ".join(cells) + (f" Option `{option}`." if option else "") + " |"
+
+
+def _meaning(cls: type[Any], name: str) -> str:
+    """Return what a docstring tells of a key: that of the class, of what it derives from, or of another algorithm.
+
+    Raises:
+        LookupError: none does.
+    """
+    others = [row.settings for row in ALGORITHMS.builtin.values()] if issubclass(cls, Hyperparameters) else []
+    for each in [*cls.__mro__, *others]:
+        if name in (told := _attributes(each)):
+            return told[name]
+    raise LookupError(f"The docstring of {cls.__name__} has no entry for {name} under Attributes.")
+
+
+def _attributes(cls: type[Any]) -> dict[str, str]:
+    """Return the section Attributes of a docstring: name -> text."""
+    for title, body in _parts(cls.__doc__ or ""):
+        if title == "Attributes":
+            return dict(_entries(body))
+    return {}
+
+
+def _default(cls: type[Any], field: attrs.Attribute[Any]) -> str:
+    default = field.default
+    if default is attrs.NOTHING:
+        return "required"
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        default = getattr(cls(), field.name) if default.takes_self else default.factory()
+    return _shown(default)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, enum.Enum):
+        return f"`{value.value}`"
+    if isinstance(value, dict):
+        return ", ".join(f"`{key}`" for key in value) or "none"
+    if attrs.has(type(value)):
+        return "its defaults"
+    if value in ("", []):
+        return "none"
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def _value(field: attrs.Attribute[Any], places: Mapping[type[Any], str]) -> str:
+    """Return in words what a key may have."""
+    declared = _bare(field.type)
+    if isinstance(declared, type) and issubclass(declared, enum.Enum):
+        return ", ".join(f"`{member.value}`" for member in declared)
+    for _, cls in _below(field):
+        return f"[{'list' if get_origin(declared) is list else 'mapping'}]({places[cls]})"
+    validator = getattr(field.validator, "validator", field.validator)  # within attrs.validators.optional
+    expected = getattr(validator, "expected", None)
+    if expected is None:
+        return _WORDS.get(declared, "list")
+    return re.sub(r"^(a )?(whole )?(?=number)", "whole " if declared is int else "", expected.removeprefix("a "))
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
+
+
+def _marked(text: str) -> str:
+    """Return a docstring's text as Markdown on one line."""
+    text = re.sub(r":\w+:(`[^`]+`)", r"\1", " ".join(text.split()))
+    return re.sub(r"``(.+?)``", r"`\1`", text).replace("ehaviour", "ehavior")
+
+
+def _parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the parts of a docstring: the text under the title "", then sections as Args."""
+    title, body = "", []
+    for line in inspect.cleandoc(docstring).splitlines():
+        if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
+            yield title, body
+            title, body = line[:-1], []
+        elif title and line and not line.startswith(" "):  # a section ends where text is no longer indented
+            yield title, body
+            title, body = "", [line]
+        else:
+            body.append(line)
+    yield title, body
+
+
+def _entries(body: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of a section."""
+    text = inspect.cleandoc("\n".join(["", *body]))
+    for entry in re.split(r"\n(?=\S)", text):
+        name, _, rest = entry.partition(":")
+        yield name.strip(), " ".join(rest.split())
+
+
+def api_page() -> str:
+    """Return docs/api.md."""
+    objects = {name: getattr(trajtrainer, name) for name in trajtrainer.__all__ if name != "__version__"}
+    groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
+    for name, each in objects.items():
+        is_error = isinstance(each, type) and issubclass(each, Exception)
+        groups["Errors" if is_error else "Classes" if isinstance(each, type) else "Functions"].append(
+            _entry(name, each)
+        )
+    return "\n".join([API_HEAD, *(part for title, group in groups.items() for part in (f"## {title}\n", *group))])
+
+
+def _entry(name: str, each: Any) -> str:
+    lines = [f"### {name}", ""]
+    if not each.__module__.startswith("trajtrainer."):
+        return "\n".join([*lines, f"`{each.__module__}.{each.__qualname__}`.", ""])
+    if not isinstance(each, type):
+        return "\n".join([*lines, *_code(_signature(name, each)), *_told(each.__doc__ or "")])
+    if issubclass(each, Exception):
+        above = ", ".join(f"`{base.__name__}`" for base in each.__bases__)
+        return "\n".join([*lines, f"Derives from {above}.", "", *_told(each.__doc__ or "")])
+    if not attrs.has(each) and "__dataclass_fields__" not in vars(each) and "__init__" in vars(each):
+        lines += _code(_signature(name, each))
+    lines += _told(each.__doc__ or "")
+    for member, value in vars(each).items():
+        call = getattr(value, "__func__", value)
+        if member.startswith("_") or isinstance(value, property) or not inspect.isfunction(call):
+            continue
+        if call.__doc__:
+            lines += [*_code(_signature(f"{name}.{member}", call)), *_told(call.__doc__)]
+    properties = {name: each for name, each in vars(each).items() if isinstance(each, property) and name[0] != "_"}
+    if properties:
+        told = {member: (value.__doc__ or "").split("\n\n")[0] for member, value in properties.items()}
+        lines += ["Properties:", "", *(f"- `{member}`: {_marked(text)}" for member, text in told.items()), ""]
+    return "\n".join(lines)
+
+
+def _signature(name: str, function: Any) -> str:
+    """Return a function's head as it would be written."""
+    signature = inspect.signature(function)
+    words, starred = [], False
+    for parameter in signature.parameters.values():
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            words.append("*")
+            starred = True
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        starred = starred or stars == "*"
+        noted = "" if parameter.annotation is parameter.empty else f": {_annotation(parameter.annotation)}"
+        equals = " = " if noted else "="
+        given = "" if parameter.default is parameter.empty else f"{equals}{parameter.default!r}"
+        words.append(f"{stars}{parameter.name}{noted}{given}")
+    returned = signature.return_annotation
+    arrow = "" if returned in (signature.empty, None, "None") else f" -> {_annotation(returned)}"
+    short = f"{name}({', '.join(words)}){arrow}"
+    return short if len(short) <= 110 else f"{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){arrow}"
+
+
+def _annotation(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _code(text: str) -> list[str]:
+    return ["```", text, "```", ""]
+
+
+def _told(docstring: str) -> Iterator[str]:
+    """Yield the lines of Markdown that a docstring makes."""
+    for title, body in _parts(docstring):
+        if title:
+            yield from (f"{title}:", "")
+            yield from (_item(title, name, text) for name, text in _entries(body))
+            yield ""
+            continue
+        for paragraph in re.split(r"\n\s*\n", "\n".join(body).strip("\n")):
+            if paragraph.startswith((">>>", "    ")):
+                yield from _code(inspect.cleandoc(paragraph).replace("  # doctest: +SKIP", ""))
+            elif re.match(r"- ", paragraph):
+                yield from (f"- {_marked(item)}" for item in re.split(r"(?:^|\n)- ", paragraph)[1:])
+                yield ""
+            elif paragraph:
+                yield from (_marked(re.sub(r"::$", ":", paragraph)), "")
+
+
+def _item(title: str, name: str, text: str) -> str:
+    if title in ("Returns", "Yields"):
+        return _marked(f"{name}: {text}" if text else name)
+    return f"- `{name}`: {_marked(text)}"
+
+
+PAGES = {"settings.md": settings_page, "api.md": api_page}
+
+
+if __name__ == "__main__":
+    for file, page in PAGES.items():
+        (DOCS / file).write_text(page(), encoding="utf-8")
