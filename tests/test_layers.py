@@ -21,6 +21,7 @@ LAYERS: list[list[set[str]]] = [
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],
     [{"demos"}],
+    [{"side_channels"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"settings"}],
     [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns", "queues"}],
@@ -47,6 +48,7 @@ TORCH_FREE = {
     "demos",
     "queues",
     "curriculum",
+    "side_channels",
 }
 
 

@@ -25,8 +25,9 @@ NAMES = [
     "EncoderRow", "StatsWriter", "StatsWriterRow", "StatsSummary",
     "Environment", "EnvironmentEvent", "StepBatch", "ActionBatch",
     "RunSettings", "TrainerSettings", "NetworkSettings",
-    "BehaviorSpec", "ObservationSpec", "ActionSpec",
+    "BehaviorSpec", "ObservationSpec", "ActionSpec", "ActionTuple",
     "Demonstrations", "load_demonstrations",
+    "UnityEnvironment",
 ]
 # fmt: on
 

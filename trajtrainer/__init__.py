@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.run import RunSettings
     from trajtrainer.settings.trainer import AlgorithmRow, Hyperparameters, TrainerSettings
-    from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
+    from trajtrainer.spec import ActionSpec, ActionTuple, BehaviorSpec, ObservationSpec
     from trajtrainer.stats import Distribution, StatsSummary, StatsWriter, StatsWriterRow
     from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
+    from trajtrainer.unity.environment import UnityEnvironment
 
 _HOMES = {
     "algos.algorithm": "Algorithm LearningContext",
@@ -72,15 +73,17 @@ _HOMES = {
     "settings.rewards": "RewardSignalRow RewardSignalSettings",
     "settings.run": "RunSettings",
     "settings.trainer": "AlgorithmRow Hyperparameters TrainerSettings",
-    "spec": "ActionSpec BehaviorSpec ObservationSpec",
+    "spec": "ActionSpec ActionTuple BehaviorSpec ObservationSpec",
     "stats": "Distribution StatsSummary StatsWriter StatsWriterRow",
     "steps": "ActionBatch EnvironmentEvent StepBatch",
+    "unity.environment": "UnityEnvironment",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "ActionBatch",
     "ActionSpec",
+    "ActionTuple",
     "Actor",
     "Algorithm",
     "AlgorithmRow",
@@ -129,6 +132,7 @@ __all__ = [
     "TrainerSettings",
     "Training",
     "TrajtrainerError",
+    "UnityEnvironment",
     "UnsupportedError",
     "__version__",
     "learn",

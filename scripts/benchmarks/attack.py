@@ -20,7 +20,7 @@ from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import Row
 from scripts.benchmarks.strangers import ATTACKS
 from scripts.benchmarks.wire import no_actions, player_arguments
-from trajtrainer.envs.unity_environment import UnityEnvironment
+from trajtrainer.envs.unity_environment import UnityWorker
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 
 AGENTS, FLOATS = 12, 8
@@ -43,7 +43,7 @@ def attacked(name: str) -> list[Row]:
     settings = EnvironmentSettings(
         env_path="sim:Bench", base_port=PORT, env_args=player_arguments(AGENTS, FLOATS), timeout_wait=30
     )
-    environment = UnityEnvironment(settings, EngineSettings(), seed=0)
+    environment = UnityWorker(settings, EngineSettings(), seed=0)
     try:
         environment.reset({})
         pace(environment, WARM_UP_S)
@@ -73,7 +73,7 @@ def attacked(name: str) -> list[Row]:
     ]
 
 
-def pace(environment: UnityEnvironment, duration_s: float) -> tuple[float, float]:
+def pace(environment: UnityWorker, duration_s: float) -> tuple[float, float]:
     """Exchanges per second, and the largest resident memory in MB that was seen."""
     count, held, begin = 0, 0.0, time.perf_counter()
     while (passed_s := time.perf_counter() - begin) < duration_s:

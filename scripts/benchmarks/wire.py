@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from scripts.benchmarks.report import RUNS, Row, interleaved
-from trajtrainer.envs.unity_environment import UnityEnvironment
+from trajtrainer.envs.unity_environment import UnityWorker
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.steps import ActionBatch
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
@@ -102,7 +102,7 @@ def wire_floor(agents: int, floats: int) -> float:
 
 def stepping_only(agents: int, floats: int) -> float:
     settings = EnvironmentSettings(env_path="sim:Bench", base_port=16000, env_args=player_arguments(agents, floats))
-    environment = UnityEnvironment(settings, EngineSettings(), seed=0)
+    environment = UnityWorker(settings, EngineSettings(), seed=0)
     try:
         environment.reset({})
         started = 0.0

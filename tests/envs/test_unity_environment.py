@@ -14,7 +14,7 @@ from tests.unity.client import LIMIT_S, connected, free_port, handshake, header,
 from tests.unity.messages import BEHAVIOR, Agent, Space, message
 from trajtrainer.envs import unity_environment
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.unity_environment import UnityEnvironment, make_unity_environment
+from trajtrainer.envs.unity_environment import UnityWorker, make_unity_environment
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.settings.run import RunSettings
@@ -32,14 +32,14 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems"
 @contextmanager
 def simulation(
     name: str, *arguments: str, seed: int = 3, worker: int = 0, log_folder: Path | None = None, timeout_wait: int = 30
-) -> Iterator[UnityEnvironment]:
+) -> Iterator[UnityWorker]:
     settings = EnvironmentSettings(
         env_path=f"sim:{name}",
         env_args=[*arguments],
         base_port=free_port() - worker,
         timeout_wait=timeout_wait,
     )
-    environment = UnityEnvironment(settings, EngineSettings(), seed=seed, worker=worker, log_folder=log_folder)
+    environment = UnityWorker(settings, EngineSettings(), seed=seed, worker=worker, log_folder=log_folder)
     try:
         yield environment
     finally:
@@ -275,7 +275,7 @@ def test_parameters_go_out_with_the_next_message(port: int) -> None:
     editor = Editor(port)
     first, later = message(Space(), [Agent()]), message(Space(), [Agent()], announce=False)
     played = in_background(editor.play, first, later, later)
-    environment = UnityEnvironment(EnvironmentSettings(timeout_wait=30, base_port=1), EngineSettings(), seed=0)
+    environment = UnityWorker(EnvironmentSettings(timeout_wait=30, base_port=1), EngineSettings(), seed=0)
     environment.reset({"gravity": ConstantSettings(value=9.0), "mass": UniformSettings(seed=4)})
     stepper = Stepper(environment)
     event = stepper.step(stepper.wait())
@@ -301,7 +301,7 @@ def test_a_reset_of_a_player_that_is_at_work(port: int) -> None:
         message(other, [Agent()], announce=False),
     )
     played = in_background(editor.play, *messages)
-    environment = UnityEnvironment(EnvironmentSettings(timeout_wait=30), EngineSettings(), seed=0)
+    environment = UnityWorker(EnvironmentSettings(timeout_wait=30), EngineSettings(), seed=0)
     environment.reset({})
     stepper = Stepper(environment)
     stepper.answer(stepper.wait())
@@ -320,7 +320,7 @@ def test_a_reset_of_a_player_that_is_at_work(port: int) -> None:
 
 def test_parameters_that_cannot_be_sent(port: int) -> None:
     played = in_background(Editor(port).play)
-    environment = UnityEnvironment(EnvironmentSettings(timeout_wait=30), EngineSettings(), seed=0)
+    environment = UnityWorker(EnvironmentSettings(timeout_wait=30), EngineSettings(), seed=0)
     with pytest.raises(SettingsError, match=r"environment_parameters\.größe"):
         environment.set_parameters({"größe": ConstantSettings()})
     environment.close()

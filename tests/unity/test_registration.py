@@ -25,8 +25,9 @@ assert "torch" not in sys.modules
     "first",
     [
         "import trajtrainer.unity.registration",
-        "import trajtrainer.unity.player",
+        "import trajtrainer.unity.environment",
         "import trajtrainer.spec, trajtrainer.unity.registration",
+        "from trajtrainer.side_channels import EngineConfigurationChannel",
     ],
 )
 def test_side_channels_of_mlagents_envs_import(first: str) -> None:

@@ -82,7 +82,7 @@ def connect_player(
     busy_wait: bool = False,
     side_channels: tuple[SideChannel, ...] = (),
     beside: bool = False,
-) -> UnityEnvironment:
+) -> UnityWorker:
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
     A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless the
@@ -90,14 +90,14 @@ def connect_player(
     ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones.
 
     Raises:
-        EnvironmentFaultError: see ``UnityEnvironment``.
+        EnvironmentFaultError: see ``UnityWorker``.
     """
     is_free_to_choose = settings.env_path is not None and (beside or settings.base_port == BASE_PORT)
     ports = candidates(settings.base_port, settings.num_envs) if is_free_to_choose else [settings.base_port]
     taken: PortInUseError | None = None
     for base_port in ports:
         try:
-            environment = UnityEnvironment(
+            environment = UnityWorker(
                 evolve(settings, base_port=base_port),
                 engine,
                 seed=settings.seed,
@@ -123,7 +123,7 @@ def _by_whom(port: int) -> str:
     return f" by {who}" if who is not None else ", by whom the system does not tell"
 
 
-class UnityEnvironment:
+class UnityWorker:
     """An ``Environment`` of one worker. The constructor returns when the player has connected.
 
     Args:

@@ -18,7 +18,7 @@ from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.steps import WORKER_SHIFT, ObservationArray, StepBatch
 from trajtrainer.unity.behaviors import Behavior, announced
-from trajtrainer.unity.faults import InvalidObservationError
+from trajtrainer.unity.faults import InvalidObservationError, NotFiniteError
 from trajtrainer.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.unity.proto.communicator_pb2 import (
     AgentInfoProto,
@@ -198,7 +198,7 @@ def _check_numbers(batch: StepBatch, behavior: Behavior) -> None:
     """Refuse what would spoil a network for good.
 
     Raises:
-        InvalidObservationError: NaN or an infinity.
+        NotFiniteError: NaN or an infinity.
     """
     if not _all_finite(batch.reward):
         _refuse(batch, behavior, batch.reward, "a reward", "")
@@ -217,7 +217,7 @@ def _all_finite(column: ObservationArray) -> bool:
 def _refuse(batch: StepBatch, behavior: Behavior, column: ObservationArray, what: str, where: str) -> None:
     index = tuple(int(position) for position in np.argwhere(~np.isfinite(column))[0])
     element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
-    raise InvalidObservationError(
+    raise NotFiniteError(
         f"The player sent {column[index]} as {what}: behaviour {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
         f"{element}. Nothing can be learnt from that; find the division by zero or the like in the Unity project "
         "(CollectObservations, AddReward, AddGroupReward)."

@@ -50,6 +50,10 @@ class InvalidObservationError(InvalidDataError, UnityObservationException):
     """An agent's message does not fit what the behaviour announced, or holds numbers no one can learn from."""
 
 
+class NotFiniteError(InvalidObservationError, RuntimeError):
+    """An agent sent NaN or an infinity, for which ML-Agents raises a ``RuntimeError``."""
+
+
 class ActionError(TrajtrainerError, UnityActionException):
     """Actions that do not fit the agents or the action space they are for."""
 

@@ -1,4 +1,7 @@
-"""A Unity player as an environment of ``mlagents_envs``, for those who write the training loop themselves."""
+"""A Unity player as an environment of ``mlagents_envs``, for those who write the training loop themselves.
+
+See docs/mlagents-behavior.md#python-api and docs/unity-environments.md.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,20 @@ from numpy.typing import NDArray
 
 from trajtrainer.steps import StepBatch
 from trajtrainer.unity.faults import ActionError
-from trajtrainer.unity.session import PlayerSession
+from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
+from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession
+from trajtrainer.unity.versions import API_VERSION
 
 _LOCAL_ID = 0xFFFFFFFF
 
 
-class UnityPlayer(PlayerSession, BaseEnv):
-    """Takes the arguments of ``PlayerSession`` and has the methods of ML-Agents' ``UnityEnvironment``.
+class UnityEnvironment(PlayerSession, BaseEnv):
+    """Takes the place of ``mlagents_envs.environment.UnityEnvironment``: the same arguments, methods and exceptions.
 
-    Pictures are (channels, height, width) whatever the package's version.
+    The arguments are those of ``PlayerSession``. Pictures are (channels, height, width) whatever the package's version.
+    Closing twice is allowed, and a ``with`` block closes.
 
-    >>> with UnityPlayer("sim:3DBall", seed=1) as env:  # doctest: +SKIP
+    >>> with UnityEnvironment("sim:3DBall", seed=1) as env:  # doctest: +SKIP
     ...     env.reset()
     ...     name = next(iter(env.behavior_specs))
     ...     decision_steps, terminal_steps = env.get_steps(name)
@@ -37,7 +43,16 @@ class UnityPlayer(PlayerSession, BaseEnv):
     ...     env.step()
     """
 
+    API_VERSION = API_VERSION
+    DEFAULT_EDITOR_PORT = EDITOR_PORT
+    BASE_ENVIRONMENT_PORT = BASE_PORT
+
     _has_been_reset = False
+
+    @property
+    def academy_capabilities(self) -> UnityRLCapabilitiesProto:
+        """The capabilities that the player announced."""
+        return self.capabilities
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from mlagents_envs.base_env import ActionTuple, BaseEnv
-from mlagents_envs.exception import UnityActionException
+from mlagents_envs.exception import UnityActionException, UnityEnvironmentException, UnityWorkerInUseException
 
+import trajtrainer
 from tests.unity.client import LIMIT_S, connected, free_port, handshake, header, in_background
 from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
 from tests.unity.test_pictures import ALL, FIRST, agent, png
-from trajtrainer.unity.player import UnityPlayer
+from trajtrainer import side_channels
+from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
 
 SPACE = Space(continuous_size=2, branches=(3, 2))
@@ -31,7 +35,7 @@ SECOND_MESSAGE = message(
 
 
 @contextmanager
-def environment(*messages: bytes) -> Iterator[tuple[UnityPlayer, list[UnityMessageProto]]]:
+def environment(*messages: bytes) -> Iterator[tuple[UnityEnvironment, list[UnityMessageProto]]]:
     """A player that sends ``messages`` one after the other, and the answers to all that it has sent so far."""
     port = free_port()
     answers: list[UnityMessageProto] = []
@@ -42,13 +46,82 @@ def environment(*messages: bytes) -> Iterator[tuple[UnityPlayer, list[UnityMessa
             answers.extend(UnityMessageProto.FromString(exchange(each)) for each in sent)
 
     playing = in_background(play)
-    with UnityPlayer(base_port=port, timeout_wait=LIMIT_S) as env:
+    with UnityEnvironment(base_port=port, timeout_wait=LIMIT_S) as env:
         yield env, answers
     playing.result(LIMIT_S)
 
 
 def test_it_is_a_base_env() -> None:
-    assert issubclass(UnityPlayer, BaseEnv)
+    assert issubclass(UnityEnvironment, BaseEnv)
+    assert trajtrainer.UnityEnvironment is UnityEnvironment
+
+
+def test_its_arguments_are_those_of_ml_agents() -> None:
+    """Of ``mlagents_envs`` 1.1, in their order; what is ours comes behind them by name only."""
+    parameters = list(inspect.signature(UnityEnvironment).parameters.values())
+    expected = {
+        "file_name": None,
+        "worker_id": 0,
+        "base_port": None,
+        "seed": 0,
+        "no_graphics": False,
+        "no_graphics_monitor": False,
+        "timeout_wait": 60,
+        "additional_args": None,
+        "side_channels": None,
+        "log_folder": None,
+        "num_areas": 1,
+    }
+    assert [(each.name, each.default) for each in parameters[:11]] == list(expected.items())
+    assert all(each.kind is each.KEYWORD_ONLY for each in parameters[11:])
+    constants = UnityEnvironment.API_VERSION, UnityEnvironment.DEFAULT_EDITOR_PORT
+    assert (*constants, UnityEnvironment.BASE_ENVIRONMENT_PORT) == ("1.5.0", 5004, 5005)
+
+
+def test_a_closed_environment() -> None:
+    with environment(FIRST_MESSAGE) as (env, _):
+        env.reset()
+        assert env.academy_capabilities.baseRLCapabilities
+        env.close()
+        env.close()
+        with pytest.raises(UnityEnvironmentException, match="No Unity environment is loaded"):
+            env.step()
+
+
+def test_nan_is_a_runtime_error() -> None:
+    broken = message(SPACE, [Agent(id=4, reward=math.nan)])
+    with environment(broken) as (env, _), pytest.raises(RuntimeError, match="nan as a reward"):
+        env.reset()
+
+
+def test_the_editor_is_one() -> None:
+    with pytest.raises(UnityEnvironmentException, match="only one: worker 0"):
+        UnityEnvironment(worker_id=1)
+
+
+def test_a_build_that_is_not_there() -> None:
+    with pytest.raises(UnityEnvironmentException, match="Builds/Nowhere"):
+        UnityEnvironment("Builds/Nowhere")
+
+
+def test_a_simulation_is_stepped_through_an_episode() -> None:
+    """A whole program as ML-Agents' users write it, side channels included."""
+    parameters = side_channels.EnvironmentParametersChannel()
+    parameters.set_float_parameter("mass", 2.0)
+    arguments: list[str] = ["--agents", "3"]
+    with UnityEnvironment("sim:3DBall", 1, 16800, 7, additional_args=arguments, side_channels=[parameters]) as env:
+        env.step()
+        (name,) = env.behavior_specs
+        assert name == "3DBall?team=0"
+        ended: set[int] = set()
+        for _ in range(200):
+            decisions, terminals = env.get_steps(name)
+            ended |= set(terminals)
+            env.set_actions(name, ActionTuple(np.ones((len(decisions), 2), np.float32)))
+            env.step()
+        assert ended == {0, 1, 2}
+        with pytest.raises(UnityWorkerInUseException, match="16801"):
+            UnityEnvironment("sim:3DBall", 1, 16800)
 
 
 def test_steps_of_an_episode() -> None:
@@ -150,7 +223,7 @@ def test_pictures_are_floats() -> None:
                 exchange(sent)
 
     playing = in_background(play)
-    with UnityPlayer(base_port=port, timeout_wait=LIMIT_S) as env:
+    with UnityEnvironment(base_port=port, timeout_wait=LIMIT_S) as env:
         env.reset()
         obs = env.get_steps(BEHAVIOR)[0].obs[0]
         assert obs.dtype == np.float32
