@@ -21,6 +21,7 @@ def imported(module: str) -> list[str]:
 
 
 @cache
+def _modules(path: Path) -> set[str]:
     """The top-level names that a file imports."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
