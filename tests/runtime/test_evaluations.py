@@ -95,11 +95,16 @@ def test_training_beside_an_evaluating_process_is_the_same_bit_for_bit(
 ) -> None:
     monkeypatch.setattr("trajtrainer.run.evaluations.usable_cores", lambda: 2)
     given = lamp(900, name="CartPole-v1")
-    result = learn(tmp_path, given, "gym:CartPole-v1", run_id="evaluated")
+    told: list[trajtrainer.Evaluation] = []
+    epochs: list[trajtrainer.EpochStats] = []
+    hear = {"on_evaluation": told.append, "on_epoch": epochs.append, "epoch_steps": 500}
+    result = learn(tmp_path, given, "gym:CartPole-v1", run_id="evaluated", **hear)
     learn(tmp_path, {**given, "evaluation": None}, "gym:CartPole-v1", run_id="plain")
     assert_same_training(tmp_path / "plain", tmp_path / "evaluated", "CartPole-v1")
     found = evaluated(result.run_folder, "CartPole-v1")
     assert [step // 400 for step, _ in found] == [1, 2]
+    assert [each.step for each in told] == [step for step, _ in found]
+    assert epochs[-1].behavior.evaluation == told[-1], "the end of the last epoch waits for it"
     entry = status(result.run_folder, "CartPole-v1")
     assert (entry["evaluation"]["steps"], entry["evaluation"]["mean"]) == pytest.approx(found[-1])
     assert entry["evaluation"]["episodes"] == 4
@@ -307,7 +312,9 @@ def descendants(pid: int) -> set[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux")
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
-    given = {**behaviors_settings(Basic=ppo(10**8)), "evaluation": {"interval": 500, "episodes": 2, "num_envs": 2}}
+    program = {"env_args": ["--fault", "crash@10000000:1"]}  # without a fault it would play in the evaluator's process
+    often = {"interval": 500, "episodes": 2, "num_envs": 2, **program}
+    given = {**behaviors_settings(Basic=ppo(10**8)), "evaluation": often}
     run = LearnProcess(tmp_path, given, "--env=sim:Basic")
     run.wait_for(lambda: "Evaluation at step" in run.output)
     processes = descendants(run.process.pid)

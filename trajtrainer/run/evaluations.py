@@ -262,6 +262,7 @@ class EvaluationKeeper:
         self._run.status.set_evaluation(behavior.name, {"steps": step, **result.to_json()})
         self._run.status.save()
         judge.best_models.write()
+        behavior.note_news()  # now, as the next result may come within the same pass
         judge.end_if_enough()
 
 

@@ -88,8 +88,6 @@ class Loop:
                 if not self.is_over:
                     self.run.stop.request()
                     self.step()
-            if self.evaluations is not None:
-                self.evaluations.finish()
             self.show()
         except BaseException:
             # After a late further signal in a program that is not ours a trainer's thread perhaps still lives.
@@ -137,6 +135,8 @@ class Loop:
             for behavior in self.behaviors.values():
                 if behavior.thread is not None:
                     behavior.thread.raise_failure()
+            if self.evaluations is not None:  # here, as who steps the loop wants to know what came out
+                self.evaluations.finish()
         return not self.is_over
 
     def _pass(self) -> None:
