@@ -18,11 +18,12 @@ from trajtrainer.envs.workers.local_slot import LocalSlot
 from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.unity import executable
+from trajtrainer.unity import executable, launcher
 from trajtrainer.unity.analytics import RunAnalytics
 from trajtrainer.unity.faults import PortInUseError
-from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession
+from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, Connection, PlayerSession
 from trajtrainer.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -86,12 +87,14 @@ def connect_player(
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
     A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless the
-    environment is ``beside`` another one of the run, of whose port it was counted on.
+    environment is ``beside`` another one of the run, of whose port it was counted on. A built-in simulation that is
+    beside another one plays in this process where it can, as two players and a trainer are too much for two cores.
     ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones.
 
     Raises:
         EnvironmentFaultError: see ``UnityWorker``.
     """
+    connection = _player_here(worker, settings, engine) if beside else None
     is_free_to_choose = settings.env_path is not None and (beside or settings.base_port == BASE_PORT)
     ports = candidates(settings.base_port, settings.num_envs) if is_free_to_choose else [settings.base_port]
     taken: PortInUseError | None = None
@@ -106,6 +109,7 @@ def connect_player(
                 side_channels=side_channels,
                 analytics=None if run is None else RunAnalytics(run),
                 busy_wait=busy_wait,
+                connection=connection,
             )
         except PortInUseError as error:
             taken = taken or error
@@ -116,6 +120,21 @@ def connect_player(
         return environment
     port = settings.base_port + worker if settings.env_path is not None else EDITOR_PORT
     raise PortInUseError(f"{taken} It is held{_by_whom(port)}.") from taken
+
+
+def _player_here(worker: int, settings: EnvironmentSettings, engine: EngineSettings) -> InProcessPlayer | None:
+    """Return a simulation in this process; None for builds, and where it has to be a program."""
+    if not executable.is_simulation(settings.env_path):
+        return None
+    assert settings.env_path is not None
+    arguments = launcher.player_arguments(
+        0,
+        worker_id=worker,
+        no_graphics=engine.no_graphics,
+        no_graphics_monitor=engine.no_graphics_monitor,
+        additional_args=settings.env_args or (),
+    )
+    return in_process_player([executable.command(settings.env_path)[-1], *arguments])
 
 
 def _by_whom(port: int) -> str:
@@ -135,6 +154,7 @@ class UnityWorker:
         side_channels: more channels, of the user's own.
         analytics: tells the player about the training, if it announces that it wants to know.
         busy_wait: see ``Communicator``.
+        connection: see ``PlayerSession``.
 
     Raises:
         EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
@@ -153,6 +173,7 @@ class UnityWorker:
         side_channels: tuple[SideChannel, ...] = (),
         analytics: RunAnalytics | None = None,
         busy_wait: bool = False,
+        connection: Connection | None = None,
     ) -> None:
         engine_channel = EngineConfigurationChannel()
         queue_engine(engine_channel, engine)
@@ -178,6 +199,7 @@ class UnityWorker:
             num_areas=settings.num_areas,
             listen_address=settings.listen_address,
             busy_wait=busy_wait,
+            connection=connection,
         )
 
     def reset(self, parameters: Parameters) -> None:

@@ -22,6 +22,11 @@ _CRASH_HANDLER = "UnityCrashHandler*.exe"  # stands beside every build for Windo
 _SHOWN = 8  # entries of a folder that are named
 
 
+def is_simulation(env_path: str | None) -> bool:
+    """Return whether this names simulations of our own."""
+    return env_path is not None and env_path.strip().startswith(SIMULATION_PREFIX)
+
+
 def command(env_path: str, platform: str = sys.platform) -> list[str]:
     """Return the command that starts the player, without its arguments.
 
@@ -32,7 +37,7 @@ def command(env_path: str, platform: str = sys.platform) -> list[str]:
         LaunchError: there is no such build or simulation.
     """
     env_path = env_path.strip()
-    if env_path.startswith(SIMULATION_PREFIX):
+    if is_simulation(env_path):
         return [sys.executable, "-m", "trajtrainer.sim", _simulations(env_path)]
     # Absolute, so that no program of that name is looked for elsewhere.
     given = Path(os.path.abspath(os.path.expanduser(env_path)))

@@ -12,6 +12,7 @@ import atexit
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.spec import BehaviorSpec
@@ -44,12 +45,33 @@ _ADVICE_ANSWER = (
 )
 
 
+class Connection(Protocol):
+    """The way to a player: a ``Communicator``, or a player in this process."""
+
+    port: int
+
+    def receive(self, timeout_s: float | None = None) -> bytes | None:
+        """See ``Communicator``."""
+
+    def wake(self) -> None:
+        """See ``Communicator``."""
+
+    def answer(self, reply: bytes) -> None:
+        """See ``Communicator``."""
+
+    def say_goodbye(self) -> None:
+        """See ``Communicator``."""
+
+    def close(self) -> None:
+        """See ``Communicator``."""
+
+
 class PlayerSession:
     """One player and its connection.
 
     The constructor returns when the player has connected and waits for its first reset. The arguments are those of
     ML-Agents' ``UnityEnvironment`` (docs/mlagents-behavior.md#python-api), and ``listen_address`` and
-    ``busy_wait`` (see ``Communicator``).
+    ``busy_wait`` (see ``Communicator``), and ``connection``.
 
     Args:
         file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
@@ -61,6 +83,7 @@ class PlayerSession:
         side_channels: channels besides the training analytics.
         log_folder: where the player writes its log; None for its own choice.
         num_areas: for the player's TrainingAreaReplicator.
+        connection: to a player that is there, so that no program is started and no port taken.
 
     Attributes:
         owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than we for its message.
@@ -86,12 +109,13 @@ class PlayerSession:
         *,
         listen_address: str = LOOPBACK,
         busy_wait: bool = False,
+        connection: Connection | None = None,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise LaunchError(
                 "Without a build to launch the Editor is the environment, and there is only one: worker 0."
             )
-        command = executable.command(file_name) if file_name is not None else None
+        command = executable.command(file_name) if file_name is not None and connection is None else None
         analytics = TrainingAnalyticsChannel()
         self._channels = SideChannels(_with(analytics, side_channels or ()))
         self._worker = worker_id
@@ -108,16 +132,16 @@ class PlayerSession:
         self._steps: dict[str, StepBatch] = {}
         if base_port is None:
             base_port = EDITOR_PORT if command is None else BASE_PORT
-        self._communicator = Communicator(
+        self._communicator = connection or Communicator(
             base_port + worker_id if base_port else 0, listen_address, busy_wait=busy_wait
         )
         atexit.register(self.close)
         try:
-            if command is None:
+            if connection is None and command is None:
                 _LOGGER.info(
                     "Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port
                 )
-            else:
+            if command is not None:
                 command += launcher.player_arguments(
                     self.port,
                     worker_id=worker_id,
