@@ -112,6 +112,11 @@ COMMANDS: tuple[Command, ...] = (
         "Write one page of HTML about runs: curves over all seeds, settings, evaluations, where the time went.",
     ),
     Command("plot", "trajtrainer.cli.plot", "Draw curves of runs, over all seeds, as a picture."),
+    Command(
+        "completion",
+        "trajtrainer.cli.completion",
+        "Print a script with which bash, zsh or fish complete commands and options.",
+    ),
 )
 
 

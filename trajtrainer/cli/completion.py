@@ -1,0 +1,67 @@
+"""``trajtrainer completion SHELL``: what a shell needs to complete commands, options and files."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from trajtrainer.cli.main import COMMANDS  # which knows this module by its name only
+from trajtrainer.errors import SettingsError
+
+SHELLS = ("bash", "zsh", "fish")
+_HOW = """Put it where the shell looks for it:
+  bash  trajtrainer completion bash > ~/.local/share/bash-completion/completions/trajtrainer
+  zsh   trajtrainer completion zsh > ~/.zfunc/_trajtrainer    (in ~/.zshrc, ahead of compinit: fpath+=~/.zfunc)
+  fish  trajtrainer completion fish > ~/.config/fish/completions/trajtrainer.fish
+"""
+_FILES = {"CONFIG", "FILE", "PATH", "MODEL", "RUN"}
+_FOLDERS = {"DIR", "FOLDER"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _HOW
+    parser.add_argument("shell", choices=SHELLS, help="whose language the script is in")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script.
+
+    Raises:
+        SettingsError: the package that writes it is missing.
+    """
+    try:
+        import shtab
+    except ImportError:
+        message = "Completion needs the package shtab. Install it with: pip install 'trajtrainer[completion]'."
+        raise SettingsError(message) from None
+    parser = _whole_parser()
+    for action in _actions(parser):
+        names = {action.metavar} if isinstance(action.metavar, str) else set(action.metavar or ())
+        if names & (_FILES | _FOLDERS):
+            files = shtab.FILE if names & _FILES else shtab.DIRECTORY
+            action.complete = files  # type: ignore[attr-defined]  # as shtab wants it
+    print(shtab.complete(parser, arguments.shell))
+    return 0
+
+
+def _whole_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands, of which a call makes only its own."""
+    whole = argparse.ArgumentParser("trajtrainer")
+    whole.add_argument("--version", action="version", version="")
+    commands = whole.add_subparsers()
+    for command in COMMANDS:
+        parser = commands.add_parser(command.name, help=command.help, description=command.help)
+        importlib.import_module(command.module).add_arguments(parser)
+    return whole
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the options and arguments of a parser and of those below it."""
+    found = []
+    for action in parser._actions:
+        found.append(action)
+        if isinstance(action, argparse._SubParsersAction):
+            found += [inner for each in action.choices.values() for inner in _actions(each)]
+    return found
