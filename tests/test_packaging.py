@@ -14,11 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def build(kind: str, folder: Path) -> Path:
+def build(kind: str, folder: Path, source: Path = ROOT) -> Path:
     """What pip asks of the project's build backend, in a process of its own, as pip does it."""
     program = f"import sys, hatchling.build; print(hatchling.build.build_{kind}(sys.argv[1]))"
     done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(folder)], cwd=source, capture_output=True, text=True, check=True
     )
     return folder / done.stdout.strip()
 
