@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 LAYERS: list[list[set[str]]] = [
     [{"__main__"}],
     [{"cli"}],
+    [{"search"}],
     [{"tournament"}, {"report"}],
     [{"run"}, {"testing"}],
     [{"evaluation"}],

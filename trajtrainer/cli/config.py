@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = flags.resolve(arguments)
+        _check_search(arguments)
     # Late: both would slow down every --help.
     from trajtrainer.run.datasets import load_datasets, with_recorded_names
     from trajtrainer.rundir.folder import RunFolder
@@ -33,3 +34,17 @@ def run(arguments: argparse.Namespace) -> int:
     RunFolder(settings.checkpoint_settings)  # touches no file, and refuses names that no folder may have
     print(dump(settings), end="")
     return 0
+
+
+def _check_search(arguments: argparse.Namespace) -> None:
+    """Check what the section ``search`` of the configuration asks for, if it has one."""
+    from trajtrainer.settings.builtin import config_path
+    from trajtrainer.settings.convert import read_file
+    from trajtrainer.settings.run import SEARCH_SECTION
+    from trajtrainer.settings.search import make_plan
+
+    path = arguments.trainer_config_path
+    if path is not None:
+        root, problems = read_file(config_path(path))
+        if SEARCH_SECTION in root.mapping:
+            make_plan(root, flags.given(arguments), problems)

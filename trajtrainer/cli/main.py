@@ -111,6 +111,11 @@ COMMANDS: tuple[Command, ...] = (
         "trajtrainer.cli.report",
         "Write one page of HTML about runs: curves over all seeds, settings, evaluations, where the time went.",
     ),
+    Command(
+        "search",
+        "trajtrainer.cli.search",
+        "Find settings that learn well: try some within the ranges of a configuration, several at once.",
+    ),
     Command("plot", "trajtrainer.cli.plot", "Draw curves of runs, over all seeds, as a picture."),
     Command(
         "completion",

@@ -12,8 +12,8 @@ import numpy as np
 
 from trajtrainer.report.drawing import NUM_COLORS, chart, line, number
 from trajtrainer.report.runs import Group, SavedRun
-from trajtrainer.report.series import Series, tags_of
-from trajtrainer.report.spread import interquartile_mean, interval
+from trajtrainer.report.series import tags_of
+from trajtrainer.report.spread import interquartile_mean, interval, late_mean
 from trajtrainer.report.tables import table
 from trajtrainer.report.time_spent import time_section
 from trajtrainer.version import __version__
@@ -24,7 +24,6 @@ _MEASURES = (REWARD, "Environment/Group Cumulative Reward", "Self-play/ELO")
 _FIRST = ("Environment", "Evaluation", "Self-play")
 _OPEN = {"Environment", "Evaluation", "Self-play", "Losses", "Policy"}
 _EVALUATION = "Evaluation/"
-_LAST_PART = 0.1
 
 
 def page(groups: Sequence[Group], created: str) -> str:
@@ -84,18 +83,13 @@ def _results(groups: Sequence[Group], behaviors: Sequence[str]) -> str:
     for behavior, tag, group in product(behaviors, _MEASURES, groups):
         runs = group.series(behavior, tag)
         if runs:
-            last = np.array([_late(run) for run in runs])
+            last = np.array([late_mean(run) for run in runs])
             best = np.array([run.values.max() for run in runs])
             steps = number(max(int(run.steps[-1]) for run in runs))
             what = [behavior, tag.partition("/")[2], group.name, str(len(runs)), steps]
             rows.append([*what, *_with_interval(last), *_with_interval(best)])
     titles = ["behavior", "", "runs", "seeds", "steps", "last tenth", "95 %", "best summary", "95 %"]
     return table(titles, rows, text_columns=3)
-
-
-def _late(run: Series) -> float:
-    begin = run.steps[-1] - _LAST_PART * (run.steps[-1] - run.steps[0])
-    return float(run.values[run.steps >= begin].mean())
 
 
 def _with_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:

@@ -15,6 +15,7 @@ from trajtrainer.report.series import Series
 
 LEVEL = 0.95
 _RESAMPLES = 2000
+_LAST_PART = 0.1
 _SEED = 0
 _MOST_AT_ONCE = 1 << 22  # numbers of one piece of the resamples
 
@@ -43,6 +44,12 @@ def interquartile_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     cut = len(values) // 4
     middle: NDArray[np.float64] = np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
     return middle
+
+
+def late_mean(series: Series) -> float:
+    """Return the mean over the last tenth of a run's steps."""
+    begin = series.steps[-1] - _LAST_PART * (series.steps[-1] - series.steps[0])
+    return float(series.values[series.steps >= begin].mean())
 
 
 def interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -275,7 +275,7 @@ class RunFolder:
         """
         if not self._overwrites:
             return
-        aside = _free_name(self.path)
+        aside = free_name(self.path)
         try:
             atomic.move(self.path, aside)
         except OSError as error:
@@ -398,7 +398,7 @@ def _is_data(path: Path) -> bool:
     return any(path.iterdir()) if path.is_dir() else True
 
 
-def _free_name(folder: Path) -> Path:
+def free_name(folder: Path) -> Path:
     """Return ``<folder>.old``, numbered if there is one already."""
     names = itertools.chain([f"{folder.name}.old"], (f"{folder.name}.old.{n}" for n in itertools.count(2)))
     return next(path for path in map(folder.with_name, names) if not os.path.lexists(path))

@@ -18,7 +18,7 @@ from trajtrainer.settings.document import Entry, from_mapping, read
 from trajtrainer.settings.prepare import prepare, prepare_behavior
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.rewards import OWN_NOVELTY
-from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.structuring import faults
 from trajtrainer.settings.trainer import (
     OWN,
@@ -98,8 +98,9 @@ def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required:
     if behaviors is not None and len(behaviors.mapping) > _MAX_BEHAVIORS:
         message = f"there are {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"
         raise ConfigurationError([*problems, Problem(behaviors.place, message)])
+    root.mapping.pop(SEARCH_SECTION, None)
     prepare(root)
-    settings: RunSettings = _structure(root, RunSettings, problems)
+    settings: RunSettings = structure(root, RunSettings, problems)
     _advise(settings)
     return evolve(settings, behaviors_required=behaviors_required)
 
@@ -112,11 +113,16 @@ def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> Trai
     """
     root = from_mapping(mapping, Place(name))
     prepare_behavior(root)
-    settings: TrainerSettings = _structure(root, TrainerSettings, ())
+    settings: TrainerSettings = structure(root, TrainerSettings)
     return settings
 
 
-def _structure(root: Entry, cls: type[Any], problems: Iterable[Problem]) -> Any:
+def structure(root: Entry, cls: type[Any], problems: Iterable[Problem] = ()) -> Any:
+    """Return the object of a settings class that a tree describes; ``problems`` are those known already.
+
+    Raises:
+        ConfigurationError: there are problems, new or known.
+    """
     settings, wrong = _attempt(root.plain(), cls)
     if wrong:
         wrong += _misfits(root.plain(), cls, [fault.path for fault in wrong])

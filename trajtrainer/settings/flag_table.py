@@ -148,3 +148,15 @@ ACTING_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_OTHER_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _TRAINING
 )
 """Those of commands that act with policies in an environment, and train nothing."""
+
+_NOT_SEARCHED = {"--inference", "--seed", "--load", "--train", "--torch", "--tensorflow"}
+_SEARCH_HELP = {
+    "--run-id": "Name of the search: its folder below results-dir, in which the runs of all trials are",
+    "--resume": "Go on with an earlier search of this run-id; trials that were interrupted go on where they were",
+    "--force": "Use a run-id that has been used before; what is there is kept as RUN_ID.old",
+    "--initialize-from": "Start every trial with the weights of another run, at step 0",
+}
+SEARCH_FLAGS: tuple[Flag, ...] = tuple(
+    evolve(flag, help=_SEARCH_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _NOT_SEARCHED
+)
+"""Those of a search."""

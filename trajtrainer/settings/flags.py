@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from trajtrainer.settings.flag_table import FLAGS, Flag, Group, Kind
-from trajtrainer.settings.run import CheckpointSettings, RunSettings
+from trajtrainer.settings.run import SEARCH_SECTION, CheckpointSettings, RunSettings
 
 if TYPE_CHECKING:
     from trajtrainer.settings.document import Entry
@@ -100,7 +100,9 @@ def resolve(arguments: argparse.Namespace) -> RunSettings:
     if path is None:
         return resolve_options(arguments)
     root, problems = read_file(config_path(path))
-    return settle_with(root, _given(arguments), problems, behaviors_required=True)
+    if SEARCH_SECTION in root.mapping:
+        logger.info("The section 'search' of %s is for 'trajtrainer search' and left aside.", path)
+    return settle_with(root, given(arguments), problems, behaviors_required=True)
 
 
 def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object] | None = None) -> RunSettings:
@@ -117,10 +119,11 @@ def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object
     from trajtrainer.settings.problems import Place
 
     root = from_mapping(sections or {}, Place(COMMAND_LINE))
-    return settle_with(root, _given(arguments), behaviors_required=False)
+    return settle_with(root, given(arguments), behaviors_required=False)
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, object]:
+def given(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return ``Flag.name`` -> value, of those options that were given."""
     return {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
 
 
@@ -147,14 +150,14 @@ def settle_with(
     from trajtrainer.settings.convert import settle
     from trajtrainer.settings.demonstrations import locate
 
-    given = [flag for flag in FLAGS if flag.name in options]
-    for flag in given:
+    chosen = [flag for flag in FLAGS if flag.name in options]
+    for flag in chosen:
         if flag.note is not None:
             logger.warning(flag.note)
         if flag.path:
             _put(root, flag, options[flag.name], source)
     settings = settle(root, [*problems, *locate(root)], behaviors_required=behaviors_required)
-    checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in given})
+    checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in chosen})
     return evolve(settings, checkpoint_settings=checkpoints)
 
 

@@ -28,6 +28,9 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
+SEARCH_SECTION = "search"
+"""A section of a configuration that is for ``trajtrainer search`` alone, and no part of a run's settings."""
+
 
 @frozen
 class CheckpointSettings:

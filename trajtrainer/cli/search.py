@@ -1,0 +1,128 @@
+"""``trajtrainer search``: try settings within the ranges of a configuration, several at once, and find the best."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from trajtrainer.cli.console import console
+from trajtrainer.settings import flags
+from trajtrainer.settings.flag_table import SEARCH_FLAGS
+
+if TYPE_CHECKING:
+    from trajtrainer.search.run import Search, Start
+
+logger = logging.getLogger(__name__)
+
+_UNLIMITED = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "trainer_config_path",
+        metavar="CONFIG",
+        help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
+    )
+    parser.add_argument("--trials", metavar="N", type=_count, help="in place of search.trials")
+    parser.add_argument("--parallel", metavar="N", type=_count, help="in place of search.parallel: trials at once")
+    parser.add_argument(
+        "--backend",
+        choices=["processes", "ray"],
+        default="processes",
+        help="where trials run: on this machine, or on a cluster of Ray (needs the extra 'ray') (default: processes)",
+    )
+    flags.add_options(parser, SEARCH_FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, tell what came out, and return the exit code.
+
+    Raises:
+        SettingsError: anything in the configuration is wrong, or the first trials all failed.
+        RunFolderError: there is a search of this name already, or its files cannot be read or written.
+    """
+    from trajtrainer.settings.builtin import config_path  # late: they would slow down every --help
+    from trajtrainer.settings.convert import read_file
+    from trajtrainer.settings.search import make_plan
+
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")):
+        root, problems = read_file(config_path(arguments.trainer_config_path))
+        own = {
+            name: getattr(arguments, name) for name in ("trials", "parallel") if getattr(arguments, name) is not None
+        }
+        options = flags.given(arguments)
+        again = {name: bool(options.pop(name, False)) for name in ("resume", "force")}
+        plan = make_plan(root, options, problems, own)
+        from trajtrainer.envs.select import check
+        from trajtrainer.run.datasets import load_datasets
+        from trajtrainer.run.signals import StopRequest
+        from trajtrainer.search.run import Search, StudyFolder
+        from trajtrainer.search.study import import_optuna
+
+        import_optuna()
+        check(plan.settings.env_settings.env_path)
+        load_datasets(plan.settings, max_steps=1)
+        start, stop = _start(arguments.backend, plan.parallel), StopRequest()
+        with StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
+            search = Search(plan, folder, start, stop)
+            logger.info(
+                "Searching %d ranges with %d trials, %d at once, in %s.",
+                len(plan.ranges),
+                plan.search.trials,
+                plan.parallel,
+                folder.path,
+            )
+            try:
+                search.run()
+            finally:
+                _tell(search)
+        if search.study.is_unfinished:
+            logger.info("To go on: the same command with --resume.")
+    return stop.exit_code
+
+
+def _start(backend: str, parallel: int) -> Start:
+    if backend == "ray":
+        from trajtrainer.search.ray_backend import starter
+
+        return starter(parallel)
+    from trajtrainer.search.process import TrialProcess
+
+    return TrialProcess
+
+
+def _tell(search: Search) -> None:
+    """Say what came out, so far."""
+    from rich.console import Console
+
+    from trajtrainer.run.logs import shell_line
+    from trajtrainer.search.outcome import best_table, counts, draw, importance_table
+    from trajtrainer.search.run import BEST, PICTURE
+
+    study, plan, folder = search.study, search.plan, search.folder.path
+    if study.trials:
+        logger.info("%d trials: %s.", len(study.trials), counts(study))
+    if not study.completed:
+        return
+    importances = study.importances()
+    page = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
+    page.print(best_table(study, plan))
+    if importances:
+        page.print(importance_table(importances))
+    try:
+        draw(study, plan, importances, folder / PICTURE)
+        logger.info("Picture: %s", folder / PICTURE)
+    except ImportError:
+        logger.info("A picture of the search needs: pip install 'trajtrainer[plot]'.")
+    except OSError as error:
+        logger.error("%s could not be written: %s.", folder / PICTURE, error.strerror or error)
+    logger.info("To train with the best: %s", shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"]))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of trials, expected 1 or more")
+    return int(text)

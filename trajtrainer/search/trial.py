@@ -1,0 +1,157 @@
+"""One run of a search in a process of its own: ``python -m trajtrainer.search.trial``.
+
+The task comes as a line of JSON on stdin. The end of stdin ends the run in good order, everything saved: so does the
+end of the search, however that came about. What happens goes to stdout, each message a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trajtrainer.errors import TrajtrainerError
+from trajtrainer.report.series import Series, read_scalars
+from trajtrainer.report.spread import late_mean
+from trajtrainer.run.epochs import EpochMeter
+from trajtrainer.run.learn import Session, session
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.rundir.filenames import behavior_file_name
+from trajtrainer.settings.convert import load
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.search import Measured
+from trajtrainer.settings.trainer import TrainerSettings
+
+logger = logging.getLogger(__name__)
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """What a run of a search is to do.
+
+    Attributes:
+        settings: of the run, as YAML.
+        behavior: whose metric is measured.
+        metric: its tag.
+        measured: value of ``Measured``.
+        sign: 1 where more is better, else -1.
+        reports: so many times it is told how it goes.
+    """
+
+    settings: str
+    behavior: str
+    metric: str
+    measured: str
+    sign: int
+    reports: int
+
+    def to_json(self) -> str:
+        """Return it as one line."""
+        return json.dumps(asdict(self))
+
+
+def main() -> int:
+    """Run the task of stdin and return the exit code."""
+    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what environments print is no message
+
+    def tell(message: Mapping[str, Any]) -> None:
+        told.write(f"{json.dumps(message)}\n")
+        told.flush()
+
+    task = TrialTask(**json.loads(sys.stdin.buffer.readline()))
+    stop = StopRequest()
+    threading.Thread(target=_stop_at_end_of_input, args=(stop,), name="end of input", daemon=True).start()
+    logging.getLogger("trajtrainer").setLevel(logging.INFO)  # for the run's own log
+    try:
+        run(task, tell, stop)
+    except TrajtrainerError as error:
+        tell({"error": str(error)})
+        return 1
+    except Exception as error:
+        logger.exception("The run failed.")
+        tell({"error": f"{type(error).__name__}: {error}"})
+        return 1
+    return 0
+
+
+def run(task: TrialTask, tell: Tell, stop: StopRequest) -> None:
+    """Make the run. Tell of the metric at each report, and of its measure at the end.
+
+    Raises:
+        TrajtrainerError: whatever ended the run early.
+    """
+    settings = load(task.settings, "the trial's configuration")
+    folder = _folder(settings, task.behavior)
+    with session(settings, None, stop=stop) as opened:
+        if opened.loop is not None:
+            _report(opened, task, folder, tell)
+    if stop.requested:
+        tell({"stopped": True})
+        return
+    scalars = read_scalars(folder)
+    if task.metric not in scalars:
+        there = ", ".join(scalars) or "nothing"
+        tell({"error": f"behavior {task.behavior!r} has written no {task.metric!r}; it has: {there}"})
+        return
+    tell({"value": measure(scalars[task.metric], Measured(task.measured), task.sign)})
+
+
+def measure(series: Series, measured: Measured, sign: int) -> float:
+    """Return the number that stands for a course; ``sign``: 1 where more is better, else -1."""
+    if measured is Measured.END:
+        return late_mean(series)
+    if measured is Measured.BEST:
+        return sign * float((sign * series.values).max())
+    return float(series.values.mean())
+
+
+def _report(opened: Session, task: TrialTask, folder: Path, tell: Tell) -> None:
+    """Train to the end, and tell after each part of the run the mean of the summaries in it."""
+    assert opened.loop is not None
+    meter = EpochMeter(opened.loop, max(1, num_steps(opened.settings) // task.reports))
+    last = -1
+    while opened.step():
+        if not meter.is_over():
+            continue
+        number = meter.current
+        meter.take()
+        series = read_scalars(folder).get(task.metric)
+        if series is not None and series.steps[-1] > last:
+            tell({"report": number, "value": float(series.values[series.steps > last].mean())})
+            last = int(series.steps[-1])
+
+
+def num_steps(settings: RunSettings) -> int:
+    """Return the steps of a run, of all behaviours that are listed together."""
+    default = settings.default_settings or TrainerSettings()
+    return sum(behavior.max_steps for behavior in settings.behaviors.values()) or default.max_steps
+
+
+def _folder(settings: RunSettings, behavior: str) -> Path:
+    checkpoints = settings.checkpoint_settings
+    return Path(checkpoints.results_dir) / checkpoints.run_id / behavior_file_name(behavior)
+
+
+def _stop_at_end_of_input(stop: StopRequest) -> None:
+    sys.stdin.buffer.read()
+    stop.request(signal.SIGINT)
+    if sys.platform == "win32":
+        import _thread
+
+        _thread.interrupt_main()
+    else:  # a real signal, which also ends waiting
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

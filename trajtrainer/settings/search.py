@@ -1,0 +1,432 @@
+"""``search``: the section of a configuration that tells what ``trajtrainer search`` tries (docs/search.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import enum
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from attrs import define, field, frozen
+from attrs.validators import optional
+
+from trajtrainer.cores import usable_cores
+from trajtrainer.errors import SettingsError
+from trajtrainer.settings.checks import (
+    Fault,
+    InvalidValueError,
+    closest,
+    count,
+    misfit,
+    not_negative,
+    positive,
+    refuse,
+    shown,
+)
+from trajtrainer.settings.convert import structure, to_mapping
+from trajtrainer.settings.document import Entry, from_mapping
+from trajtrainer.settings.flags import settle_with
+from trajtrainer.settings.problems import ConfigurationError, Place, Problem
+from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
+from trajtrainer.settings.scalars import real_number, truth_value, unwrapped
+
+Value = bool | int | float | str | None
+"""What a range may give a setting."""
+
+# Each pair of ranges is tried at its ends, until so many configurations have been read (a second or two).
+_MOST_TRIED = 300
+_FEWEST_CHOICES = 2
+_KEYS = ("low", "high", "log", "step", "choices")
+# The search itself sets these in every trial.
+_TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", "debug", "tracking")
+
+
+class Direction(enum.Enum):
+    """What is better."""
+
+    MAXIMIZE = "maximize"
+    MINIMIZE = "minimize"
+
+
+class Measured(enum.Enum):
+    """Which number stands for the course of the metric in a run."""
+
+    END = "end"
+    BEST = "best"
+    MEAN = "mean"
+
+
+class Combined(enum.Enum):
+    """How the numbers of several seeds become one."""
+
+    MEAN = "mean"
+    IQM = "iqm"
+
+
+class SamplerKind(enum.Enum):
+    """How the next trial is chosen."""
+
+    TPE = "tpe"
+    RANDOM = "random"
+
+
+class PrunerKind(enum.Enum):
+    """How trials that go badly are told from others early."""
+
+    MEDIAN = "median"
+    HYPERBAND = "hyperband"
+    NONE = "none"
+
+
+@frozen
+class Range:
+    """What one setting may be: a number between two, or one of several values.
+
+    Attributes:
+        low, high: the smallest and the largest number.
+        log: numbers are drawn by their logarithms: from 1 to 10 as many as from 10 to 100.
+        step: from one number to the next; None for all there are between.
+        is_whole: whole numbers only.
+        choices: the values; then all the others say nothing.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    step: float | None = None
+    is_whole: bool = False
+    choices: tuple[Value, ...] = ()
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        """The values at which it is tried whether a configuration fits."""
+        if self.choices:
+            return self.choices
+        ends = (self.low, self.high)
+        return tuple(int(end) for end in ends) if self.is_whole else ends
+
+
+@frozen
+class SearchSettings:
+    """``search``: how settings are compared, and how many are tried. Which ones stands in its section ``ranges``.
+
+    Attributes:
+        metric: the tag of TensorBoard that is compared. ``Evaluation/Cumulative Reward`` needs an ``evaluation``,
+            ``Self-play/ELO`` self-play.
+        behavior: whose it is; may be left out where the configuration lists one only.
+        direction: whether more of it is better, or less.
+        value: which number stands for a run: the mean over the last tenth of its steps (``end``), its best summary, or
+            the mean over all of it, which prefers settings that learn early.
+        trials: how many settings are tried, those of an earlier start of the same search included.
+        seeds: runs of each trial, with the seeds ``seed``, ``seed`` + 1 and so on. A trial is pruned by its first.
+        combined: how the values of several seeds become one: their mean, or the mean of the middle half.
+        parallel: trials at once; left out, as many as there are cores for this process.
+        sampler: ``tpe`` (Bergstra et al. 2011) learns from the trials so far, ``random`` does not.
+        pruner: ``median`` ends trials that are worse than the median of the others at the same part of the run,
+            ``hyperband`` (Li et al. 2018) lets few go far, ``none`` lets all go on.
+        reports: so many times in a run it is looked how it goes.
+        warmup: reports of a trial before it may be pruned.
+        startup: trials that end before one may be pruned (``median``).
+        seed: of the first run of each trial, and of the sampler.
+        timeout: seconds after which no further trial is begun.
+    """
+
+    metric: str = "Environment/Cumulative Reward"
+    behavior: str | None = None
+    direction: Direction = Direction.MAXIMIZE
+    value: Measured = Measured.END
+    trials: int = field(default=20, validator=count)
+    seeds: int = field(default=1, validator=count)
+    combined: Combined = Combined.MEAN
+    parallel: int | None = field(default=None, validator=optional(count))
+    sampler: SamplerKind = SamplerKind.TPE
+    pruner: PrunerKind = PrunerKind.MEDIAN
+    reports: int = field(default=20, validator=count)
+    warmup: int = field(default=3, validator=not_negative)
+    startup: int = field(default=5, validator=not_negative)
+    seed: int = field(default=1, validator=not_negative)
+    timeout: float | None = field(default=None, validator=optional(positive))
+
+
+@frozen(eq=False)
+class Plan:
+    """What is to be tried, checked.
+
+    Attributes:
+        settings: the configuration as it is without the ranges.
+        search: its section ``search``.
+        ranges: place of a setting ("behaviors.Ball.hyperparameters.beta") -> what it may be.
+        behavior: whose metric is compared.
+        parallel: trials at once.
+    """
+
+    settings: RunSettings
+    search: SearchSettings
+    ranges: Mapping[str, Range]
+    behavior: str
+    parallel: int
+    _tree: _Tree
+
+    def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
+        """Return the configuration with these values, by the names of their ranges.
+
+        Raises:
+            SettingsError: they do not fit one another.
+        """
+        return self._tree.settled(values)
+
+
+def make_plan(
+    root: Entry,
+    options: Mapping[str, object],
+    problems: Iterable[Problem] = (),
+    own_options: Mapping[str, object] | None = None,
+) -> Plan:
+    """Return what the tree of a configuration and options ask for.
+
+    Args:
+        root: of a configuration with a section ``search``.
+        options: ``Flag.name`` -> value, of those that were given.
+        problems: of the configuration that are known already.
+        own_options: settings of the section that were given on the command line.
+
+    Raises:
+        ConfigurationError: there is no such section, or anything is wrong: a range names nothing, say, or the
+            configuration does not fit at the ends of its ranges.
+    """
+    section = root.mapping.get(SEARCH_SECTION)
+    if section is None:
+        expected = "has no section 'search', expected one that tells what is tried (docs/search.md)"
+        raise ConfigurationError([*problems, Problem(root.place, expected)])
+    settings = settle_with(copy.deepcopy(root), options, problems, behaviors_required=True)
+    found: list[Problem] = []
+    search = _search_settings(section, own_options or {}, found)
+    tree = _Tree(root, options, section.mapping.get("ranges", Entry({}, section.place)))
+    ranges = _ranges(tree, to_mapping(settings), found)
+    found += [Problem(section.locate(fault.path), fault.message) for fault in _misfits(search, settings)]
+    if not found:
+        with _quiet():
+            found += tree.unfit({name: each.ends for name, each in ranges.items()})
+    if found:
+        raise ConfigurationError(found)
+    behavior = search.behavior or next(iter(settings.behaviors))
+    parallel = search.parallel or (1 if _needs_editor(settings) else usable_cores())
+    return Plan(settings, search, ranges, behavior, parallel, tree)
+
+
+@define(eq=False)
+class _Tree:
+    """The tree of a configuration, with the places in it that ranges name.
+
+    Attributes:
+        root: of the configuration; stays as it is.
+        options: ``Flag.name`` -> value, of those that were given.
+        written: the section ``ranges``.
+        paths: name of a range -> keys that lead to its setting.
+    """
+
+    root: Entry
+    options: Mapping[str, object]
+    written: Entry
+    paths: dict[str, tuple[str, ...]] = field(factory=dict)
+
+    def settled(self, values: Mapping[str, Value]) -> RunSettings:
+        """Return the settings with these values.
+
+        Raises:
+            SettingsError: they do not fit.
+        """
+        root = copy.deepcopy(self.root)
+        for name, value in values.items():
+            place = self.written.mapping[name].place
+            inner = root
+            *sections, key = self.paths[name]
+            for section in sections:
+                inner = inner.mapping.setdefault(section, Entry({}, place))
+                if not isinstance(inner.content, dict):  # ``network_settings:`` with nothing behind it
+                    inner.content = {}
+            inner.mapping[key] = from_mapping(value, place)
+        return settle_with(root, self.options, behaviors_required=True)
+
+    def unfit(self, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
+        """Return why the configuration does not fit at the ends of each range, or of two of them."""
+        found: dict[str, Problem] = {}
+        alone: list[dict[str, Value]] = [{name: end} for name, some in ends.items() for end in some]
+        for values in alone:
+            self._try(values, found)
+        pairs = ({**one, **other} for one, other in itertools.combinations(alone, 2) if one.keys() != other.keys())
+        if not found:
+            for values in itertools.islice(pairs, _MOST_TRIED):
+                self._try(values, found)
+        return list(found.values())
+
+    def _try(self, values: Mapping[str, Value], found: dict[str, Problem]) -> None:
+        """Note what is wrong with these values, one problem for each place."""
+        try:
+            self.settled(values)
+        except ConfigurationError as error:
+            for problem in error.problems:
+                found.setdefault(str(problem.place), problem)
+        except SettingsError as error:
+            found.setdefault("", Problem(self.written.place, str(error)))
+
+
+def _search_settings(section: Entry, own_options: Mapping[str, object], found: list[Problem]) -> SearchSettings:
+    if not isinstance(section.content, dict):
+        found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
+        return SearchSettings()
+    given = {name: from_mapping(value, Place(f"--{name}")) for name, value in own_options.items()}
+    options = {name: entry for name, entry in section.content.items() if name != "ranges"}
+    try:
+        settings: SearchSettings = structure(Entry({**options, **given}, section.place), SearchSettings)
+    except ConfigurationError as error:
+        found += error.problems
+        return SearchSettings()
+    return settings
+
+
+def _ranges(tree: _Tree, settings: Mapping[str, Any], found: list[Problem]) -> dict[str, Range]:
+    """Return the ranges that are right, and note what is wrong with the others."""
+    if not tree.written.mapping:
+        expected = "expected at least one setting with its range"
+        found.append(Problem(tree.written.place.below("ranges"), f"there are no ranges, {expected}"))
+    ranges: dict[str, Range] = {}
+    for name, entry in tree.written.mapping.items():
+        try:
+            tree.paths[name], present = _look_up(name, settings)
+            ranges[name] = _range(entry, present)
+        except InvalidValueError as error:
+            found += [Problem(entry.locate(fault.path), fault.message) for fault in error.faults]
+    return ranges
+
+
+def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
+    """Return the keys of a setting and its present value; None where it is not known. Names may have dots in them.
+
+    Raises:
+        InvalidValueError: there is no such place, or it is not for a search to set.
+    """
+    if any(name == taken or name.startswith(f"{taken}.") for taken in _TAKEN):
+        raise InvalidValueError(Fault((), "this is the same in all trials, or set by the search itself"))
+    path: tuple[str, ...] = ()
+    rest, inner = name, settings
+    while True:
+        where = ".".join(path) or "the configuration"
+        if not isinstance(inner, Mapping):
+            raise InvalidValueError(Fault((), f"names nothing: {where} is {shown(inner)}, no section"))
+        key = max((key for key in inner if rest == key or rest.startswith(f"{key}.")), key=len, default=None)
+        if key is None:
+            # An option that only we have, at its default, stands in no list: reading it tells whether there is one.
+            if "." in rest or path == ("environment_parameters",):
+                beginnings = itertools.accumulate(rest.split("."), "{}.{}".format)
+                hint = next(filter(None, (closest(beginning, inner) for beginning in beginnings)), "")
+                message = f"names nothing: there is no {rest!r} in {where}{hint}"
+                raise InvalidValueError(Fault((), message))
+            return (*path, rest), None
+        path, inner = (*path, key), inner[key]
+        if rest == key:
+            return path, inner
+        rest = rest[len(key) + 1 :]
+
+
+def _range(entry: Entry, present: object) -> Range:
+    """Return the range that an entry describes.
+
+    Args:
+        entry: of the range.
+        present: what the setting is without it, which tells whole numbers from others.
+
+    Raises:
+        InvalidValueError: it describes none.
+    """
+    given = entry.mapping
+    if not given:
+        found = unwrapped(entry.content)
+        raise InvalidValueError(misfit((), found, "{low: ..., high: ...} or {choices: [...]}"))
+    unknown = [key for key in given if key not in _KEYS]
+    refuse(Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown)
+    if "choices" in given:
+        refuse(Fault((key,), "has no meaning beside choices") for key in given if key != "choices")
+        return Range(choices=_choices(given["choices"]))
+    refuse(
+        Fault((), f"{key} is missing, expected low and high, or choices") for key in ("low", "high") if key not in given
+    )
+    parts: dict[str, Any] = {}
+    for key, entry_of_key in given.items():
+        value = entry_of_key.content
+        with _below(key):
+            parts[key] = truth_value(value) if key == "log" else real_number(value)
+    written = [unwrapped(given[key].content) for key in given if key != "log"]
+    is_whole = isinstance(present, int) or (present is None and all(isinstance(number, int) for number in written))
+    refuse(_senseless(parts, is_whole=is_whole))
+    return Range(**parts, is_whole=is_whole)
+
+
+def _senseless(parts: Mapping[str, Any], *, is_whole: bool) -> Iterator[Fault]:
+    low, high, step = parts["low"], parts["high"], parts.get("step")
+    if is_whole:
+        yield from (misfit((key,), n, "a whole number") for key, n in parts.items() if key != "log" and n != int(n))
+    if low >= high:
+        yield Fault((), f"low is {shown(low)} and high {shown(high)}: nothing fits between, expected low below high")
+    elif step is not None and not 0 < step <= high - low:
+        yield misfit(("step",), step, f"a number above 0 that fits between low and high (at most {shown(high - low)})")
+    if parts.get("log") and low <= 0:
+        yield misfit(("low",), low, "a number above 0, as log is true")
+    if parts.get("log") and step is not None:
+        yield Fault(("step",), "does not go with log: true")
+
+
+def _choices(entry: Entry) -> tuple[Value, ...]:
+    listed = entry.content if isinstance(entry.content, list) else []
+    values: tuple[Any, ...] = tuple(unwrapped(each.content) for each in listed)
+    if len(values) < _FEWEST_CHOICES or not all(isinstance(each, bool | int | float | str | None) for each in values):
+        raise InvalidValueError(
+            misfit(("choices",), entry.plain(), "a list of two or more numbers, texts, true, false")
+        )
+    return values
+
+
+def _misfits(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
+    """Find what in ``search`` does not fit the rest of the configuration."""
+    listed = list(settings.behaviors)
+    if search.behavior is None and len(listed) != 1:
+        yield Fault((), f"behavior is missing: expected one of {', '.join(listed) or 'those of the environment'}")
+        return
+    name = search.behavior or listed[0]
+    behavior = settings.behaviors.get(name, settings.default_settings)
+    if behavior is None:
+        yield misfit(("behavior",), name, f"one of {', '.join(listed)}{closest(name, listed)}")
+        return
+    if search.metric.startswith("Evaluation/") and settings.evaluations_of(behavior) is None:
+        yield misfit(("metric",), search.metric, f"another one, as behavior {name!r} has no evaluation")
+    if search.metric.startswith("Self-play/") and behavior.self_play is None:
+        yield misfit(("metric",), search.metric, f"another one, as behavior {name!r} has no self_play")
+    if _needs_editor(settings) and (search.parallel or 1) > 1:
+        yield misfit(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
+
+
+def _needs_editor(settings: RunSettings) -> bool:
+    return settings.env_settings.env_path is None and not settings.is_offline
+
+
+@contextlib.contextmanager
+def _below(key: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidValueError as error:
+        raise InvalidValueError(*(fault.below(key) for fault in error.faults)) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Say no warnings about a configuration that is read again and again."""
+    parent = logging.getLogger(__package__)
+    level = parent.level
+    parent.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        parent.setLevel(level)
