@@ -58,7 +58,7 @@ def test_a_constant_of_the_environment_may_be_searched() -> None:
     made = plan({"environment_parameters.mass": {"low": 1, "high": 5}}, {"environment_parameters": {"mass": 2}})
     parameters = made.settings_with({"environment_parameters.mass": 4}).environment_parameters
     assert parameters is not None
-    assert parameters["mass"].curriculum[0].value == ConstantSettings(4.0)
+    assert parameters["mass"].curriculum[0].value == ConstantSettings(value=4.0)
 
 
 @pytest.mark.parametrize(
