@@ -8,7 +8,8 @@ import pytest
 from attrs import evolve
 
 from tests.plugins import Install
-from tests.trainers.rig import Rig
+from tests.trainers.rig import OffPolicyRig, Rig
+from trajtrainer.demos.writer import write_demo
 from trajtrainer.errors import DemonstrationError, UnsupportedError
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.rewards import REWARD_SIGNALS, GailSettings
@@ -19,6 +20,7 @@ from trajtrainer.settings.trainer import (
     SACHyperparameters,
     TrainerSettings,
 )
+from trajtrainer.testing import random_steps, vector_spec
 from trajtrainer.trainers.factory import check_demonstrations
 
 CLONING = BehavioralCloningSettings(demo_path="x.demo")
@@ -68,6 +70,21 @@ def test_recordings_are_read_for_training_only(training: bool, tmp_path: Path) -
             Rig(settings)
     else:
         assert Rig(settings, training=False).trainer.algorithm.cloning is None
+
+
+@pytest.mark.parametrize(("samples", "told"), [(0, True), (8, False)])
+def test_sac_tells_that_whole_epochs_of_cloning_are_many(
+    samples: int, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, spec = tmp_path / "x.demo", vector_spec(3, 0, (2,))
+    write_demo(path, random_steps(spec, lengths=(40,)), spec, "X")
+    cloning = BehavioralCloningSettings(demo_path=str(path), samples_per_update=samples)
+    settings = evolve(SAC, behavioral_cloning=cloning, hyperparameters=SACHyperparameters(batch_size=8))
+    made = OffPolicyRig(settings, spec).trainer.algorithm.cloning
+    assert made is not None
+    assert made.steps_per_update == (3 if samples else 15)
+    expected = "makes 15 more to clone 40 recorded steps. behavioral_cloning: samples_per_update: 8 makes it 3."
+    assert (expected in caplog.text) == told
 
 
 def test_every_reward_signal_is_built() -> None:

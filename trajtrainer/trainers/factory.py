@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
-from trajtrainer.algos.cloning.cloning import BehavioralCloning
+from trajtrainer.algos.cloning.cloning import DEFAULT_EPOCHS, BehavioralCloning
 from trajtrainer.algos.cloning.rows import DemonstrationRows
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.demos.demonstrations import load_demonstrations
@@ -18,12 +19,17 @@ from trajtrainer.plugins import resolve
 from trajtrainer.queues import PolicyQueue
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.demonstrations import missing
-from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
+from trajtrainer.settings.trainer import ALGORITHMS, SACHyperparameters, TrainerSettings
 from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.clock import Clock, GradientClock
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher
 from trajtrainer.trainers.trainer import Trainer
+
+# Gradient steps of cloning per gradient step of SAC from which on they take nearly all the time.
+_MANY_STEPS = 10
+
+logger = logging.getLogger(__name__)
 
 
 def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
@@ -109,7 +115,19 @@ def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None
     packed = load_demonstrations([settings.demo_path], spec=context.spec).packed
     rows = DemonstrationRows(packed, actor.head, 1 if memory is None else memory.sequence_length, context.device)
     seed = derived_seeds(context.seed, f"{context.behavior} cloning")[1]
-    return BehavioralCloning(actor, rows, settings, context.settings.hyperparameters, seed)
+    hyper = context.settings.hyperparameters
+    cloning = BehavioralCloning(actor, rows, settings, hyper, seed)
+    if isinstance(hyper, SACHyperparameters) and cloning.steps_per_update > _MANY_STEPS:
+        logger.warning(
+            "Behavior %r: with each of its gradient steps SAC makes %d more to clone %d recorded steps. "
+            "behavioral_cloning: samples_per_update: %d makes it %d.",
+            context.behavior,
+            cloning.steps_per_update,
+            len(rows),
+            settings.batch_size or hyper.batch_size,
+            settings.num_epoch or DEFAULT_EPOCHS,
+        )
+    return cloning
 
 
 def create_trainer(

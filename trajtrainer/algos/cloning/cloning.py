@@ -62,6 +62,11 @@ class BehavioralCloning:
         self._shuffle = torch.Generator().manual_seed(seed)
         self._noise = torch.Generator(demonstrations.rows["mask"].device).manual_seed(seed ^ 1)
 
+    @property
+    def steps_per_update(self) -> int:
+        """The number of gradient steps that ``update`` makes."""
+        return self._epochs * self._per_epoch
+
     def update(self, step: int, is_stopping: Callable[[], bool] = lambda: False) -> dict[str, float]:
         """Learn for some epochs, at trainer step ``step``. Return the mean loss by its tag: 0 once it is over."""
         losses: list[Tensor] = []
