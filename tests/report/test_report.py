@@ -196,6 +196,16 @@ class TestSpread:
         assert (found.low[[0, 4]] == found.middle[[0, 4]]).all()
         assert (found.low[2], found.high[2]) == (10.0, 20.0)
 
+    def test_steps_that_are_hardly_apart_are_one_point(self) -> None:
+        """As those of evaluations, which come with each seed a little later than they are due."""
+        first = Series(np.array([100, 205, 301]), np.array([1.0, 2.0, 3.0]))
+        second = Series(np.array([109, 200]), np.array([3.0, 6.0]))
+        third = Series(np.array([104, 209, 300]), np.array([5.0, 7.0, 6.0]))
+        found = course([first, second, third], 100)
+        assert found.steps.tolist() == [109, 209, 301]
+        assert found.num_seeds.tolist() == [3, 3, 2]
+        assert found.middle == pytest.approx([(1 + 9 / 105 + 3 + 5 + 2 * 5 / 105) / 3, (2 + 4 / 96 + 6 + 7) / 3, 4.5])
+
     def test_a_gap_between_runs_is_no_course(self) -> None:
         first, second = (Series(np.array(steps), np.array([1.0, 2.0])) for steps in ([0, 10], [20, 30]))
         assert course([first, second], 100).num_seeds.tolist() == [1, 1, 1, 1]
@@ -294,6 +304,25 @@ class TestPage:
         assert [svg.get("aria-label") for svg in charts] == [REWARD, LOSS]
         shapes = [element.get("class") for element in charts[0] if element.get("class", "").startswith("c")]
         assert [shapes.count(f"c{i} {kind}") for i in (0, 1) for kind in ("band", "seed", "line")] == [1, 3, 1, 1, 3, 1]
+
+    def test_evaluations_are_a_row_each(self, tmp_path: Path) -> None:
+        folder = tmp_path / "run" / "Ball"
+        for which, values in {
+            "Cumulative Reward": (2.0, 9.5, 7.5),
+            "Cumulative Reward Std": (0.5, 0.25, 1.5),
+            "Cumulative Reward Min": (1.0, 9.0, 5.0),
+            "Cumulative Reward Max": (3.0, 10.0, 8.0),
+            "Episode Length": (20.0, 95.0, 75.0),
+            "Team 1 Cumulative Reward": (1.0, 2.0, 3.0),
+        }.items():
+            write(folder, list(zip((1000, 2010, 3000), values, strict=True)), tag=f"Evaluation/{which}")
+        rows = Page(report(tmp_path, tmp_path, "run")).rows
+        titles = next(row for row in rows if "evaluations" in row)
+        found = [dict(zip(titles[3:], row[3:], strict=True)) for row in rows if row[:2] == ["Ball", "run"]]
+        all_of_them = {"evaluations": "3", "last": "7.5", "std": "1.5", "min to max": "5 to 8", "length": "75"}
+        assert found[0] == all_of_them | {"at step": "2.01k", "best": "9.5"}, "of two titles that are alike the second"
+        assert (found[1]["last"], found[1]["std"], found[1]["length"]) == ("3", "", "")
+        assert len(found) == 2
 
     def test_lines_lie_where_their_numbers_are(self, tmp_path: Path, results: Path) -> None:
         text = report(tmp_path, results, "slow-1")

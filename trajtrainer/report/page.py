@@ -24,6 +24,7 @@ _MEASURES = (REWARD, "Environment/Group Cumulative Reward", "Self-play/ELO")
 _FIRST = ("Environment", "Evaluation", "Self-play")
 _OPEN = {"Environment", "Evaluation", "Self-play", "Losses", "Policy"}
 _EVALUATION = "Evaluation/"
+_RETURN = "Cumulative Reward"
 
 
 def page(groups: Sequence[Group], created: str) -> str:
@@ -148,25 +149,33 @@ def _evaluation(groups: Sequence[Group], behaviors: Sequence[str]) -> str:
     """Return the table of evaluations: the last one and the best."""
     rows = []
     for behavior in behaviors:
-        for group in groups:
-            for run in group.runs:
-                for tag, series in run.behaviors.get(behavior, {}).items():
-                    if tag.startswith(_EVALUATION):
-                        best = int(series.values.argmax())
-                        rows.append(
-                            [
-                                behavior,
-                                run.name,
-                                tag.removeprefix(_EVALUATION),
-                                str(len(series.values)),
-                                number(float(series.values[-1])),
-                                number(float(series.steps[-1])),
-                                number(float(series.values[best])),
-                                number(float(series.steps[best])),
-                            ]
-                        )
-    titles = ["behavior", "run", "", "evaluations", "last", "at step", "highest", "at step"]
+        for run in (run for group in groups for run in group.runs):
+            scalars = run.behaviors.get(behavior, {})
+            for tag, series in scalars.items():
+                if tag.startswith(_EVALUATION) and tag.endswith(_RETURN):
+                    rows.append([behavior, run.name, tag.removeprefix(_EVALUATION), *_evaluated(series, scalars, tag)])
+    titles = ["behavior", "run", "", "evaluations", "last", "std", "min to max", "at step", "best", "at step", "length"]
     return table(titles, rows, text_columns=3) if rows else ""
+
+
+def _evaluated(series: Series, scalars: Mapping[str, Series], tag: str) -> list[str]:
+    """Return what a row tells; standard deviation and the like are of the returns of single agents alone."""
+    best = int(series.values.argmax())
+
+    def last(of: str) -> str:
+        return number(float(scalars[of].values[-1])) if of in scalars else ""
+
+    low, high = last(f"{tag} Min"), last(f"{tag} Max")
+    return [
+        str(len(series.values)),
+        number(float(series.values[-1])),
+        last(f"{tag} Std"),
+        f"{low} to {high}" if low else "",
+        number(float(series.steps[-1])),
+        number(float(series.values[best])),
+        number(float(series.steps[best])),
+        last(f"{_EVALUATION}Episode Length") if tag == _EVALUATION + _RETURN else "",
+    ]
 
 
 def _hyperparameters(groups: Sequence[Group]) -> str:

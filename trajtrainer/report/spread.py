@@ -17,6 +17,7 @@ LEVEL = 0.95
 _RESAMPLES = 2000
 _LAST_PART = 0.1
 _SEED = 0
+_NEIGHBOURS = 0.25  # of the distance between two points of a run
 _MOST_AT_ONCE = 1 << 22  # numbers of one piece of the resamples
 
 
@@ -79,12 +80,13 @@ def course(runs: Sequence[Series], most: int) -> Course:
     Between its points a run's course is taken for straight. A run counts from its first to its last step, so that
     one that was ended early takes nothing away from the others.
     """
-    steps = np.unique(np.concatenate([run.steps for run in runs]))
+    begins, steps = _grid(runs)
     if len(steps) > most:
-        steps = steps[np.linspace(0, len(steps) - 1, most).round().astype(np.int64)]
+        chosen = np.linspace(0, len(steps) - 1, most).round().astype(np.int64)
+        begins, steps = begins[chosen], steps[chosen]
     values = np.full((len(runs), len(steps)), np.nan)
     for row, run in zip(values, runs, strict=True):
-        inside = (steps >= run.steps[0]) & (steps <= run.steps[-1])
+        inside = (steps >= run.steps[0]) & (begins <= run.steps[-1])
         row[inside] = np.interp(steps[inside], run.steps, run.values)
     there = ~np.isnan(values)
     middle, low, high = (np.full(len(steps), np.nan) for _ in range(3))
@@ -96,6 +98,25 @@ def course(runs: Sequence[Series], most: int) -> Course:
         middle[columns] = interquartile_mean(some)
         low[columns], high[columns] = interval(some) if kind.sum() > 1 else (some[0], some[0])
     return _without_gaps(Course(steps, middle, low, high, there.sum(axis=0)))
+
+
+def _grid(runs: Sequence[Series]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the steps of all runs, neighbours taken together: the first and the last step of each point.
+
+    Evaluations are due at the same steps with each seed and come a little later, with each by another number of steps.
+    Apart they would be points of some of the seeds, and the line would jump.
+    """
+    steps = np.unique(np.concatenate([run.steps for run in runs]))
+    reach = min((np.median(np.diff(run.steps)) * _NEIGHBOURS for run in runs if len(run.steps) > 1), default=0.0)
+    begins: list[int] = []
+    ends: list[int] = []
+    for step in steps.tolist():
+        if begins and step <= begins[-1] + reach:
+            ends[-1] = step
+        else:
+            begins.append(step)
+            ends.append(step)
+    return np.array(begins), np.array(ends)
 
 
 def _without_gaps(found: Course) -> Course:
