@@ -126,7 +126,9 @@ def test_what_is_required(results: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert evaluate("first", "--at-least=30", *own) == 3
     assert "the mean return of Walk is" in capsys.readouterr().err
     assert evaluate("first", "--at-least=Walk=30", "--at-least=-30", *own) == 3
-    assert evaluate("first", "--at-least=Other=30", *own) == 0
+    capsys.readouterr()
+    assert evaluate("first", "--at-least=Other=-30", *own) == 3, "a wrong name must not pass for a good model"
+    assert "there is no mean return of Other; the behaviors are Walk." in capsys.readouterr().err
 
 
 def test_parameters_of_the_run_and_of_the_command_line(results: Path, tmp_path: Path) -> None:

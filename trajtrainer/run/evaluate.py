@@ -280,9 +280,15 @@ def _seed(settings: RunSettings) -> int:
 
 
 def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
-    """Tell of each mean that is below what was asked for."""
+    """Tell of each mean that is below what was asked for, and of behaviors that were asked for and did not play."""
     low = False
     for evaluated in results:
+        for missing in at_least.keys() - {None, *evaluated.behaviors}:
+            low = True
+            played = ", ".join(evaluated.behaviors)
+            logger.error(
+                "%s: there is no mean return of %s; the behaviors are %s.", evaluated.model.name, missing, played
+            )
         for name, result in evaluated.behaviors.items():
             wanted, mean = at_least.get(name, at_least.get(None)), result.returns.mean
             if wanted is not None and not mean >= wanted:
