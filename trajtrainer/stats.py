@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +111,9 @@ class StatsWriter(ABC):
     def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: B027
         """Receive the behaviour's settings as an indented text tree, once, at the start."""
 
+    def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:  # noqa: B027
+        """Receive the same as the YAML has it, nested, once, at the start."""
+
     def resume(self, category: str, step: int) -> None:  # noqa: B027
         """Learn, before all else, that behaviour ``category`` goes on from ``step``.
 
@@ -198,6 +202,11 @@ class StatsReporter:
         """Hand the writers the behaviour's settings as text."""
         for writer in self._writers:
             writer.add_hyperparameters(self.category, text)
+
+    def add_settings(self, settings: Mapping[str, Any]) -> None:
+        """Hand the writers the behaviour's settings as they are."""
+        for writer in self._writers:
+            writer.add_settings(self.category, settings)
 
     def write(self, step: int) -> None:
         """Hand everything since the last call to the writers under the step ``step`` and start anew."""

@@ -8,15 +8,24 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.backend_context import Context as HparamsContext
+from tensorboard.plugins.hparams.list_session_groups import Handler as ListGroups
 
 from trajtrainer.errors import RunFolderError
 from trajtrainer.plugins import Registry
 from trajtrainer.run import writers
 from trajtrainer.run.writers import (
+    CUMULATIVE_REWARD,
     ConsoleWriter,
     Gauge,
     GaugeWriter,
@@ -273,3 +282,49 @@ def test_a_resumed_run_hides_what_was_lost(tmp_path: Path) -> None:
             reporter.write(step)
         writer.close()
     assert [event.step for event in accumulated(tmp_path / "Ball").Scalars("a")] == [10, 20, 30, 40]
+
+
+def test_the_hparams_tab_shows_settings_and_newest_values(tmp_path: Path) -> None:
+    """As the plugin itself finds them."""
+    for run, rate in (("first", 3e-4), ("second", 1e-3)):
+        (tmp_path / run).mkdir()
+        writer = tensorboard_writer(tmp_path / run)
+        reporter = StatsReporter("Ball", [GuardedWriter("a plugin", writer)])
+        settings = {
+            "trainer_type": "ppo",
+            "hyperparameters": {"learning_rate": rate, "shared_critic": False},
+            "init_path": None,
+        }
+        reporter.add_hyperparameters("text")
+        reporter.add_settings(settings)
+        for step in (10, 20):
+            writer.write_stats("Ball", {CUMULATIVE_REWARD: one(step * rate)}, step)
+        writer.close()
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    multiplexer.Reload()
+    flags = SimpleNamespace(generic_data="auto")
+    context = base_plugin.TBContext(
+        data_provider=MultiplexerDataProvider(multiplexer, str(tmp_path)), multiplexer=multiplexer, flags=flags
+    )
+    backend, request = HparamsContext(context), RequestContext()
+    found = backend.hparams_metadata(request, "")
+    experiment = backend.experiment_from_metadata(request, "", True, found, [])
+    assert {info.name for info in experiment.hparam_infos} == {
+        "trainer_type",
+        "hyperparameters.learning_rate",
+        "hyperparameters.shared_critic",
+    }
+    metrics = [info.name for info in experiment.metric_infos]
+    assert CUMULATIVE_REWARD in [metric.tag for metric in metrics]
+    wanted = api_pb2.ListSessionGroupsRequest(
+        slice_size=10, allowed_statuses=[api_pb2.STATUS_SUCCESS], col_params=[api_pb2.ColParams(metric=metrics[0])]
+    )
+    groups = ListGroups(request, backend, "", wanted).run().session_groups
+    rewards = {
+        (group.name, round(group.hparams["hyperparameters.learning_rate"].number_value, 6)): round(
+            group.metric_values[0].value, 6
+        )
+        for group in groups
+    }
+    assert rewards == {("first/Ball", 3e-4): 0.006, ("second/Ball", 1e-3): 0.02}
+    assert accumulated(tmp_path / "first" / "Ball").Tags()["tensors"].count("Hyperparameters/text_summary") == 1

@@ -286,7 +286,9 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     reporter = behavior.acting.reporter
     if run.folder.resume:
         reporter.resume(behavior.trainer.clock.summarized_step)
-    reporter.add_hyperparameters(hyperparameters_text(trainer_mapping(settings)))
+    mapping = trainer_mapping(settings)
+    reporter.add_hyperparameters(hyperparameters_text(mapping))
+    reporter.add_settings(mapping)
     trainer = behavior.trainer
     counters = {
         "Perf/Agent Steps per Second": lambda: trainer.step,

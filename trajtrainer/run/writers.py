@@ -49,6 +49,7 @@ class TensorboardWriter(StatsWriter):
         """
         self._folder_of = folder_of
         self._files: dict[str, EventFile] = {}
+        self._with_settings: set[str] = set()
         self._lock = threading.Lock()
         self._failing = False
 
@@ -70,6 +71,11 @@ class TensorboardWriter(StatsWriter):
         """See ``StatsWriter``."""
         self._write(category, [event_file.text("Hyperparameters", text)], 0)
 
+    def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
+        """See ``StatsWriter``: for the HPARAMS tab."""
+        self._with_settings.add(category)
+        self._write(category, [event_file.hparams_begin(settings)], 0)
+
     def resume(self, category: str, step: int) -> None:
         """See ``StatsWriter``."""
 
@@ -82,7 +88,9 @@ class TensorboardWriter(StatsWriter):
     def close(self) -> None:
         """See ``StatsWriter``."""
         with self._lock:
-            for file in self._files.values():
+            for category, file in self._files.items():
+                if category in self._with_settings:
+                    file.add([event_file.hparams_end()], 0)
                 self._guarded(file.close)
             self._files.clear()
 
@@ -208,6 +216,10 @@ class GuardedWriter(StatsWriter):
     def add_hyperparameters(self, category: str, text: str) -> None:
         """See ``StatsWriter``."""
         self._call(lambda writer: writer.add_hyperparameters(category, text))
+
+    def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
+        """See ``StatsWriter``."""
+        self._call(lambda writer: writer.add_settings(category, settings))
 
     def resume(self, category: str, step: int) -> None:
         """See ``StatsWriter``."""

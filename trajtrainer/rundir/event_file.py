@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
+from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
 # What is kept in memory while the disk is full; about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
@@ -118,6 +120,49 @@ def text(tag: str, content: str) -> Any:
             tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
         ),
     )
+
+
+def hparams_begin(settings: Mapping[str, Any]) -> Any:
+    """Return a ``Summary.Value`` for the HPARAMS tab: the settings of a session that begins.
+
+    There is none of an experiment, which TensorBoard would take from one run for all: it finds the columns, the newest
+    value of each scalar among them, by itself.
+
+    Args:
+        settings: nested; their leaves are the hyperparameters, called ``a.b.c``.
+    """
+    info = SessionStartInfo(start_time_secs=time.time())
+    for name, value in _leaves(settings, ""):
+        entry = info.hparams[name]
+        if isinstance(value, bool):
+            entry.bool_value = value
+        elif isinstance(value, int | float):
+            entry.number_value = value
+        else:
+            entry.string_value = str(value)
+    return _hparams("start", HParamsPluginData(version=0, session_start_info=info))
+
+
+def hparams_end() -> Any:
+    """Return a ``Summary.Value`` that tells the HPARAMS tab that a session has ended."""
+    info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time())
+    return _hparams("end", HParamsPluginData(version=0, session_end_info=info))
+
+
+def _hparams(which: str, data: Any) -> Any:
+    plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
+    nothing = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=0)]))
+    return Summary.Value(
+        tag=f"_hparams_/session_{which}_info", metadata=SummaryMetadata(plugin_data=plugin), tensor=nothing
+    )
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif value is not None:
+        yield path, value
 
 
 def histogram(tag: str, values: NDArray[np.float64]) -> Any:
