@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,14 +20,14 @@ import pytest
 from tests.runtime.runs import LearnProcess, behaviors_settings, learn, ppo
 from trajtrainer.errors import RunFolderError
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.run_lock import RunLock
+from trajtrainer.rundir.run_lock import RunLock, ask_to_stop, find_holder, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
 LIMIT_S = 60.0
 HOLDER = """
 import sys, time
 from pathlib import Path
-from trajtrainer.rundir.run_lock import RunLock
+from trajtrainer.rundir.run_lock import RunLock, ask_to_stop, find_holder, lock_file, stop_file
 RunLock(Path(sys.argv[1]), Path("run")).acquire()
 print("has it", flush=True)
 time.sleep(600)
@@ -179,3 +180,61 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     run.process.wait(LIMIT_S)
     resumed = learn(tmp_path, settings, "--resume", *environment)
     assert resumed.exit_code == 0, resumed.output
+
+
+def test_who_holds_it_is_told_without_taking_it(tmp_path: Path) -> None:
+    path = lock_file(tmp_path / "ppo")
+    assert find_holder(path) is None
+    with folder(tmp_path).exclusive():
+        for _ in range(3):
+            found = find_holder(path)
+            assert found is not None
+            assert (found.pid, found.is_here) == (os.getpid(), True)
+        path.write_text(f"{os.getpid()} another-machine")
+        found = find_holder(path)
+        assert found is not None
+        assert not found.is_here
+    path.write_text(f"{os.getpid()} {os.uname().nodename}")  # left behind by a process that was killed
+    assert find_holder(path) is None
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    assert find_holder(path) is None
+
+
+def test_whoever_only_looks_keeps_no_run_from_its_start(tmp_path: Path) -> None:
+    path = lock_file(tmp_path / "ppo")
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            find_holder(path)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(50):
+            with folder(tmp_path).exclusive():
+                pass
+            path.touch()
+    finally:
+        over.set()
+        looker.join()
+
+
+def test_a_stop_is_for_the_run_that_is_at_work_only(tmp_path: Path) -> None:
+    ask_to_stop(tmp_path / "ppo")  # too late: that run has ended
+    run = folder(tmp_path)
+    with run.exclusive():
+        assert not run.take_stop()
+        ask_to_stop(tmp_path / "ppo")
+        ask_to_stop(tmp_path / "ppo")
+        assert run.take_stop()
+        assert not run.take_stop()
+        ask_to_stop(tmp_path / "ppo")
+    assert not stop_file(tmp_path / "ppo").exists()
+
+
+def test_a_stop_writes_through_no_link(tmp_path: Path) -> None:
+    stop_file(tmp_path / "ppo").symlink_to(tmp_path / "elsewhere")
+    ask_to_stop(tmp_path / "ppo")
+    assert not (tmp_path / "elsewhere").exists()

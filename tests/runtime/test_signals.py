@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.run import signals
-from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
+from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 
 WATCHED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -205,13 +205,13 @@ def test_another_thread_leaves_the_handlers_alone() -> None:
 
 
 PROGRAM = """
-import signal, sys
+import os, signal, sys
 from trajtrainer.run import signals
 from trajtrainer.run.signals import StopRequest, stop_on_signals
 signals.GRACE_S = float(sys.argv[3])
 with stop_on_signals(StopRequest()) as stop:
     stop.on_abort(lambda: 1 // 0)
-    stop.on_abort(lambda: print("players killed", flush=True))
+    stop.on_abort(lambda: os.write(1, b"players killed\\n"))  # two threads may do so at once
     signal.raise_signal(getattr(signal, sys.argv[1]))
     print("asked", stop.requested, flush=True)
     signal.raise_signal(getattr(signal, sys.argv[2]))
@@ -242,3 +242,49 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
         check=False,
         cwd=Path(__file__).parents[2],
     )
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_LOOK_S", 0.01)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_asks_for_the_end_as_ctrl_c_does(told: Told) -> None:
+    asked = threading.Event()
+    with stop_on_signals(StopRequest()) as stop, stop_when_asked(stop, asked.is_set):
+        time.sleep(0.05)
+        assert not stop.requested
+        asked.set()
+        told.wait_for(1)
+        until = time.monotonic() + 30
+        while not stop.requested and time.monotonic() < until:
+            time.sleep(0.001)
+    assert (stop.requested, stop.signal, stop.exit_code) == (True, None, 0)
+    assert "saving everything" in told.messages[0]
+    assert "stop file" not in [thread.name for thread in threading.enumerate()]
+
+
+def wait_long() -> None:
+    for _ in range(3000):
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_interrupts_the_wait_for_the_environment() -> None:
+    with stop_on_signals(StopRequest()) as stop, stop_when_asked(stop, lambda: True):
+        with pytest.raises(StopInterrupt), stop.interrupting():
+            wait_long()
+        assert stop.exit_code == 0
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_interrupts_no_program_whose_signals_are_not_ours() -> None:
+    """As in a thread of a notebook, where nobody has put a handler in place."""
+    stop = StopRequest()
+    with stop_when_asked(stop, lambda: True), stop.interrupting():
+        until = time.monotonic() + 30
+        while not stop.requested and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(0.05)
+    assert stop.requested

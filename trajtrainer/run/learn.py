@@ -26,7 +26,7 @@ from trajtrainer.run.loop import Loop, make_loop
 from trajtrainer.run.opponents import check_opponents
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
-from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
+from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.network import ENCODERS
@@ -154,6 +154,8 @@ def _looping(
     """Open everything, begin the loop; at the end close everything in the opposite order."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(run.stop, saves=run.folder.writes))
+        if run.folder.writes:
+            stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
         stack.callback(run.write_timers)  # once more when all is closed, which takes its time, too
         stack.callback(run.close_writers)
         stack.callback(_say_how_to_go_on, resume_command, opened.behaviors)

@@ -1,11 +1,14 @@
 """Ending a run from outside: the first SIGINT or SIGTERM asks for an orderly end, a late further one ends at once.
 
+A program that watches the run asks by a file in place of a signal.
+
 The main thread may be deep in a gradient step, or wait on a lock where the system does not interrupt that (Windows),
 so that its handler runs late. Python's wake-up descriptor tells a thread of ours at once.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import os
@@ -25,6 +28,7 @@ GRACE_S = 5.0
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _STDERR = 2
 _POLL_S = 0.1
+_LOOK_S = 0.5  # pause between two looks for the file
 # Of the grace what is left for the rest when the environment has to be gone, and how long that may take at least.
 _LAST_S, _LEAST_S = 0.5, 1.0
 _END = b"\0"  # is no signal's number
@@ -42,6 +46,7 @@ class StopRequest:
         self.signal: signal.Signals | None = None
         self.is_aborted = False  # a late further signal ends what was to end in good order
         self._signal_s = 0.0
+        self.has_handlers = False  # those of ``stop_on_signals``
         self._emergency: list[Callable[[], None]] = []
         self._interrupts = False
 
@@ -77,6 +82,12 @@ class StopRequest:
             yield
         finally:
             self._interrupts = False
+
+    def request_politely(self) -> None:
+        """Ask for the end from another thread, also where the main thread waits and nothing is polled."""
+        self.request()
+        if self._interrupts and self.has_handlers:
+            _thread.interrupt_main()  # runs our handler of SIGINT there
 
     def interrupt(self) -> None:
         """Interrupt a wait; called by the signal handler after ``request``.
@@ -164,12 +175,35 @@ def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRe
                 continue  # nohup ignores SIGHUP, and means it
             former[which] = signal.signal(which, handle)
             watcher.numbers.add(int(which))
+        stop.has_handlers = signal.SIGINT in former
         yield stop
     finally:
+        stop.has_handlers = False
         for which, handler in former.items():
             # None: set by C code, which Python cannot put back.
             signal.signal(which, signal.SIG_DFL if handler is None else handler)
         watcher.close()
+
+
+@contextlib.contextmanager
+def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> Iterator[None]:
+    """Ask for the end when ``is_asked`` says so, which a thread calls twice a second while this lasts."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            if is_asked():
+                logger.info("Stopping, as a page that watches the run asks: saving everything, then ending.")
+                stop.request_politely()
+                return
+
+    watcher = threading.Thread(target=watch, name="stop file", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 class _Watcher:

@@ -9,6 +9,7 @@
                  events.out.tfevents.*
       run_logs/timers.json  training_status.json  trainer.log  Player-<worker>.log
     results/.<run-id>.lock    while a run is at work there
+    results/.<run-id>.stop    asks it to end, for an instant
     results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
     results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on where that name is taken
 """
@@ -27,7 +28,7 @@ from pathlib import Path
 from trajtrainer.errors import RunFolderError
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.filenames import behavior_file_name, check_run_id
-from trajtrainer.rundir.run_lock import RunLock
+from trajtrainer.rundir.run_lock import RunLock, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
 logger = logging.getLogger(__name__)
@@ -231,11 +232,11 @@ class RunFolder:
         if not self.writes:
             yield
             return
-        # Beside the folder, which may be renamed or deleted while the lock is held.
-        lock = RunLock(self.path.with_name(f".{self.path.name}.lock"), self.path)
+        lock = RunLock(lock_file(self.path), self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
+            self.take_stop()  # it was for an earlier run
         except OSError as error:
             raise self._unwritable(error) from error
         try:
@@ -244,7 +245,16 @@ class RunFolder:
             yield
         finally:
             self._gather_logs()
+            self.take_stop()
             lock.release()
+
+    def take_stop(self) -> bool:
+        """Return whether somebody has asked the run to end (``run_lock.ask_to_stop``), once for each time."""
+        try:
+            stop_file(self.path).unlink()
+        except OSError:
+            return False
+        return True
 
     def create(self) -> None:
         """Make the folders, remove what a killed run left half-written, and try whether there is room to write.

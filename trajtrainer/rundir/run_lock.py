@@ -3,6 +3,9 @@
 The lock is the system's own on an open file, so it goes with the process that holds it, however that ends. Only it
 counts: a file that a killed process left behind is in nobody's way. Who holds it stands in it, for the message to
 others.
+
+Another program asks the run to end by a file beside the lock (``ask_to_stop``). It needs no signal, which Windows has
+not, and which could reach a process that has got the number of one that is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import os
 import platform
 import stat
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from trajtrainer.errors import RunFolderError
@@ -30,6 +35,70 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 # Windows refuses to read what is locked, so the locked byte lies far behind the text.
 _LOCKED_BYTE = 1 << 20
 _LONGEST_TEXT = 300
+# Whoever only looks whether it is held, has it for an instant.
+_PATIENCE_S = 0.2
+_PAUSE_S = 0.02
+
+
+def lock_file(run: Path) -> Path:
+    """Return where the lock of a run is: beside its folder, which may be renamed or deleted while it is held."""
+    return run.with_name(f".{run.name}.lock")
+
+
+def stop_file(run: Path) -> Path:
+    """Return the file that asks the process that holds the lock to end the run in good order."""
+    return run.with_name(f".{run.name}.stop")
+
+
+def ask_to_stop(run: Path) -> None:
+    """Ask the process that trains into a folder to save everything and end. It takes the file away.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):  # it was asked before
+        os.close(os.open(stop_file(run), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a lock.
+
+    Attributes:
+        pid: its number; None if the file does not tell.
+        is_here: it is one of this machine.
+    """
+
+    pid: int | None
+    is_here: bool
+
+
+def find_holder(path: Path) -> Holder | None:
+    """Return who holds the lock of this file at this moment; None if nobody does, or nobody can tell.
+
+    Nothing is written, and links are not followed.
+    """
+    if path.is_symlink():
+        return None
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        try:
+            _lock(file, shared=True)
+        except OSError as error:
+            return None if error.errno in _NO_LOCKS else _read_holder(file)
+        return None
+    finally:
+        os.close(file)
+
+
+def _read_holder(file: int) -> Holder:
+    pid, _, machine = os.read(file, _LONGEST_TEXT).decode(errors="replace").partition(" ")
+    return Holder(int(pid) if pid.isdecimal() else None, machine == platform.node() != "")
 
 
 class RunLock:
@@ -96,7 +165,7 @@ class RunLock:
 
     def _lock(self, file: int) -> None:
         try:
-            _lock(file)
+            _patiently_lock(file)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise RunFolderError(
@@ -122,8 +191,19 @@ def _holder(file: int) -> str:
     return f"Process {pid} on {machine}" if pid.isdigit() and machine else "Another process"
 
 
-def _lock(file: int) -> None:
-    """Raise ``OSError`` if somebody else has it."""
+def _patiently_lock(file: int) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return _lock(file)
+        except OSError as error:
+            if error.errno in _NO_LOCKS or time.monotonic() > deadline_s:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _lock(file: int, *, shared: bool = False) -> None:
+    """Raise ``OSError`` if somebody else has it. Several may share it; Windows knows no such thing."""
     if sys.platform == "win32":
         os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
         try:
@@ -132,4 +212,4 @@ def _lock(file: int) -> None:
             os.lseek(file, 0, os.SEEK_SET)
     else:
         # Not lockf: that knows no difference between two runs of one process.
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
