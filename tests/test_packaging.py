@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from trajtrainer.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,6 +64,18 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert {"Name: trajtrainer", "License-Expression: Apache-2.0", "Requires-Python: >=3.11"} <= set(lines)
     assert any(line.startswith("Author") for line in lines)
     assert "Classifier: Typing :: Typed" in lines
+
+
+def test_the_changelog_begins_with_the_version() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.fullmatch(rf"{re.escape(__version__)}(, \d{{4}}-\d\d-\d\d)?|Unreleased", headings[0])
+
+
+def test_every_python_that_is_supported_is_named(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    named = re.findall(r"^Classifier: Programming Language :: Python :: (3\.\d+)$", wheel.read(name).decode(), re.M)
+    assert named == ["3.11", "3.12", "3.13", "3.14"]
+    assert all(version in (ROOT / "scripts" / "interpreters").read_text(encoding="utf-8") for version in named)
 
 
 def test_an_editable_install_is_a_path_that_type_checkers_follow(tmp_path: Path) -> None:
