@@ -22,7 +22,8 @@ LAYERS: list[list[set[str]]] = [
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],
     [{"demos"}],
-    [{"side_channels"}],
+    [{"gymnasium"}, {"side_channels"}],
+    [{"wrappers"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"settings"}],
     [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns", "queues"}],
@@ -50,6 +51,8 @@ TORCH_FREE = {
     "queues",
     "curriculum",
     "side_channels",
+    "wrappers",
+    "gymnasium",
 }
 
 

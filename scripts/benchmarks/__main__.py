@@ -15,6 +15,7 @@ from scripts.benchmarks.report import Row, show, write
 PARTS = (
     "data",
     "wire",
+    "envs",
     "ppo",
     "poca",
     "self_play",

@@ -211,7 +211,7 @@ def test_a_player_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         stepper = Stepper(environment)
         environment.reset({})
         event = stepper.wait()
-        environment._session._timeout_wait = 0.3
+        environment._session.timeout_wait = 0.3
         with pytest.raises(PlayerTimeoutError, match="stopped answering"):
             stepper.step(event)
         process = environment._session._process

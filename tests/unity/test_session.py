@@ -341,7 +341,7 @@ def test_a_player_that_dies_at_its_start(tmp_path: Path, ending: str, text: str)
 
 def test_a_player_that_hangs() -> None:
     with playing() as player:
-        player.session._timeout_wait = 0.2  # only now, as the handshake may take longer
+        player.session.timeout_wait = 0.2  # only now, as the handshake may take longer
         player.session.start_reset()
         assert player.session.poll(0.01) is None
         with pytest.raises(PlayerTimeoutError, match=r"stopped answering within 0\.2 s"):
@@ -352,7 +352,7 @@ def test_a_player_that_hangs() -> None:
 
 def test_waiting_adds_up_over_polls() -> None:
     with playing() as player:
-        player.session._timeout_wait = 0.1
+        player.session.timeout_wait = 0.1
         player.session.start_reset()
         with pytest.raises(PlayerTimeoutError):  # noqa: PT012
             for _ in range(1000):

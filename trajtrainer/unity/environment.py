@@ -75,7 +75,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         if not self._has_been_reset:
             self.reset()
             return
-        self._send({name: (action.continuous, action.discrete) for name, action in self._actions.items()})
+        self.send({name: (action.continuous, action.discrete) for name, action in self._actions.items()})
         self._actions = {}
         self.receive()
 

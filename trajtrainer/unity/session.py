@@ -88,6 +88,7 @@ class PlayerSession:
     Attributes:
         owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than we for its message.
         capabilities, package_version: as the player announced them.
+        timeout_wait: as given.
 
     Raises:
         EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
@@ -119,7 +120,7 @@ class PlayerSession:
         analytics = TrainingAnalyticsChannel()
         self._channels = SideChannels(_with(analytics, side_channels or ()))
         self._worker = worker_id
-        self._timeout_wait = timeout_wait
+        self.timeout_wait = timeout_wait
         self._process: launcher.PlayerProcess | None = None
         self._fault: EnvironmentFaultError | None = None
         self.owes_answer = False
@@ -193,9 +194,10 @@ class PlayerSession:
             ActionError: actions that do not fit the agents or the action space.
             EnvironmentFaultError: the player is gone.
         """
-        self._send({name: (batch.env_continuous, batch.discrete) for name, batch in actions.items()})
+        self.send({name: (batch.env_continuous, batch.discrete) for name, batch in actions.items()})
 
-    def _send(self, actions: Mapping[str, tuple[FloatArray, IntArray]]) -> None:
+    def send(self, actions: Mapping[str, tuple[FloatArray, IntArray]]) -> None:
+        """Do what ``send_actions`` does, with continuous f32 [N, C] and discrete i32 [N, K] actions."""
         for name in actions.keys() - self._steps.keys():
             if len(actions[name][0]):
                 raise ActionError(f"There are actions for {name!r}, of which no agent asked for a decision.")
@@ -248,7 +250,7 @@ class PlayerSession:
         if self._process is not None:
             # Who never connected hears no goodbye.
             is_deaf = isinstance(self._fault, PlayerTimeoutError) or not self._has_connected
-            self._process.stop(0.0 if is_deaf else min(self._timeout_wait, _CLOSE_GRACE_S))
+            self._process.stop(0.0 if is_deaf else min(self.timeout_wait, _CLOSE_GRACE_S))
         self._communicator.close()
 
     def kill(self) -> None:
@@ -292,7 +294,7 @@ class PlayerSession:
 
         Only time spent in here counts as waiting: the player may idle while others learn.
         """
-        remaining = self._timeout_wait - self._waited_s
+        remaining = self.timeout_wait - self._waited_s
         begin = time.monotonic()
         try:
             data = self._communicator.receive(remaining if timeout_s is None else min(timeout_s, remaining))
@@ -306,7 +308,7 @@ class PlayerSession:
         if timeout_s is not None and timeout_s < remaining:
             return None
         log = self._process.last_words() if self._process is not None else "See the Editor's console."
-        raise self._failed(PlayerTimeoutError(f"The player {failure} within {self._timeout_wait:g} s. {advice} {log}"))
+        raise self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
 
     def _check_alive(self) -> None:
         if self._process is not None and self._process.has_ended:

@@ -1,0 +1,30 @@
+"""Unity scenes as environments of Gymnasium: ``UnityEnv`` for one agent, ``UnityVectorEnv`` for many.
+
+>>> from trajtrainer.gymnasium import UnityVectorEnv
+>>> envs = UnityVectorEnv("Builds/3DBall")  # doctest: +SKIP
+>>> observations, infos = envs.reset()  # doctest: +SKIP
+
+Importing this registers both with Gymnasium as ``trajtrainer/Unity-v0``, for ``make`` and ``make_vec``.
+"""
+
+from __future__ import annotations
+
+try:
+    import gymnasium
+except ImportError as error:
+    raise ImportError(
+        "trajtrainer.gymnasium needs the package gymnasium, which is not installed. Install it with: pip install "
+        "'trajtrainer[gym]'"
+    ) from error
+
+from trajtrainer.wrappers.single import ID, UnityEnv
+from trajtrainer.wrappers.vector import UnityVectorEnv
+
+__all__ = ["UnityEnv", "UnityVectorEnv"]
+
+gymnasium.register(
+    ID,
+    entry_point="trajtrainer.gymnasium:UnityEnv",
+    vector_entry_point="trajtrainer.gymnasium:UnityVectorEnv",
+    nondeterministic=True,  # a player takes its seed at its start
+)
