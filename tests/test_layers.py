@@ -22,7 +22,7 @@ LAYERS: list[list[set[str]]] = [
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],
     [{"demos"}],
-    [{"gymnasium"}, {"side_channels"}],
+    [{"gymnasium"}, {"pettingzoo"}, {"side_channels"}],
     [{"wrappers"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"settings"}],
@@ -53,6 +53,7 @@ TORCH_FREE = {
     "side_channels",
     "wrappers",
     "gymnasium",
+    "pettingzoo",
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
-from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.gymnasium import UnityEnv, UnityVectorEnv
 
 NO_BOUNDS = "A Box observation space m"
@@ -26,7 +26,6 @@ NO_BOUNDS = "A Box observation space m"
         ("3DBall", [], spaces.Box, spaces.Box),
         ("GridWorld", ["--camera", "20,20"], spaces.Dict, spaces.Discrete),
         ("Hybrid", [], spaces.Dict, spaces.Tuple),
-        ("Sorter", [], spaces.Dict, spaces.MultiDiscrete),
     ],
 )
 def test_gymnasium_approves(simulation: str, arguments: list[str], observations: type, actions: type) -> None:
@@ -73,20 +72,6 @@ def test_several_agents_need_a_vector() -> None:
         UnityEnv("sim:3DBall")
 
 
-def test_several_behaviors_need_a_choice(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(SettingsError, match="the behaviors Goalie, Striker"):
-        UnityVectorEnv("sim:StrikerVsGoalie")
-    with pytest.raises(SettingsError, match=r"no behavior 'Keeper' in the scene. There are: Striker.*, Goalie"):
-        UnityVectorEnv("sim:StrikerVsGoalie", behavior="Keeper")
-    envs = UnityVectorEnv("sim:StrikerVsGoalie", behavior="Goalie")
-    assert "Agents of Striker?team=0 do nothing: 'Goalie' is played." in caplog.text
-    assert envs.num_envs == 8
-    envs.reset()
-    for _ in range(40):
-        envs.step(envs.action_space.sample())
-    envs.close()
-
-
 def test_teams_are_side_by_side() -> None:
     envs = UnityVectorEnv("sim:Duel", additional_args=["--areas", "3"])
     assert envs.num_envs == 6
@@ -129,7 +114,7 @@ def test_pictures_and_masks() -> None:
         masks = infos["action_mask"]
         forbidden |= not masks.all()
         space = envs.single_action_space
-        actions = np.array([space.sample(mask=envs.sample_mask(mask)) for mask in masks])
+        actions = np.array([space.sample(mask=envs.spaces.sample_mask(mask)) for mask in masks])
         assert masks[np.arange(4), actions].all()
         observations, _, _, _, infos = envs.step(actions)
         assert envs.observation_space.contains(observations)

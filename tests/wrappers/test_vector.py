@@ -163,6 +163,30 @@ def test_gymnasiums_own_wrappers_fit() -> None:
         assert told == (terminated | truncated).tolist()
 
 
+def test_several_behaviors_need_a_choice(caplog: pytest.LogCaptureFixture) -> None:
+    def strikers() -> World:
+        return World(0, agents=4, teams=3, lockstep=True, alive=True, names=("Striker", "Goalie"))
+
+    with pytest.raises(SettingsError, match=r"the behaviors Goalie, Striker\. Choose one: behavior='NAME'"):
+        UnityVectorEnv(strikers())
+    with pytest.raises(SettingsError, match=r"no behavior 'Keeper' in the scene\. There are: Striker\?team=0, Goalie"):
+        UnityVectorEnv(strikers(), behavior="Keeper")
+    world = strikers()
+    envs = UnityVectorEnv(world, behavior="Striker")
+    assert "Agents of Goalie?team=1 do nothing: 'Striker' is played." in caplog.text
+    envs.reset()
+    for _ in range(STEPS):
+        envs.step(np.ones((3, 1), np.float32))
+    assert {agent: set(done) for agent, done in _done_by_agents(world).items()} == {0: {1}, 10: {0}, 20: {1}, 30: {1}}
+
+
+def _done_by_agents(world: World) -> dict[int, list[float]]:
+    done: dict[int, list[float]] = {}
+    for episode in world.episodes:
+        done.setdefault(episode.agent, []).extend(episode.done)
+    return done
+
+
 def test_closing() -> None:
     world = World(0)
     envs = UnityVectorEnv(world)

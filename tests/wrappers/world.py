@@ -16,7 +16,6 @@ from trajtrainer.wrappers.spaces import Decisions
 SPEC = BehaviorSpec(
     [ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "Eye")], ActionSpec(1, ())
 )
-NAME = "Walker"
 
 
 @dataclass
@@ -50,12 +49,22 @@ class World(UnityEnvironment):
         teams: over how many behaviours they are spread.
         lockstep: all that are in an episode decide in every message that anyone decides in.
         alive: they begin the next episode as soon as one ends.
+        names: of the behaviours of the teams.
 
     Attributes:
         episodes: all that have come to their end.
     """
 
-    def __init__(self, seed: int, *, agents: int = 3, teams: int = 1, lockstep: bool = False, alive: bool = False):
+    def __init__(
+        self,
+        seed: int,
+        *,
+        agents: int = 3,
+        teams: int = 1,
+        lockstep: bool = False,
+        alive: bool = False,
+        names: tuple[str, ...] = ("Walker",),
+    ) -> None:
         self.timeout_wait = 5.0
         self._random = Random(seed)
         self._lockstep, self._stay = lockstep, alive
@@ -63,7 +72,8 @@ class World(UnityEnvironment):
         self._next_id = 1000
         self._tick = 0
         self._asked: dict[str, list[Agent]] = {}
-        self._new = {f"{NAME}?team={team}": SPEC for team in range(teams)}
+        self._behaviors = [f"{names[team % len(names)]}?team={team}" for team in range(teams)]
+        self._new = dict.fromkeys(self._behaviors, SPEC)
         self._is_reset = False
         self.episodes: list[Episode] = []
         self.is_closed = False
@@ -93,8 +103,7 @@ class World(UnityEnvironment):
         asked = [agent for agent in self._agents if self._asks(agent, reset)]
         event = EnvironmentEvent(0, {}, self._new, is_reset=reset)
         self._new, self._asked = {}, {}
-        for team in sorted({agent.team for agent in self._agents}):
-            name = f"{NAME}?team={team}"
+        for team, name in enumerate(self._behaviors):
             last = [each for each in ended if each[0].team == team]
             now = [agent for agent in asked if agent.team == team]
             if last or now:

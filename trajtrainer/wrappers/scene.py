@@ -63,7 +63,6 @@ class Scene:
             self._env = self._start(None if env is None else fspath(env), time_scale, dict(arguments))
         self.specs: dict[str, BehaviorSpec] = {}
         self._others: list[str] = []
-        self._silent_since: float | None = None
         try:
             self._env.start_reset()
             batches = self._receive()
@@ -120,7 +119,9 @@ class Scene:
         return self._until_asked(self._receive())
 
     def _until_asked(self, batches: Batches) -> Batches:
-        while not asks(batches):
+        since = time.monotonic()
+        while not any(batch.num_decisions for batch in batches.values()):
+            self.check_patience(since)
             batches = self.step({})
         return batches
 
@@ -129,7 +130,7 @@ class Scene:
 
         Raises:
             UnityActionException: decisions that do not fit the agents.
-            EnvironmentFaultError: the player fails, or has not asked for a decision for ``timeout_wait`` seconds.
+            EnvironmentFaultError: the player fails.
         """
         self._env.send(decisions)
         return self._receive()
@@ -144,16 +145,18 @@ class Scene:
         batches = event.steps
         if self._others:
             batches = {name: batch for name, batch in batches.items() if name in self.specs}
-        if asks(batches):
-            self._silent_since = None
-        else:
-            self._check_patience()
         return batches
 
-    def _check_patience(self) -> None:
-        now = time.monotonic()
-        self._silent_since = since = now if self._silent_since is None else self._silent_since
-        if now - since > self._env.timeout_wait:
+    def check_patience(self, since: float) -> None:
+        """Give up on agents that are waited for while the game goes on.
+
+        Args:
+            since: when that began, by ``time.monotonic``.
+
+        Raises:
+            EnvironmentFaultError: ``timeout_wait`` seconds ago.
+        """
+        if time.monotonic() - since > self._env.timeout_wait:
             raise PlayerTimeoutError(
                 f"The game goes on, but no agent of {', '.join(self.specs) or repr(self._behavior)} has asked for a "
                 f"decision for {self._env.timeout_wait:g} s."
@@ -170,8 +173,3 @@ class Scene:
     def close(self) -> None:
         """End the player."""
         self._env.close()
-
-
-def asks(batches: Batches) -> bool:
-    """Return whether any agent asks for a decision."""
-    return any(batch.num_decisions for batch in batches.values())

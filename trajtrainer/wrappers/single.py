@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Tuple
 from gymnasium.vector import AutoresetMode
 
 from trajtrainer.errors import UnsupportedError
@@ -88,8 +87,7 @@ class UnityEnv(gymnasium.Env[Any, Any]):
             UnityActionException: an action that is not of the action space.
             EnvironmentFaultError: the player fails.
         """
-        is_pair = isinstance(self.action_space, Tuple)
-        batch = tuple(np.asarray(part)[None] for part in action) if is_pair else np.asarray(action)[None]
+        batch = self._agents.spaces.batch_of_one(action)
         observations, rewards, terminations, truncations, infos = self._agents.step(batch)
         terminated, truncated = bool(terminations[0]), bool(truncations[0])
         self._has_ended = terminated or truncated
@@ -98,7 +96,7 @@ class UnityEnv(gymnasium.Env[Any, Any]):
     def _info(self, infos: Infos) -> Infos:
         info: Infos = {"agent_id": int(infos["agent_id"][0])}
         if "action_mask" in infos:
-            info["action_mask"] = self._agents.sample_mask(infos["action_mask"][0])
+            info["action_mask"] = self._agents.spaces.sample_mask(infos["action_mask"][0])
         return info
 
     def close(self) -> None:

@@ -120,6 +120,11 @@ class BehaviorSpaces:
         discrete: IntArray = np.asarray(chosen, np.int32)
         return continuous, discrete[:, None] if branches == 1 and discrete.ndim == 1 else discrete
 
+    def batch_of_one(self, action: Any) -> Any:
+        """Return an action of ``action_space`` as a batch, which ``decisions`` takes."""
+        is_pair = isinstance(self.action_space, spaces.Tuple)
+        return tuple(np.asarray(part)[None] for part in action) if is_pair else np.asarray(action)[None]
+
     def nothing(self, mask: BoolArray) -> Decisions:
         """Return the actions of agents that do nothing: zeros, or the first choices that ``mask`` does not forbid."""
         count = len(mask)

@@ -6,6 +6,7 @@ Shape legend: N sub-environments, D sum of branch sizes. See docs/unity-environm
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -90,12 +91,12 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             raise SettingsError(f"The scene has the behaviors {', '.join(sorted(names))}. Choose one: behavior='NAME'.")
         self.behavior = names.pop()
         spec = next(iter(self._scene.specs.values()))
-        self._spaces = BehaviorSpaces(spec, self.behavior, observations, uint8_visual=uint8_visual)
+        self.spaces = BehaviorSpaces(spec, self.behavior, observations, uint8_visual=uint8_visual)
         self._nobody = _empty(next(iter(self._scene.first.values())))
         first = self._merged(self._scene.first)
         self.num_envs = count = num_envs if num_envs is not None else first.num_decisions
-        self.single_observation_space = self._spaces.observation_space
-        self.single_action_space = self._spaces.action_space
+        self.single_observation_space = self.spaces.observation_space
+        self.single_action_space = self.spaces.action_space
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
         self._seats = Seats(count)
@@ -141,7 +142,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self._is_reset = True
         self._acting = self._take(batch)
         infos = self._infos(self._acting.copy())
-        return self._spaces.observations(self._columns), infos
+        return self.spaces.observations(self._columns), infos
 
     def _reset_ended(self, mask: BoolArray) -> tuple[Any, Infos]:
         if mask.shape != self._due.shape or mask.dtype != np.bool_ or (mask & ~self._due).any():
@@ -152,9 +153,11 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self._due &= ~mask
         deciding = np.zeros_like(mask)
         deciding[self._asking] = True
+        since = time.monotonic()
         while not deciding.any():  # nobody waits for an action, so that the game can go on without one
+            self._scene.check_patience(since)
             deciding = self._take(self._exchange(self._decisions_of_nobody()))
-        return self._spaces.observations(self._columns), self._infos(deciding)
+        return self.spaces.observations(self._columns), self._infos(deciding)
 
     def step(self, actions: Any) -> Step:
         """Act in all sub-environments.
@@ -167,7 +170,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         """
         if not self._is_reset or (self._mode is AutoresetMode.DISABLED and self._due.any()):
             raise ResetNeeded("Call reset() first; with the mode DISABLED, reset those whose episode has ended.")
-        decisions = self._spaces.decisions(actions)
+        decisions = self.spaces.decisions(actions)
         if len(decisions[0]) != self.num_envs:
             raise ActionError(f"There are {len(decisions[0])} actions for {self.num_envs} sub-environments.")
         batch = self._exchange(decisions if self._usual else self._chosen(decisions))
@@ -180,11 +183,12 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self._columns, self._mask = batch.obs, batch.mask
         nobody = np.zeros(self.num_envs, np.bool_)
         reward = batch.reward + batch.group_reward
-        return self._spaces.observations(batch.obs), reward, nobody, nobody.copy(), self._infos(self._all)
+        return self.spaces.observations(batch.obs), reward, nobody, nobody.copy(), self._infos(self._all)
 
     def _unusual_step(self, batch: StepBatch) -> Step:
         reward, last, ids = np.zeros(self.num_envs, np.float32), self._columns, self._agent_ids
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        since = time.monotonic()
         while True:
             rows = slice(0, batch.num_terminal)
             seats, places = self._seats.leave(batch.agent[rows])
@@ -196,6 +200,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             everybody_ended = self._mode is not AutoresetMode.SAME_STEP and not self._seats.playing.any()
             if batch.num_decisions or everybody_ended:
                 break
+            self._scene.check_patience(since)
             batch = self._exchange(self._decisions_of_nobody())
         return self._after(deciding, reward, terminated, truncated, last, ids)
 
@@ -248,7 +253,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
                 shown = _written(shown, places := np.flatnonzero(ended), _rows(last, places))
                 self._usual = None
         self._acting = deciding.copy()
-        return self._spaces.observations(shown), reward, terminated, truncated, self._infos(deciding) | infos
+        return self.spaces.observations(shown), reward, terminated, truncated, self._infos(deciding) | infos
 
     def _later(self, reward: FloatArray) -> FloatArray:
         """Count what agents earn before their first action that counts with what they earn by it."""
@@ -260,7 +265,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _final(self, ended: BoolArray, last: Columns, ids: LongArray) -> Infos:
         """Return the infos of ends, in the form of Gymnasium's own vector environments."""
-        observations = self._spaces.observations(last)
+        observations = self.spaces.observations(last)
         final = np.full(self.num_envs, None, object)
         for seat in np.flatnonzero(ended):
             final[seat] = pick(observations, int(seat))
@@ -291,11 +296,11 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         continuous, discrete = decisions[0][self._asking], decisions[1][self._asking]
         begun = self._due[self._asking]  # with NEXT_STEP: their action was meant for the end that they saw
         if begun.any():
-            continuous[begun], discrete[begun] = self._spaces.nothing(self._mask[self._asking[begun]])
+            continuous[begun], discrete[begun] = self.spaces.nothing(self._mask[self._asking[begun]])
         return continuous, discrete
 
     def _decisions_of_nobody(self) -> Decisions:
-        return self._spaces.nothing(self._mask[:0])
+        return self.spaces.nothing(self._mask[:0])
 
     def _exchange(self, decisions: Decisions) -> StepBatch:
         """Send decisions in the order of those that asked; return the next message's agents."""
@@ -313,10 +318,6 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         if len(batches) == 1:
             return next(iter(batches.values()))
         return _joined([self._nobody, *batches.values()])
-
-    def sample_mask(self, action_mask: Any) -> Any:
-        """Return what ``single_action_space.sample(mask=...)`` takes, of one row of ``infos["action_mask"]``."""
-        return self._spaces.sample_mask(action_mask)
 
     def as_stable_baselines3(self) -> UnityVecEnv:
         """Return this as a ``VecEnv`` of Stable-Baselines3.
