@@ -17,6 +17,7 @@ LAYERS: list[list[set[str]]] = [
     [{"search"}],
     [{"tournament"}, {"report"}],
     [{"run"}, {"testing"}],
+    [{"actors"}],
     [{"evaluation"}],
     [{"rundir"}],
     [{"trainers"}, {"export"}],

@@ -27,10 +27,10 @@ import yaml
 from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import RUNS, Row, interleaved
+from trajtrainer.actors.collector import ActingBehavior
 from trajtrainer.data.agent_processor import AgentProcessor, Recorded
 from trajtrainer.data.trajectory import release
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.run.collector import ActingBehavior
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings

@@ -15,12 +15,12 @@ from tests.envs.clockwork import BEHAVIOR, SPEC, actions_for, batch
 from tests.runtime.late_player import write_build
 from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
 from tests.runtime.test_learn import check_files
+from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.algos.acting import Policy
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.run.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.stats import StatsReporter
 from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.timers import Timers

@@ -51,6 +51,11 @@ class Acts(Protocol):
 class Policy:
     """Decides for agents with a copy of an actor, so that training never changes weights while it acts.
 
+    Attributes:
+        deterministic: see below.
+        version: of its weights.
+        num_loads: how often weights were taken over.
+
     Args:
         actor: copied, never kept.
         seed: of the policy's own random generator.
@@ -75,6 +80,7 @@ class Policy:
         self._fast = Acting(self._actor) if self._on_cpu and is_mlp(self._actor) else None
         self.deterministic = deterministic
         self.version = 0
+        self.num_loads = 0
 
     @property
     def memory_size(self) -> int:
@@ -97,6 +103,7 @@ class Policy:
             entry.copy_(weights)
         self._derive(update.weights)
         self.version = update.version
+        self.num_loads += 1
 
     def _derive(self, changed: Collection[str]) -> None:
         """Compute anew what follows from these weights alone."""

@@ -51,6 +51,8 @@ class LearningContext:
         is_stopping: whether the run shall end soon. May become true at any time, and stays so.
         dataset: what the trainers without an environment learn from; None for the others, and without training.
         expert: to be imitated, where the trainer asks one.
+        max_policy_lag: policies by which experience that is learnt from may be older than the newest one, where acting
+            goes on elsewhere and updates use their experience up; None elsewhere.
     """
 
     behavior: str
@@ -64,6 +66,7 @@ class LearningContext:
     is_stopping: Callable[[], bool]
     dataset: PackedSteps | None = None
     expert: Acts | None = None
+    max_policy_lag: int | None = None
 
     @property
     def weights_seed(self) -> int:

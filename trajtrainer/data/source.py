@@ -26,7 +26,13 @@ _NONE = np.zeros(0, np.int32)
 
 
 class ExperienceSource(Protocol):
-    """Where a trainer's experience comes from. One thread drains it."""
+    """Where a trainer's experience comes from. One thread drains it.
+
+    Attributes:
+        is_elsewhere: whether it comes from other processes or machines, where acting goes on while the trainer learns.
+    """
+
+    is_elsewhere: bool
 
     @property
     def num_put(self) -> int:
@@ -73,6 +79,8 @@ class ExperienceSource(Protocol):
 
 class LocalSource:
     """Rows of a pool, named by a queue."""
+
+    is_elsewhere = False
 
     def __init__(self, pool: RowPool, queue: TrajectoryQueue[TrajectoryBatch]) -> None:
         """Take both ends as they are; the acting side writes into the pool and puts into the queue."""
@@ -156,7 +164,7 @@ class NoExperience:
     """The source of a trainer whose algorithm has all that it learns from already."""
 
     num_put = num_steps = 0
-    is_needed = False
+    is_needed = is_elsewhere = False
 
     def __init__(self) -> None:
         self._closed = threading.Event()

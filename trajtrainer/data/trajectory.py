@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns
+from trajtrainer.columns import Columns, concatenate
 from trajtrainer.data.moments import Moments
 from trajtrainer.data.rows import RowPool
 from trajtrainer.steps import BoolArray, IntArray, LongArray, ObservationArray
@@ -294,6 +294,58 @@ def _gathered(
         return column.take(rows, axis=0)
     # With the default mode numpy would fill a buffer first.
     return column.take(rows, axis=0, out=place, mode="clip")
+
+
+def join_packed(parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None = None) -> PackedSteps:
+    """Copy packed steps of one or more parts of the same columns behind each other.
+
+    Args:
+        parts: at least one.
+        into: as for ``gather``.
+    """
+    starts = offsets(np.array([len(part) for part in parts]))
+    return PackedSteps(
+        steps=Columns({name: _joined(name, parts, into) for name in parts[0].steps}),
+        bootstrap=Columns(
+            {name: np.concatenate([part.bootstrap[name] for part in parts]) for name in parts[0].bootstrap}
+        ),
+        offset=np.concatenate(
+            [np.zeros(1, np.int32), *(part.offset[1:] + start for part, start in zip(parts, starts, strict=False))]
+        ),
+        terminated=np.concatenate([part.terminated for part in parts]),
+        ended=np.concatenate([part.ended for part in parts]),
+        agent=np.concatenate([part.agent for part in parts]),
+        groups=_joined_groups(parts, starts),
+    )
+
+
+def _joined(name: str, parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None) -> NDArray[Any]:
+    columns = [part[name] for part in parts]
+    place = None if into is None else into.get(name)
+    if place is None or place.dtype != columns[0].dtype:
+        return np.concatenate(columns)
+    return np.concatenate(columns, out=place)
+
+
+def _joined_groups(parts: Sequence[PackedSteps], starts: IntArray) -> PackedGroups | None:
+    """Return the groupmates of all parts; others stand behind all steps, part by part."""
+    groups = [part.groups for part in parts if part.groups is not None]
+    if not groups:
+        return None
+    width = max(each.mates.shape[1] for each in groups)
+    begins = starts[-1] + offsets(np.array([len(each.others) for each in groups]))
+
+    def moved(mates: IntArray, number: int) -> IntArray:
+        size, wide = len(parts[number]), _of_width(mates, width)
+        there = np.where(wide < size, wide + starts[number], wide + (begins[number] - size))
+        return np.where(wide < 0, np.int32(-1), there).astype(np.int32)
+
+    return PackedGroups(
+        mates=np.concatenate([moved(each.mates, number) for number, each in enumerate(groups)]),
+        next_mates=np.concatenate([moved(each.next_mates, number) for number, each in enumerate(groups)]),
+        others=concatenate([each.others for each in groups]).map(np.array),
+        all_done=np.concatenate([each.all_done for each in groups]),
+    )
 
 
 def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,17 @@ class PlayerLogs(Protocol):
 
     def player_log(self, worker: int) -> Path | None:
         """Return ``Player-<worker>.log`` in some folder; None if nothing may be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFolder:
+    """``PlayerLogs`` in a folder; None if nothing may be written."""
+
+    folder: Path | None
+
+    def player_log(self, worker: int) -> Path | None:
+        """See ``PlayerLogs``."""
+        return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
 
 def make_unity_environment(settings: RunSettings, logs: PlayerLogs, *, beside: bool = False) -> Supervisor:

@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.context import SpawnProcess
 
 import torch
 
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import LockedPipe, forward_log
-from trajtrainer.envs.workers.child_process import how_it_ended, without_main_module
 from trajtrainer.envs.workers.child_slot import relay_log
+from trajtrainer.envs.workers.spawned import SpawnedProcess, begin_child
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.result import EvaluationResult
 
 # The training comes first; what it leaves of the cores is for the evaluation and its players.
 _NICENESS = 10
-_JOIN_S = 5.0
 # For players to quit by themselves.
 _CLOSE_GRACE_S = 16.0
 
@@ -45,38 +40,23 @@ class EvaluatorTask:
 
     Attributes:
         make_environment, parameters, seed: see ``Evaluator``; the first must be picklable.
-        pipe: to the run.
-        lifeline: its end tells that the run is gone, or ends the process at once.
         log_level: of this package.
     """
 
     make_environment: Callable[[], Environment]
     parameters: Parameters
     seed: int
-    pipe: messages.Pipe
-    lifeline: messages.Pipe
     log_level: int
 
 
-def run_evaluator(task: EvaluatorTask) -> None:
+def run_evaluator(task: EvaluatorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
     """Serve the run until it says END or is gone."""
-    # Ctrl-C reaches all processes of a terminal. The run alone decides what follows from it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _take_what_is_left()
-    pipe = LockedPipe(task.pipe)
+    pipe = LockedPipe(connection)
     forward_log(pipe, task.log_level)
     evaluator = Evaluator(task.make_environment, task.parameters, task.seed)
-
-    def watch() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            task.lifeline.recv_bytes()
-        with contextlib.suppress(Exception):
-            evaluator.kill()
-        # A player that is just starting is not known yet; it has a guard for that.
-        os._exit(1)
-
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+    begin_child(lifeline, evaluator.kill)
     with contextlib.suppress(EOFError, OSError):  # the run is gone
         _answer(pipe, messages.CONNECTED, evaluator.start)
         while True:
@@ -107,37 +87,20 @@ class EvaluatorProcess:
 
     def __init__(self, make_environment: Callable[[], Environment], parameters: Parameters, seed: int) -> None:
         self.is_ready = False
-        spawning = multiprocessing.get_context("spawn")
-        self._pipe, pipe_of_child = spawning.Pipe()
-        lifeline_of_child, self._lifeline = spawning.Pipe(duplex=False)
-        task = EvaluatorTask(
-            make_environment,
-            parameters,
-            seed,
-            pipe_of_child,
-            lifeline_of_child,
-            logging.WARNING,  # what else there is to say has the training said of its own environment
-        )
-        # No daemon: those may not have processes of their own, and several players have one each.
-        self._process: SpawnProcess | None = spawning.Process(
-            target=run_evaluator, args=(task,), name="evaluation", daemon=False
-        )
-        with without_main_module():
-            self._process.start()
-        # Copies of the other ends here would hide its death.
-        pipe_of_child.close()
-        lifeline_of_child.close()
+        # What else there is to say than warnings has the training said of its own environment.
+        task = EvaluatorTask(make_environment, parameters, seed, logging.WARNING)
+        self._process = SpawnedProcess(run_evaluator, task, "evaluation")
+        self.kill = self._process.kill
 
     def begin(self, request: Request) -> None:
         """Let it evaluate; ``poll`` tells what came out."""
-        with contextlib.suppress(OSError):  # its death is noticed when its pipe is read
-            messages.post(self._pipe, REQUEST, request)
+        self._process.post(REQUEST, request)
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
         """Return a result or why there is none; None if nothing is known after ``timeout_s`` seconds."""
         try:
-            while self._pipe.poll(timeout_s):
-                kind, content = messages.read(self._pipe)
+            while self._process.pipe.poll(timeout_s):
+                kind, content = messages.read(self._process.pipe)
                 if kind == messages.LOG:
                     relay_log(messages.content_of(content), "The evaluation")
                     continue
@@ -147,43 +110,21 @@ class EvaluatorProcess:
                     return found
         except (EOFError, OSError):
             self.is_ready = True
-            return EnvironmentFaultError(f"The process of the evaluation {self._bury()}.")
+            return EnvironmentFaultError(f"The process of the evaluation {self._process.bury()}.")
         return None
 
     @property
     def is_alive(self) -> bool:
         """Whether it can be asked."""
-        return self._process is not None
+        return self._process.is_alive
 
     def close(self, *, wait: bool) -> None:
         """End it and wait for its end; with ``wait`` its environment ends in order, else at once."""
-        if self._process is None:
-            return
-        if wait:
-            with contextlib.suppress(OSError):
-                messages.post(self._pipe, messages.END)
+        if wait and self._process.is_alive:
+            self._process.post(messages.END)
             self._process.join(_CLOSE_GRACE_S)
-        self.kill()
-        self._bury()
-
-    def kill(self) -> None:
-        """End it at once and do not wait. For signal handlers: quick, and takes no lock."""
-        with contextlib.suppress(OSError):
-            self._lifeline.close()
-
-    def _bury(self) -> str:
-        process, self._process = self._process, None
-        if process is None:
-            return "is gone"
-        process.join(_JOIN_S)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        code = process.exitcode
-        process.close()
-        self.kill()
-        self._pipe.close()
-        return how_it_ended(code)
+        self._process.kill()
+        self._process.bury()
 
 
 def _take_what_is_left() -> None:

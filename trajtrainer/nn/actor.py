@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from itertools import chain
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -75,3 +77,11 @@ class Actor(nn.Module):
     def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
         """See :meth:`NetworkBody.update_normalization`."""
         self.body.update_normalization(obs, repeats=repeats)
+
+
+def copy_of(actor: Actor) -> Actor:
+    """Return a copy on the CPU that shares no memory, and has none but its weights', whatever they are parts of."""
+    other = copy.deepcopy(actor).cpu().requires_grad_(False)
+    for tensor in chain(other.parameters(), other.buffers()):
+        tensor.data = tensor.data.clone()
+    return other

@@ -12,21 +12,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from attrs import evolve
 from torch import Tensor
 
+from trajtrainer.actors.collector import ActingBehavior, NewBehavior
+from trajtrainer.actors.group import ActingElsewhere
+from trajtrainer.actors.protocol import UNLIMITED
+from trajtrainer.actors.source import ActorSource
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import LocalSource, NoExperience
+from trajtrainer.data.source import ExperienceSource, LocalSource, NoExperience
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import OutOfMemoryError, SettingsError
 from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.run.collector import ActingBehavior, NewBehavior
 from trajtrainer.run.experts import make_expert
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.judge import EVALUATION, RATING, TRAINING, Judge
@@ -45,7 +49,7 @@ from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.stats import StatsReporter
-from trajtrainer.trainers.factory import create_trainer, max_lead, needs_groups
+from trajtrainer.trainers.factory import create_trainer, is_paced, max_lead, needs_groups
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 
@@ -71,7 +75,7 @@ class Behavior:
     """
 
     run: Run
-    acting: ActingBehavior
+    acting: ActingBehavior | ActingElsewhere
     trainer: Trainer
     checkpoints: CheckpointManager
     replay: ReplayFile | None
@@ -272,6 +276,8 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     """
     name = found.behavior_id.name
     settings = run.settings.for_behavior(name)
+    if run.acts_elsewhere:
+        settings = evolve(settings, threaded=False)  # learning and acting overlap already
     if run.is_training and settings.is_offline and name not in run.datasets:
         raise SettingsError(
             f"The environment has a behavior {name!r}, which 'default_settings' would train from a data set "
@@ -302,19 +308,13 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
     """Make the channels, the trainer and the acting side, as at step 0."""
     name = found.behavior_id.name
     seed = run.settings.env_settings.seed
-    memory = settings.network_settings.memory
     dataset = run.datasets.get(name)
-    trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+    local = None if run.acts_elsewhere else _LocalChannel.of(found, settings)
+    source: ExperienceSource = NoExperience()
+    if dataset is None:
+        source = ActorSource() if local is None else LocalSource(local.pool, local.trajectories)
     policies: PolicyQueue[Tensor] = PolicyQueue()
     reporter = StatsReporter(name, run.writers)
-    pool = RowPool(
-        found.spec,
-        found.obs_dtypes,
-        memory_size=0 if memory is None else memory.memory_size,
-        groups=needs_groups(settings),
-        limit=max_lead(settings) if settings.threaded else None,
-        on_wait=trajectories.request_drain,
-    )
     context = LearningContext(
         behavior=name,
         spec=found.spec,
@@ -327,15 +327,15 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         is_stopping=lambda: run.stop.requested,
         dataset=None if dataset is None else dataset.packed,
         expert=make_expert(run.settings, name, settings, found.spec) if run.is_training else None,
+        max_policy_lag=_max_lag(run, settings),
     )
-    source = LocalSource(pool, trajectories) if dataset is None else NoExperience()
     with _told_if_too_large(name):
         trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
     policy = Policy(
         trainer.actor,
         seed=derived_seeds(seed, f"{name} acting")[0],
         deterministic=settings.network_settings.deterministic,
-        device=run.device,
+        device=run.device if local is not None else "cpu",
     )
     team_policies: dict[str, Acts] = {}
     self_play = None
@@ -353,18 +353,22 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
             step=lambda: trainer.collected,
             files=players_of_files(run.settings, trainer.context, policy.memory_size),
         )
-    acting = ActingBehavior(
-        spec=found.spec,
-        pool=pool,
-        processor=AgentProcessor(pool, settings.time_horizon),
-        policy=policy,
-        trajectories=trajectories,
-        policies=policies,
-        reporter=reporter,
-        team_policies=team_policies,
-        self_play=self_play,
-        bystanders=None if dataset is None else OpponentTracker(settings.time_horizon, policy.memory_size),
-    )
+    acting: ActingBehavior | ActingElsewhere
+    if local is None:
+        acting = _acting_elsewhere(found, trainer, policy, policies, reporter, self_play)
+    else:
+        acting = ActingBehavior(
+            spec=found.spec,
+            pool=local.pool,
+            processor=AgentProcessor(local.pool, settings.time_horizon),
+            policy=policy,
+            trajectories=local.trajectories,
+            policies=policies,
+            reporter=reporter,
+            team_policies=team_policies,
+            self_play=self_play,
+            bystanders=None if dataset is None else OpponentTracker(settings.time_horizon, policy.memory_size),
+        )
     folder = run.folder.behavior(name)
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
@@ -372,6 +376,69 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
     if run.is_training:
         behavior.judge = _make_judge(behavior)
     return behavior
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalChannel:
+    """The experience channel of a behaviour whose agents act in this process."""
+
+    pool: RowPool
+    trajectories: TrajectoryQueue[TrajectoryBatch]
+
+    @classmethod
+    def of(cls, found: NewBehavior, settings: TrainerSettings) -> _LocalChannel:
+        """Make an empty one."""
+        memory = settings.network_settings.memory
+        trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
+        pool = RowPool(
+            found.spec,
+            found.obs_dtypes,
+            memory_size=0 if memory is None else memory.memory_size,
+            groups=needs_groups(settings),
+            limit=max_lead(settings) if settings.threaded else None,
+            on_wait=trajectories.request_drain,
+        )
+        return cls(pool, trajectories)
+
+
+def _acting_elsewhere(
+    found: NewBehavior,
+    trainer: Trainer,
+    policy: Policy,
+    policies: PolicyQueue[Tensor],
+    reporter: StatsReporter,
+    self_play: SelfPlay | None,
+) -> ActingElsewhere:
+    """Return what the actors of a behaviour need of it."""
+    context = trainer.context
+    settings, max_lag = context.settings, context.max_policy_lag
+    lead = max_lead(settings)
+    if max_lag is not None:  # an update uses up what fills the buffer, and one row more
+        lead = (1 + max_lag) * (settings.hyperparameters.buffer_size + 1)
+    return ActingElsewhere(
+        name=context.behavior,
+        spec=found.spec,
+        obs_dtypes=found.obs_dtypes,
+        settings=settings,
+        policy=policy,
+        policies=policies,
+        reporter=reporter,
+        source=trainer.source if isinstance(trainer.source, ActorSource) else None,
+        self_play=self_play,
+        groups=needs_groups(settings),
+        version=lambda: trainer.publisher.version,
+        lead=lead,
+        max_lag=max_lag,
+        steps_left=lambda: settings.max_steps + 1 - trainer.clock.collected(0) if context.training else UNLIMITED,
+    )
+
+
+def _max_lag(run: Run, settings: TrainerSettings) -> int | None:
+    """Return how old experience may be where it is used up by updates; None where that does not matter."""
+    if not (run.acts_elsewhere and run.is_training) or is_paced(settings):
+        return None
+    assert run.settings.actors is not None
+    return run.settings.actors.max_policy_lag
 
 
 def _make_judge(behavior: Behavior) -> Judge:

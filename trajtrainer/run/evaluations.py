@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -23,16 +22,18 @@ from attrs import evolve
 from trajtrainer.cores import usable_cores
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
+from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.restart_quota import RestartQuota
 from trajtrainer.errors import SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.process import EvaluatorProcess
 from trajtrainer.evaluation.result import EvaluationResult
+from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.judge import EVALUATION
 from trajtrainer.run.run import Run
-from trajtrainer.run.snapshots import Snapshot, copy_of
+from trajtrainer.run.snapshots import Snapshot
 from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED, Sampler
@@ -284,16 +285,6 @@ def tags(result: EvaluationResult) -> dict[str, StatsSummary]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Logs:
-    """Where the evaluation's players write their logs."""
-
-    folder: Path | None
-
-    def player_log(self, worker: int) -> Path | None:
-        return None if self.folder is None else self.folder / f"Player-{worker}.log"
-
-
-@dataclass(frozen=True, slots=True)
 class SharedEnvironment:
     """The environment of the training, for evaluations in between.
 
@@ -309,7 +300,7 @@ class SharedEnvironment:
 
 
 def make_evaluations(
-    run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment
+    run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment | None
 ) -> EvaluationKeeper | None:
     """Return what evaluates the behaviours of a run; None if nobody is to be evaluated.
 
@@ -317,7 +308,7 @@ def make_evaluations(
         run: that begins.
         behaviors: those that train, by name.
         make_environment: made the training's.
-        shared: that one, for where there can be no other.
+        shared: that one, for where there can be no other; None if it is not here.
     """
     if not run.is_training or not run.settings.has_evaluations:
         return None
@@ -333,6 +324,11 @@ def make_evaluations(
             raise SettingsError(
                 "There is an evaluation, and nothing to evaluate in: all behaviors learn from data sets, and no "
                 "environment is given. Give one with --env, or leave the evaluation out."
+            )
+        if shared is None:
+            raise SettingsError(
+                "There is an evaluation, and the Editor, which cannot be started twice, belongs to an actor. Give a "
+                "build with --env, leave the evaluation out, or use actors.backend inline."
             )
         logger.warning(
             "The Editor cannot be started twice, so that evaluations play in the scene that trains: it is reset before "
@@ -357,7 +353,7 @@ def settings_of_evaluation(settings: RunSettings) -> RunSettings:
     """Return the settings of an evaluation's environment: the training's, but for what ``evaluation`` says."""
     own, env = settings.evaluation or EvaluationSettings(), settings.env_settings
     seed = derived_seeds(env.seed, "evaluation")[0] % _LARGEST_SEED if own.seed == UNSEEDED else own.seed
-    port = env.base_port + env.num_envs
+    port = env.base_port + settings.num_players
     if port + own.num_envs > _LARGEST_PORT:
         port = max(1, env.base_port - own.num_envs)
     arguments = env.env_args if own.env_args is None else own.env_args
@@ -385,13 +381,13 @@ def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Samp
     }
 
 
-def _logs(run: Run) -> _Logs:
+def _logs(run: Run) -> LogFolder:
     """Return where the players' logs go; the folder is made."""
     if not run.folder.writes:
-        return _Logs(None)
+        return LogFolder(None)
     folder = run.folder.logs / "evaluation"
     folder.mkdir(parents=True, exist_ok=True)
-    return _Logs(folder)
+    return LogFolder(folder)
 
 
 class _Lent:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
+from trajtrainer.actors.group import ActorGroup
 from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.plugins import Registry, blaming_packages
+from trajtrainer.run.actors import start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -163,7 +165,7 @@ def _looping(
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
-        environment = _start(run, _none_if_offline(run, make_environment), stack)
+        environment = _start(run, make_environment, stack)
         if environment is None:
             yield
             return
@@ -177,11 +179,11 @@ def _looping(
         _say_what_came_out(run, opened.behaviors)
 
 
-def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> Environment | None:
+def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> Environment | ActorGroup | None:
     """Return the environment, connected, which ``stack`` closes; None if the run is stopped before that."""
     try:
         with run.stop.interrupting(), run.timers("env_start"):
-            environment = make_environment(_settings_of_environment(run), run.folder)
+            environment = _make(run, _settings_of_environment(run), make_environment)
             stack.callback(_close, environment, run)
     except StopInterrupt:
         logger.info("Stopped before the environment was connected; nothing was trained.")
@@ -189,21 +191,25 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
     return environment
 
 
-def _none_if_offline(run: Run, make_environment: EnvironmentFactory) -> EnvironmentFactory:
-    """Return what starts the environment, if there is any use for one."""
+def _make(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment | ActorGroup:
+    """Return the environment, or the actors that have environments, if there is any use for one."""
+    if run.acts_elsewhere:
+        return start_actors(run, settings, make_environment)
     if not run.is_offline:
-        return make_environment
+        return make_environment(settings, run.folder)
     path = run.settings.env_settings.env_path
     if path is not None and not any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values()):
         logger.warning("The environment %s is not started: all behaviors learn from data sets.", path)
-    return lambda _settings, _folder: NoEnvironment()
+    return NoEnvironment()
 
 
 def _add_evaluations(
-    run: Run, loop: Loop, environment: Environment, make_environment: EnvironmentFactory, stack: ExitStack
+    run: Run, loop: Loop, environment: Environment | ActorGroup, make_environment: EnvironmentFactory, stack: ExitStack
 ) -> None:
     """Let the loop evaluate its behaviours, if the settings ask for it, until ``stack`` is closed."""
-    shared = SharedEnvironment(environment, loop.collector.specs, loop.lessons.reset_environment)
+    shared = None
+    if not isinstance(environment, ActorGroup):
+        shared = SharedEnvironment(environment, loop.collector.specs, loop.lessons.reset_environment)
     evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
     if evaluations is not None:
         loop.evaluations = evaluations
@@ -216,7 +222,7 @@ def _settings_of_environment(run: Run) -> RunSettings:
     return evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
 
 
-def _close(environment: Environment, run: Run) -> None:
+def _close(environment: Environment | ActorGroup, run: Run) -> None:
     def end() -> None:
         logger.warning("The environment does not end in time: ending it.")
         environment.kill()

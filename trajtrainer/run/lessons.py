@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 from trajtrainer.curriculum import BehaviorProgress, Curriculum
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Parameters
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.rundir.status import TrainingStatus
 
 logger = logging.getLogger(__name__)
 
 
+class Stage(Protocol):
+    """The part of an environment that lessons change."""
+
+    def reset(self, parameters: Parameters) -> None:
+        """See ``Environment``."""
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``."""
+
+
 class LessonKeeper:
     """Pushes the current samplers at every reset and after every lesson change."""
 
-    def __init__(self, curriculum: Curriculum, environment: Environment, status: TrainingStatus) -> None:
+    def __init__(self, curriculum: Curriculum, environment: Stage, status: TrainingStatus) -> None:
         self.curriculum = curriculum
         self._environment = environment
         self._status = status

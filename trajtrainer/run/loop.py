@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.actors.group import ActingElsewhere, ActorGroup
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior, make_behavior
-from trajtrainer.run.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
@@ -57,7 +58,7 @@ class Loop:
 
     run: Run
     behaviors: dict[str, Behavior]
-    collector: Collector
+    collector: Collector | ActorGroup
     lessons: LessonKeeper
     view: ProgressView
     evaluations: EvaluationKeeper | None = None
@@ -249,11 +250,13 @@ class Loop:
             raise CheckpointError("\n".join(failures))
 
 
-def make_loop(run: Run, environment: Environment, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
+def make_loop(
+    run: Run, environment: Environment | ActorGroup, view: ProgressView, behaviors: dict[str, Behavior]
+) -> Loop:
     """Make the loop of a run whose environment is connected. Behaviours that appear are put into ``behaviors``."""
     lessons = LessonKeeper(run.curriculum, environment, run.status)
 
-    def make(found: NewBehavior) -> ActingBehavior:
+    def make(found: NewBehavior) -> Behavior:
         with run.timers("make_behavior"):
             behavior = make_behavior(run, found)
         behaviors[behavior.name] = behavior
@@ -261,11 +264,29 @@ def make_loop(run: Run, environment: Environment, view: ProgressView, behaviors:
         reporter.add_source(lessons.statistics)
         if not run.is_offline:
             reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: collector.num_messages}))
-        return behavior.acting
+        return behavior
 
-    collector = Collector(environment, make, run.timers)
+    collector: Collector | ActorGroup
+    if isinstance(environment, ActorGroup):
+        collector = environment
+        collector.use(lambda found: _elsewhere(make(found)))
+    else:
+        collector = Collector(environment, lambda found: _here(make(found)), run.timers)
     for name, dataset in run.datasets.items():
         dtypes = [column.dtype for column in dataset.packed.obs]
         found = NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes, misread_elsewhere=False)
-        collector.behaviors[name] = make(found)
+        if isinstance(collector, ActorGroup):
+            collector.add(found)
+        else:
+            collector.behaviors[name] = _here(make(found))
     return Loop(run, behaviors, collector, lessons, view)
+
+
+def _here(behavior: Behavior) -> ActingBehavior:
+    assert isinstance(behavior.acting, ActingBehavior)
+    return behavior.acting
+
+
+def _elsewhere(behavior: Behavior) -> ActingElsewhere:
+    assert isinstance(behavior.acting, ActingElsewhere)
+    return behavior.acting

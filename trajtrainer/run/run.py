@@ -65,6 +65,11 @@ class Run:
         return not self.settings.checkpoint_settings.inference
 
     @property
+    def acts_elsewhere(self) -> bool:
+        """Return whether actors have threads, processes or machines of their own."""
+        return self.settings.acts_elsewhere and not self.is_offline
+
+    @property
     def is_offline(self) -> bool:
         """Return whether everything is learnt from data sets, so that no environment is started."""
         return self.is_training and self.settings.is_offline

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 
-from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.actor import Actor, copy_of
 from trajtrainer.rundir.best_models import State
 from trajtrainer.settings.evaluation import Evaluations
 from trajtrainer.trainers.trainer import Trainer
@@ -72,11 +70,3 @@ class Snapshots:
     def restore(self, evaluated: int) -> None:
         """Go on behind the evaluation at this step."""
         self.evaluated = self._taken = evaluated
-
-
-def copy_of(actor: Actor) -> Actor:
-    """Return a copy on the CPU that shares no memory, and has none but its weights', whatever they are parts of."""
-    other = copy.deepcopy(actor).cpu().requires_grad_(False)
-    for tensor in chain(other.parameters(), other.buffers()):
-        tensor.data = tensor.data.clone()
-    return other

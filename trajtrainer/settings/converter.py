@@ -184,6 +184,7 @@ def _register_unstructuring(converter: Converter) -> None:
         TrainerSettings: dict.fromkeys(OWN, if_changed),
         RunSettings: {
             "evaluation": if_changed,
+            "actors": if_changed,
             "deterministic": never,
             "behaviors_required": never,
             "inference_episodes": never,

@@ -9,6 +9,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.errors import SettingsError
+from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.checks import Fault, closest, count, misfit, refuse, satisfies
 from trajtrainer.settings.environment import (
     EngineSettings,
@@ -102,6 +103,7 @@ class RunSettings:
     environment_parameters: dict[str, EnvironmentParameterSettings] | None = None
     # Not in ML-Agents. Not dumped while there is none.
     evaluation: EvaluationSettings | None = None
+    actors: ActorSettings | None = None
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False
@@ -133,6 +135,22 @@ class RunSettings:
                     path = ("environment_parameters", name, "curriculum", str(index), "completion_criteria", "measure")
                     expected = f"reward or progress, as behavior {criteria.behavior!r} has no self_play"
                     yield misfit(path, criteria.measure.value, expected, ("behaviors",))
+
+    @property
+    def acts_elsewhere(self) -> bool:
+        """Return whether acting is not in the learner's loop."""
+        return self.actors is not None and self.actors.backend is not Backend.INLINE
+
+    @property
+    def envs_of_actor(self) -> int:
+        """Return the environments of each actor."""
+        own = None if self.actors is None else self.actors.envs
+        return self.env_settings.num_envs if own is None else own
+
+    @property
+    def num_players(self) -> int:
+        """Return the environments of all actors together."""
+        return self.envs_of_actor * (1 if self.actors is None else self.actors.count)
 
     @property
     def is_offline(self) -> bool:

@@ -64,6 +64,11 @@ def max_lead(settings: TrainerSettings) -> int:
     return algorithm_class(settings.trainer_type).max_lead(settings)
 
 
+def is_paced(settings: TrainerSettings) -> bool:
+    """Return whether learning keeps pace with acting, instead of using up a buffer of experience at each update."""
+    return algorithm_class(settings.trainer_type).holds_rows
+
+
 def needs_groups(settings: TrainerSettings) -> bool:
     """Return whether the trainer learns from the groupmates of each step."""
     return algorithm_class(settings.trainer_type).needs_groups

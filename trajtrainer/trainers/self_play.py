@@ -190,6 +190,7 @@ class SelfPlay:
         self._seats: dict[str, _Seat] = {}
         self._saved_seats: dict[str, Any] = {}
         self._learning: int | None = None
+        self._num_seatings = 0
         self._counters = {"save": 0, "swap": 0, "team_change": 0}
         # Of the team that learns, in this process.
         self._num_episodes = self._num_steps = 0
@@ -202,6 +203,24 @@ class SelfPlay:
     def learns(self, team: int) -> bool:
         """Return whether this team learns."""
         return team == self._rotation.learning
+
+    @property
+    def cast_number(self) -> tuple[int, int]:
+        """Return what changes whenever another team learns or anybody else plays."""
+        return self._rotation.num_changes, self._num_seatings
+
+    @property
+    def learning(self) -> int | None:
+        """Return the team that learns; None before there is any."""
+        return self._rotation.learning
+
+    def seats(self) -> dict[str, tuple[Player, Mapping[str, Tensor]]]:
+        """Return who plays for the teams that do not learn, by behaviour id, and as which weights (none: by itself)."""
+        with self._rotation.lock:
+            return {
+                name: (seat.player, {} if seat.player.acts is not None else seat.policy.weights())
+                for name, seat in self._seats.items()
+            }
 
     def player(self, team: int) -> Player | None:
         """Return who plays for a team of this behaviour; None if it has no such team, or if that learns."""
@@ -234,8 +253,16 @@ class SelfPlay:
         Raises:
             SettingsError: there is only one team.
         """
-        self._num_episodes += int(np.count_nonzero(trajectories.ended))
-        self._num_steps += trajectories.num_steps
+        self.count_episodes(int(np.count_nonzero(trajectories.ended)), trajectories.num_steps, results)
+
+    def count_episodes(self, num_episodes: int, num_steps: int, results: Sequence[float]) -> None:
+        """Take the same as numbers.
+
+        Raises:
+            SettingsError: there is only one team.
+        """
+        self._num_episodes += num_episodes
+        self._num_steps += num_steps
         if self._rotation.num_teams < 2 and (
             self._num_episodes >= _PATIENCE or self._num_steps > self.settings.save_steps
         ):
@@ -298,6 +325,7 @@ class SelfPlay:
             weights = self._policy.weights() if player is self._latest else player.weights
         seat.take(player, weights)
         self._team_policies[name] = seat.acts
+        self._num_seatings += 1
         logger.debug("%s plays as %s, rating %.1f.", name, player.name, player.elo)
         return seat
 

@@ -77,6 +77,11 @@ class Trainer:
         """Return the step as it will be when all that waits is taken in."""
         return self.clock.collected(self.source.num_put)
 
+    @property
+    def _is_acted_meanwhile(self) -> bool:
+        """Return whether acting goes on while this trainer learns."""
+        return self.context.settings.threaded or self.source.is_elsewhere
+
     def is_due(self) -> bool:
         """Return whether ``advance`` has something to do that should not wait for more experience.
 
@@ -122,7 +127,7 @@ class Trainer:
         given = False
         with self.context.timers("process_trajectory"):
             room = self.algorithm.room if self.clock.should_still_train else _anywhere
-            hold = self.algorithm.holds_rows and self.context.settings.threaded
+            hold = self.algorithm.holds_rows and self._is_acted_meanwhile
             for item in self.source.drain(room, hold=hold):
                 if isinstance(item, EpisodesAborted):
                     self.episodes.forget(item.worker)
@@ -187,7 +192,7 @@ class Trainer:
 
     def _show_progress(self, part: float) -> None:
         """Let the acting side, if it goes on meanwhile, have room for its next steps and the policy as it is now."""
-        if self.context.settings.threaded:
+        if self._is_acted_meanwhile:
             self.publisher.publish_next()
             self.source.give_back(part)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +24,7 @@ from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.settings.trainer import SelfPlaySettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.stats import StatsReporter
 from trajtrainer.steps import (
@@ -36,12 +37,27 @@ from trajtrainer.steps import (
     StepBatch,
 )
 from trajtrainer.timers import Timers
-from trajtrainer.trainers.self_play import SelfPlay
 
 _LOGGER = logging.getLogger(__name__)
 # Each is kept as a tag of the event file; a key with a number in it would fill the memory.
 MOST_STATISTICS = 1000
 _LONGEST_KEY = 1000
+
+
+class Sides(Protocol):
+    """The teams of a behaviour with self-play, one of which learns: ``SelfPlay``, or what an actor knows of it."""
+
+    settings: SelfPlaySettings
+    tracker: OpponentTracker
+
+    def learns(self, team: int) -> bool:
+        """Return whether this team learns."""
+
+    def join(self, behavior_id: BehaviorId) -> None:
+        """Add a team, at its first message."""
+
+    def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
+        """Take the results of one message of the team that learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,7 @@ class ActingBehavior:
     policies: PolicyQueue[Tensor]
     reporter: StatsReporter
     team_policies: dict[str, Acts] = field(default_factory=dict)
-    self_play: SelfPlay | None = None
+    self_play: Sides | None = None
     bystanders: OpponentTracker | None = None
 
     def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
@@ -271,7 +287,8 @@ class Collector:
         known = self.behaviors.get(behavior_id.name)
         if known is None:
             return
-        found, expected = _look(spec, batch.obs), _look(known.spec, known.pool.obs)
+        found = look(spec, [column.dtype for column in batch.obs])
+        expected = look(known.spec, [column.dtype for column in known.pool.obs])
         if found != expected and known.bystanders is not None:
             raise UnsupportedError(
                 f"Behavior {behavior_id.full!r} of the environment has {found}, but the data set that it is learnt "
@@ -307,11 +324,10 @@ class Collector:
         return answers
 
 
-def _look(spec: BehaviorSpec, observations: Sequence[ObservationArray]) -> str:
+def look(spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]) -> str:
     """Describe what agents see and do, for comparison and for messages. Names of sensors do not matter."""
     sensors = [
-        f"{tuple(sensor.shape)} {column.dtype}"
-        for sensor, column in zip(spec.observation_specs, observations, strict=True)
+        f"{tuple(sensor.shape)} {dtype}" for sensor, dtype in zip(spec.observation_specs, obs_dtypes, strict=True)
     ]
     action = spec.action_spec
     return (

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
+from trajtrainer.actors import collector as collector_module
+from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.algos.acting import Policy, WeightsUpdate
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
-from trajtrainer.run import collector as collector_module
-from trajtrainer.run.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch

@@ -1,0 +1,87 @@
+"""Credit of actors: how far acting may be ahead of learning, all actors of a behaviour together.
+
+Shape legend: A actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trajtrainer.actors.protocol import UNLIMITED
+
+
+class Credit:
+    """The rows that the actors of one behaviour may collect, shared out between them.
+
+    ``lead`` rows may have been collected and not consumed, whoever collects them. What is left is shared out in equal
+    parts, ahead of time, so that nobody waits while the learner is at work; an actor that has used up its part gets
+    more as soon as there is more. A slow one keeps no more than its part, and what a part is shrinks with what is left.
+
+    Attributes:
+        lead: see above.
+        consumed: rows that the learner has learnt from.
+        collected: rows that ever came.
+        steps: agent steps that ever came.
+        most_steps: of these, beyond which nobody shall collect.
+    """
+
+    def __init__(self, lead: int, most_steps: int = UNLIMITED, *, in_turn: bool = False) -> None:
+        """Begin without actors.
+
+        Args:
+            lead: see above.
+            most_steps: see above.
+            in_turn: acting waits for learning and learning for acting. So the learner has time to answer, and half of
+                what is left is kept for who is done first.
+        """
+        self.lead = lead
+        self.consumed = self.collected = self.steps = 0
+        self.most_steps = most_steps
+        self._in_turn = in_turn
+        self._rows: dict[int, int] = {}  # of each actor since its start
+        self._steps: dict[int, int] = {}
+        self._granted: dict[int, int] = {}
+
+    def join(self, actor: int) -> None:
+        """Add an actor that has just started."""
+        self._rows[actor] = self._steps[actor] = self._granted[actor] = 0
+
+    def leave(self, actor: int) -> None:
+        """Take an actor out, whose credit others may use from now on."""
+        for each in (self._rows, self._steps, self._granted):
+            each.pop(actor, None)
+
+    def count(self, actor: int, rows: int, steps: int) -> None:
+        """Count what an actor has collected."""
+        self.collected += rows
+        self.steps += steps
+        self._rows[actor] += rows
+        self._steps[actor] += steps
+
+    @property
+    def is_used_up(self) -> bool:
+        """Return whether no actor can go on, if there is any."""
+        return bool(self._rows) and not any(self._outstanding(actor) for actor in self._rows)
+
+    def grants(self, actors: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """Share out what is left between these actors.
+
+        Returns:
+            Actor -> rows and steps that it may have collected since its start; who gets nothing new is left out.
+        """
+        outstanding = {actor: self._outstanding(actor) for actor in self._rows}
+        left = max(0, self.consumed + self.lead - self.collected)
+        free = left - sum(outstanding.values())
+        parts = len(outstanding) if len(outstanding) == 1 or not self._in_turn else 2 * len(outstanding)
+        part = -(-left // max(1, parts))
+        given = {}
+        for actor in sorted(actors, key=outstanding.__getitem__):
+            more = min(part - outstanding[actor], free)
+            if more > 0 and 2 * outstanding[actor] <= part:  # less is not worth a message
+                free -= more
+                self._granted[actor] = self._rows[actor] + outstanding[actor] + more
+                given[actor] = self._granted[actor], self._steps[actor] + max(0, self.most_steps - self.steps)
+        return given
+
+    def _outstanding(self, actor: int) -> int:
+        return max(0, self._granted[actor] - self._rows[actor])

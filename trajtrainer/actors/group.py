@@ -1,0 +1,632 @@
+"""All actors of a run, as its loop sees them: a collector and an environment in one (docs/actors.md)."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from trajtrainer.actors.actor import rows_of
+from trajtrainer.actors.collector import NewBehavior, look
+from trajtrainer.actors.credit import Credit
+from trajtrainer.actors.protocol import (
+    UNLIMITED,
+    Aborted,
+    ActorDiedError,
+    Buffer,
+    Cast,
+    Connected,
+    Crew,
+    Experience,
+    Failed,
+    Found,
+    Grant,
+    Hello,
+    Joined,
+    Learn,
+    News,
+    Progress,
+    Report,
+    Reset,
+    Seat,
+    SetParameters,
+    Synchronized,
+    Tally,
+)
+from trajtrainer.actors.source import ActorSource, Shipment
+from trajtrainer.actors.weights import WeightsLayout
+from trajtrainer.algos.acting import Policy
+from trajtrainer.data.packed_layout import PackedLayout
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.workers.restart_quota import UNLIMITED as UNLIMITED_RESTARTS
+from trajtrainer.envs.workers.restart_quota import RestartQuota
+from trajtrainer.errors import EnvironmentFaultError, UnsupportedError
+from trajtrainer.nn.actor import copy_of
+from trajtrainer.nn.init import derived_seeds
+from trajtrainer.queues import EpisodesAborted, PolicyQueue
+from trajtrainer.settings.environment import EnvironmentSettings, Sampler
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorSpec
+from trajtrainer.stats import StatsReporter
+from trajtrainer.steps import WORKER_SHIFT, Aggregation
+from trajtrainer.timers import Timers
+from trajtrainer.trainers.self_play import SelfPlay
+from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
+from trajtrainer.version import __version__
+
+_LOGGER = logging.getLogger(__name__)
+
+# Shipments that the part of an actor is divided into, so that the learner need not wait for all of it.
+_SHIPMENTS = 4
+
+
+@dataclass(eq=False)
+class ActingElsewhere:
+    """The learner's part of a behaviour whose actors are elsewhere.
+
+    Attributes:
+        name: of the behaviour.
+        spec: what its agents see and do.
+        obs_dtypes: numpy types of their observations, per sensor.
+        settings: of its trainer.
+        policy: a copy of what acts, on the CPU.
+        policies: the channel from the trainer.
+        reporter: of its statistics.
+        source: the experience of all actors; None if nobody learns from it.
+        self_play: the teams; None if all learn.
+        groups: whether the learner needs the groupmates.
+        version: gives that of the newest policy.
+        lead: rows that acting may be ahead of learning by.
+        max_lag: policies by which experience may be older than the newest, where updates use it up; 0 lets acting wait
+            for the policy that the next buffer must come from. None where learning keeps pace with acting.
+        steps_left: gives how many agent steps are left when the behaviour appears.
+    """
+
+    name: str
+    spec: BehaviorSpec
+    obs_dtypes: Sequence[np.dtype[Any]]
+    settings: TrainerSettings
+    policy: Policy
+    policies: PolicyQueue[Tensor]
+    reporter: StatsReporter
+    source: ActorSource | None
+    self_play: SelfPlay | None
+    groups: bool
+    version: Callable[[], int]
+    lead: int
+    max_lag: int | None
+    steps_left: Callable[[], int]
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether acting waits for learning and learning for acting."""
+        return self.max_lag == 0
+
+    @property
+    def sequence_length(self) -> int:
+        """L; 1 without a memory."""
+        memory = self.settings.network_settings.memory
+        return 1 if memory is None else memory.sequence_length
+
+
+ElsewhereFactory = Callable[[NewBehavior], ActingElsewhere]
+"""Makes the learner's part of a behaviour. Called once per name, when it first appears."""
+
+
+@dataclass(slots=True)
+class _Tie:
+    """What an actor has of a behaviour.
+
+    Attributes:
+        loads: ``Policy.num_loads`` of the weights that it was sent last.
+        version: of these.
+        is_synchronized: whether it acts by them.
+        cast: ``SelfPlay.cast_number`` that it was sent last.
+    """
+
+    loads: int
+    version: int
+    is_synchronized: bool = True
+    cast: tuple[int, int] | None = None
+
+
+@dataclass(eq=False)
+class _Part:
+    """One behaviour with its actors."""
+
+    acting: ActingElsewhere
+    layout: PackedLayout
+    weights: WeightsLayout
+    credit: Credit
+    ties: dict[int, _Tie] = field(default_factory=dict)
+    inbox: deque[Shipment | EpisodesAborted] = field(default_factory=deque)
+    teams: set[str] = field(default_factory=set)
+    seen_version: int = 0
+    fed: int = 0  # rows since the last update
+    flat: tuple[int, Buffer] | None = None  # ``Policy.num_loads``, weights
+
+    def bytes_of_weights(self) -> Buffer:
+        loads = self.acting.policy.num_loads
+        if self.flat is None or self.flat[0] != loads:
+            self.flat = loads, self.weights.written(self.acting.policy.actor.state_dict())
+        return self.flat[1]
+
+
+class _Phase(enum.Enum):
+    STARTING = enum.auto()
+    WORKING = enum.auto()
+    DOWN = enum.auto()  # it will be started again
+    OUT = enum.auto()  # it will not
+
+
+@dataclass(slots=True, eq=False)
+class ActorState:
+    """One actor as the learner knows it.
+
+    Attributes:
+        number: of the actor.
+        quota: its restarts.
+        phase: whether it works.
+        before: what it has done until its last start.
+        tally: since then.
+        has_connected: whether it ever came up.
+        start_s: when it is started again, while it is down.
+        connected_s: when it came up.
+    """
+
+    number: int
+    quota: RestartQuota
+    phase: _Phase = _Phase.STARTING
+    before: Tally = field(default_factory=Tally)
+    tally: Tally = field(default_factory=Tally)
+    has_connected: bool = False
+    start_s: float = 0.0
+    connected_s: float = 0.0
+
+    @property
+    def total(self) -> Tally:
+        """What it has done in the whole run."""
+        return self.before.plus(self.tally)
+
+
+class ActorGroup:
+    """Steps the actors of a run: takes in what they report, and gives them credit, policies and parameters.
+
+    Stands in the loop for the collector and for the environment. The constructor starts all actors and returns when the
+    first has its environments; the others come when they are ready. An actor that dies is started again within the
+    quotas of the settings; beyond them it is left out, and the others go on.
+
+    Args:
+        crew: of the actors, none started yet.
+        settings: quotas.
+        workers: of each actor, at most.
+        seed: of the run.
+        own_parameters: actor -> environment parameters that go before those of the run.
+        timers: of the run.
+        clock: seconds.
+
+    Raises:
+        EnvironmentFaultError: none of them can be started.
+        TrajtrainerError: there is a mistake that no restart heals.
+
+    Attributes:
+        behaviors: name -> the learner's part of a behaviour.
+        specs: behaviour id -> what was announced.
+        actors: by number.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        settings: EnvironmentSettings,
+        *,
+        workers: int,
+        seed: int,
+        timers: Timers,
+        own_parameters: Mapping[int, Parameters] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.behaviors: dict[str, ActingElsewhere] = {}
+        self.specs: dict[str, BehaviorSpec] = {}
+        self.actors = [ActorState(number, RestartQuota(settings)) for number in range(len(crew))]
+        self._crew = crew
+        self._settings = settings
+        self._stride = workers
+        self._seed = seed
+        self._timers = timers
+        self._own_parameters = own_parameters or {}
+        self._clock = clock
+        self._parts: dict[str, _Part] = {}
+        self._parameters: dict[str, Sampler] = {}
+        self._is_running = False
+        self._make: ElsewhereFactory | None = None
+        try:
+            for actor in self.actors:
+                crew.start(actor.number)
+            while not any(actor.has_connected for actor in self.actors):
+                self._start_again()
+                for number, report in crew.reports(self._pause_s(None)):
+                    self._take(number, report)
+        except BaseException:
+            self.kill()
+            self.close()
+            raise
+
+    # The environment.
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers of all actors."""
+        return len(self.actors) * self._stride
+
+    def reset(self, parameters: Parameters) -> None:
+        """Let all actors begin all episodes anew."""
+        self._parameters |= parameters
+        self._is_running = True
+        for actor in self.actors:
+            if actor.phase is _Phase.WORKING:
+                self._crew.post(actor.number, Reset(self._parameters_of(actor.number, parameters)))
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """Change parameters of all environments without a reset."""
+        self._parameters |= parameters
+        for actor in self.actors:
+            if actor.phase is _Phase.WORKING:
+                own = self._parameters_of(actor.number, parameters)
+                self._crew.post(actor.number, SetParameters(own))
+
+    def close(self) -> None:
+        """End all actors and wait for their end. May be called again."""
+        self._crew.close()
+
+    def kill(self) -> None:
+        """End all actors at once and do not wait. For signal handlers: quick, and takes no lock."""
+        self._crew.kill()
+
+    def _parameters_of(self, number: int, parameters: Parameters) -> Parameters:
+        return {**parameters, **self._own_parameters.get(number, {})}
+
+    # The collector.
+
+    def use(self, make: ElsewhereFactory) -> None:
+        """Make behaviours that appear by ``make`` from now on."""
+        self._make = make
+
+    @property
+    def num_messages(self) -> int:
+        """Environment steps of all actors."""
+        return sum(actor.total.environment_steps for actor in self.actors)
+
+    def collect(self, timeout_s: float | None = None) -> int:
+        """Take in what actors have reported, and let them go on.
+
+        Returns:
+            How many reports there were; 0 after ``timeout_s`` seconds without any.
+
+        Raises:
+            EnvironmentFaultError: the last actor failed for good.
+            TrajtrainerError: there is a mistake that no restart heals.
+        """
+        with self._timers("env_step") as step:
+            step.part("env_send")
+            self._start_again()
+            self.pump()
+            has_fed = self._feed()
+            step.part("env_wait")
+            reports = self._crew.reports(0.0 if has_fed else self._pause_s(timeout_s))
+            step.part("record")
+            for number, report in reports:
+                self._take(number, report)
+            has_fed |= self._feed()
+            step.part("env_send")
+            self.pump()
+            if not reports and not has_fed:
+                self._see_that_it_goes_on()
+        return len(reports)
+
+    def pump(self) -> None:
+        """Send what actors need to go on: newer policies, other opponents, credit. Does not wait."""
+        for part in self._parts.values():
+            acting = part.acting
+            update = acting.policies.latest(acting.name)
+            if update is not None:
+                acting.policy.load(update)
+            for number, tie in part.ties.items():
+                self._send_weights(part, number, tie)
+                self._send_cast(part, number, tie)
+            self._send_credit(part)
+
+    def look(self) -> None:
+        """Do the same in the midst of an update, after what has come meanwhile."""
+        for number, report in self._crew.reports(0.0):
+            self._take(number, report)
+        self.pump()
+
+    def _send_weights(self, part: _Part, number: int, tie: _Tie) -> None:
+        policy = part.acting.policy
+        if tie.is_synchronized and tie.loads != policy.num_loads:
+            tie.loads, tie.version, tie.is_synchronized = policy.num_loads, policy.version, False
+            self._crew.publish(number, part.acting.name, policy.version, part.bytes_of_weights())
+
+    def _send_cast(self, part: _Part, number: int, tie: _Tie) -> None:
+        self_play = part.acting.self_play
+        if self_play is None or tie.cast in (None, self_play.cast_number):
+            return
+        tie.cast = self_play.cast_number
+        self._crew.post(number, self._cast(part, self_play, number))
+
+    def _cast(self, part: _Part, self_play: SelfPlay, number: int) -> Cast:
+        assert self_play.learning is not None
+        seats = {}
+        for name, (player, weights) in self_play.seats().items():
+            seed = derived_seeds(self._seed, f"{name} opponent {number} {self_play.cast_number}")[0]
+            seats[name] = Seat({key: tensor.numpy() for key, tensor in weights.items()}, player.acts, seed)
+        return Cast(part.acting.name, self_play.learning, self_play.cast_number[0], seats)
+
+    def _send_credit(self, part: _Part) -> None:
+        acting, credit = part.acting, part.credit
+        source, version = acting.source, acting.version()
+        if source is None:
+            return
+        if acting.max_lag is None:
+            credit.consumed = source.rows_taken - int(source.rows_held)
+        elif version != part.seen_version:
+            credit.consumed = source.rows_taken
+            part.seen_version, part.fed = version, 0
+        ready = [number for number, tie in part.ties.items() if not acting.in_turn or tie.version == version]
+        for number, (rows, steps) in credit.grants(ready).items():
+            self._crew.post(number, Grant(acting.name, rows, steps))
+
+    def _see_that_it_goes_on(self) -> None:
+        """Let actors collect more where all of them wait and the trainer has no use for what they have sent.
+
+        It may have left out what was too old.
+        """
+        for part in self._parts.values():
+            source = part.acting.source
+            if source is not None and part.credit.is_used_up and not part.inbox:
+                if len(source):
+                    source.request_drain()
+                else:
+                    part.credit.consumed = part.credit.collected
+
+    def _feed(self) -> bool:
+        """Give trainers what has come; of on-policy ones no more than an update is made of.
+
+        Returns:
+            Whether there was anything.
+        """
+        has_fed = False
+        for part in self._parts.values():
+            source = part.acting.source
+            while source is not None and part.inbox and self._may_feed(part):
+                item = part.inbox.popleft()
+                has_fed = True
+                if isinstance(item, EpisodesAborted):
+                    source.abort_episodes(item.worker)
+                else:
+                    part.fed += item.rows
+                    source.put(item)
+        return has_fed
+
+    def _may_feed(self, part: _Part) -> bool:
+        acting, item = part.acting, part.inbox[0]
+        if acting.max_lag is None or isinstance(item, EpisodesAborted):
+            return True
+        if part.fed <= acting.settings.hyperparameters.buffer_size:
+            return True
+        # What would be too old after the update is better learnt from now.
+        lag = acting.version() + 1 - int(item.packed["version"][item.packed.offset[1:] - 1].max())
+        return lag > acting.max_lag
+
+    def _take(self, number: int, report: Report) -> None:
+        actor = self.actors[number]
+        match report:
+            case Hello(version):
+                if version != __version__:
+                    self._refuse(
+                        actor,
+                        f"it runs trajtrainer {version}, and this is {__version__}. Install the same version there.",
+                    )
+            case Connected():
+                self._connect(actor)
+            case Found(found):
+                self._meet(actor, found)
+            case Joined(behavior_id):
+                self._join(actor, self._parts[behavior_id.name], behavior_id)
+            case News():
+                self._take_news(actor, report)
+            case Experience():
+                self._take_experience(actor, report)
+            case Aborted(behavior, worker):
+                self._parts[behavior].inbox.append(EpisodesAborted(number * self._stride + worker))
+            case Synchronized(behavior):
+                self._parts[behavior].ties[number].is_synchronized = True
+            case Progress(tally):
+                actor.tally = tally
+            case Failed(error):
+                self._fail(actor, error)
+
+    def _connect(self, actor: ActorState) -> None:
+        actor.phase = _Phase.WORKING
+        actor.has_connected = True
+        actor.connected_s = self._clock()
+        if self._is_running:
+            self._crew.post(actor.number, Reset(self._parameters_of(actor.number, self._parameters)))
+
+    def _meet(self, actor: ActorState, found: NewBehavior) -> None:
+        """Tell an actor how to act for a behaviour that it has found."""
+        number, name = actor.number, found.behavior_id.name
+        part = self._parts.get(name)
+        if part is None:
+            part = self.add(found)
+        expected, seen = look(part.acting.spec, part.acting.obs_dtypes), look(found.spec, found.obs_dtypes)
+        if expected != seen:
+            self._refuse(
+                actor,
+                f"behavior {name!r} has {seen} there, and {expected} in the other actors. All actors need the same "
+                "scene: the same build, and env_args that leave agents alike.",
+            )
+            return
+        acting, policy = part.acting, part.acting.policy
+        part.credit.join(number)
+        rows, steps = part.credit.grants([number]).get(number, (0, UNLIMITED))
+        if acting.source is None:
+            rows, steps = UNLIMITED, UNLIMITED
+        part.ties[number] = _Tie(policy.num_loads, policy.version)
+        self._crew.post(
+            number,
+            Learn(
+                behavior=name,
+                settings=acting.settings,
+                network=copy_of(policy.actor),
+                version=policy.version,
+                seed=self._seed_of(name, actor),
+                groups=acting.groups,
+                sequence_length=acting.sequence_length,
+                ship_steps=max(1, acting.lead // (_SHIPMENTS * len(self.actors))),
+                bystander=acting.source is None,
+                self_play=acting.self_play is not None,
+                grant=Grant(name, rows, steps),
+            ),
+        )
+
+    def add(self, found: NewBehavior) -> _Part:
+        """Make the learner's part of a behaviour that appears."""
+        assert self._make is not None
+        acting = self._make(found)
+        self.behaviors[acting.name] = acting
+        self.specs[found.behavior_id.full] = found.spec
+        policy = acting.policy
+        layout = PackedLayout(acting.spec, acting.obs_dtypes, memory_size=policy.memory_size, groups=acting.groups)
+        credit = Credit(acting.lead, acting.steps_left(), in_turn=acting.in_turn)
+        update = acting.policies.latest(acting.name)
+        if update is not None:
+            policy.load(update)
+        part = _Part(acting, layout, WeightsLayout(policy.actor.state_dict()), credit, seen_version=acting.version())
+        self._parts[acting.name] = part
+        if acting.source is not None:
+            acting.source.on_progress = self.look
+        return part
+
+    def _seed_of(self, behavior: str, actor: ActorState) -> int:
+        """Return the seed of what an actor's policy draws: of the first one's first start that of a run without."""
+        which = "" if (actor.number, actor.quota.used) == (0, 0) else f" {actor.number} {actor.quota.used}"
+        return derived_seeds(self._seed, f"{behavior} acting{which}")[0]
+
+    def _join(self, actor: ActorState, part: _Part, behavior_id: Any) -> None:
+        self_play = part.acting.self_play
+        assert self_play is not None
+        if behavior_id.full not in part.teams:
+            part.teams.add(behavior_id.full)
+            self.specs.setdefault(behavior_id.full, part.acting.spec)
+            self_play.join(behavior_id)
+        part.ties[actor.number].cast = self_play.cast_number
+        self._crew.post(actor.number, self._cast(part, self_play, actor.number))
+
+    def _take_news(self, actor: ActorState, news: News) -> None:
+        acting = self._parts[news.behavior].acting
+        for tag, summary in news.statistics.items():
+            if summary.aggregation is not Aggregation.MOST_RECENT or actor.number == 0:
+                acting.reporter.add_many(tag, np.asarray(summary.values), summary.aggregation)
+        if acting.self_play is not None:
+            acting.self_play.tracker.num_steps += news.opponent_steps
+            for cast, num_episodes, num_steps, results in news.matches:
+                is_present = cast == acting.self_play.cast_number[0]
+                acting.self_play.count_episodes(num_episodes, num_steps, results if is_present else ())
+
+    def _take_experience(self, actor: ActorState, report: Experience) -> None:
+        part = self._parts[report.behavior]
+        try:
+            buffer, release = self._crew.experience(actor.number, report.place)
+        except OSError:  # it is gone, and what it has sent with it
+            return
+        packed = part.layout.over(buffer, report.counts)
+        workers = np.int64(actor.number * self._stride) << WORKER_SHIFT
+        rows = rows_of(packed.lengths, part.acting.sequence_length)
+        part.credit.count(actor.number, rows, len(packed))
+        part.inbox.append(Shipment(replace(packed, agent=packed.agent + workers), rows, release))
+
+    # Actors that fail.
+
+    def _refuse(self, actor: ActorState, reason: str) -> None:
+        """Leave out an actor that is not like the others."""
+        message = f"Actor {actor.number} is left out: {reason}"
+        self._leave(actor)
+        actor.phase = _Phase.OUT
+        self._crew.drop(actor.number)
+        if all(each.phase is _Phase.OUT for each in self.actors):
+            raise UnsupportedError(message)
+        _LOGGER.error("%s", message)
+
+    def _fail(self, actor: ActorState, error: Exception) -> None:
+        now_s = self._clock()
+        worked_s = now_s - actor.connected_s if actor.phase is _Phase.WORKING else 0.0
+        is_first = not any(each.has_connected for each in self.actors)
+        self._leave(actor)
+        if not isinstance(error, EnvironmentFaultError) or _is_hopeless(error, is_first=is_first):
+            raise error
+        others = [each for each in self.actors if each is not actor and each.phase is not _Phase.OUT]
+        # What its own environments could not do within their quotas no restart of all will.
+        refusal = None if isinstance(error, ActorDiedError) else "its environments have failed for good"
+        refusal = refusal or actor.quota.refusal(now_s)
+        if refusal is not None:
+            actor.phase = _Phase.OUT
+            if not others:
+                raise EnvironmentFaultError(
+                    f"Actor {actor.number} failed and is not started again, as {refusal}. {error}"
+                ) from error
+            _LOGGER.error(
+                "Actor %d failed and is left out, as %s; %d go on. %s", actor.number, refusal, len(others), error
+            )
+            return
+        delay_s = actor.quota.grant(now_s, worked_s)
+        actor.phase = _Phase.DOWN
+        actor.start_s = now_s + delay_s
+        most = self._settings.max_lifetime_restarts
+        _LOGGER.warning(
+            "Restarting actor %d in %.2f s (restart %d%s) after: %s",
+            actor.number,
+            delay_s,
+            actor.quota.used,
+            "" if most == UNLIMITED_RESTARTS else f" of {most}",
+            error,
+        )
+
+    def _leave(self, actor: ActorState) -> None:
+        """End the unfinished episodes of an actor that is gone, and let others have its credit."""
+        actor.before, actor.tally = actor.total, Tally()
+        for part in self._parts.values():
+            if part.ties.pop(actor.number, None) is None:
+                continue
+            part.credit.leave(actor.number)
+            first = actor.number * self._stride
+            part.inbox.extend(EpisodesAborted(worker) for worker in range(first, first + self._stride))
+
+    def _start_again(self) -> None:
+        now_s = self._clock()
+        for actor in self.actors:
+            if actor.phase is _Phase.DOWN and actor.start_s <= now_s:
+                actor.phase = _Phase.STARTING
+                self._crew.start(actor.number)
+
+    def _pause_s(self, timeout_s: float | None) -> float | None:
+        """Return how long to wait: until the next restart, but no longer than asked for."""
+        ends = [actor.start_s - self._clock() for actor in self.actors if actor.phase is _Phase.DOWN]
+        if timeout_s is not None:
+            ends.append(timeout_s)
+        return max(0.0, min(ends)) if ends else None
+
+
+def _is_hopeless(fault: EnvironmentFaultError, *, is_first: bool) -> bool:
+    """Return whether a restart cannot heal this fault, of an actor that is the first of all, or not."""
+    if isinstance(fault, PlayerVersionError):
+        return True
+    return is_first and isinstance(fault, LaunchError | PortInUseError | PlayerTimeoutError)

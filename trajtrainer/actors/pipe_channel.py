@@ -1,0 +1,124 @@
+"""An actor's end of a pipe: orders and reports in messages, experience and weights in shared memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from trajtrainer.actors.protocol import ActorEndedError, Buffer, End, Order, Report, Room
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.child import LockedPipe
+from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
+
+# Of the messages between environments' workers LOG is the same here.
+ORDER = b"o"
+FREE = b"v"  # number of a block that was read
+REPORT = b"r"
+
+
+class BlockPlace(NamedTuple):
+    """The place of experience: a block of shared memory that the actor has made.
+
+    Attributes:
+        number: of the block.
+        address: of its memory, the first time it is used.
+    """
+
+    number: int
+    address: MemoryAddress | None
+
+
+class WeightsPlace(NamedTuple):
+    """The place of weights: memory that the learner has made, one for each behaviour.
+
+    Attributes:
+        behavior: its name.
+        address: of the memory, the first time it is used.
+    """
+
+    behavior: str
+    address: MemoryAddress | None
+
+
+class PipeChannel:
+    """See ``Channel``. A thread reads, so that the learner never waits for an actor that is at work.
+
+    Blocks are made as they are needed. There are never many, as the learner's credit bounds what waits in them.
+    """
+
+    def __init__(self, pipe: LockedPipe) -> None:
+        self._pipe = pipe
+        self._incoming: SimpleQueue[Order | None] = SimpleQueue()
+        self._is_over = False
+        self._blocks: dict[int, SharedMemory] = {}
+        self._free: list[int] = []
+        self._num_blocks = 0
+        self._weights: dict[str, SharedMemory] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, name="orders", daemon=True).start()
+
+    def orders(self, *, wait: bool) -> Sequence[Order]:
+        """See ``Channel``."""
+        if self._is_over:
+            raise ActorEndedError
+        found: list[Order] = []
+        try:
+            while True:
+                order = self._incoming.get(block=wait and not found)
+                if order is None:
+                    self._is_over = True
+                    break
+                found.append(order)
+        except Empty:
+            pass
+        if self._is_over and not found:
+            raise ActorEndedError
+        return found
+
+    def report(self, report: Report) -> None:
+        """See ``Channel``."""
+        try:
+            self._pipe.post(REPORT, report)
+        except OSError:
+            raise ActorEndedError from None
+
+    def room(self, size: int) -> Room:
+        """See ``Channel``."""
+        with self._lock:
+            fitting = [number for number in self._free if self._blocks[number].size >= size]
+            if fitting:
+                number = min(fitting, key=lambda each: self._blocks[each].size)
+                self._free.remove(number)
+                return Room(self._blocks[number].buffer, BlockPlace(number, None))
+            if self._free:  # it is replaced by a larger one
+                self._blocks.pop(self._free.pop()).close()
+            number, self._num_blocks = self._num_blocks, self._num_blocks + 1
+            # Somewhat more than what is needed now: the next trajectories will not be of the same lengths.
+            block = self._blocks[number] = SharedMemory.create(size + size // 2)
+        return Room(block.buffer, BlockPlace(number, block.address))
+
+    def weights(self, place: WeightsPlace) -> Buffer:
+        """See ``Channel``."""
+        if place.address is not None:
+            self._weights[place.behavior] = SharedMemory.open(place.address)
+        return self._weights[place.behavior].buffer
+
+    def _read(self) -> None:
+        try:
+            while True:
+                kind, content = messages.read(self._pipe.connection)
+                if kind == FREE:
+                    self._take_back(messages.content_of(content))
+                else:
+                    self._incoming.put(messages.content_of(content))
+        except (EOFError, OSError):
+            self._incoming.put(End())
+            self._incoming.put(None)
+            self._pipe.connection.close()
+
+    def _take_back(self, number: int) -> None:
+        with self._lock:
+            self._blocks[number].unlink()  # who has read it has opened it
+            self._free.append(number)

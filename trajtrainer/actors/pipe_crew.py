@@ -1,0 +1,268 @@
+"""Actors of this machine, in processes or threads, at the other ends of pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+import torch
+
+from trajtrainer.actors.actor import Actor
+from trajtrainer.actors.pipe_channel import FREE, ORDER, BlockPlace, PipeChannel, WeightsPlace
+from trajtrainer.actors.protocol import ActorDiedError, ActorTask, Buffer, End, Failed, Order, Report, Weights
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.child import LockedPipe, forward_log
+from trajtrainer.envs.workers.child_slot import relay_log
+from trajtrainer.envs.workers.shared_memory import SharedMemory
+from trajtrainer.envs.workers.spawned import SpawnedProcess, begin_child
+
+# For players to quit by themselves.
+_CLOSE_GRACE_S = 16.0
+_LONGEST_WAIT_S = 1.0
+
+
+class Runs(Protocol):
+    """A process or a thread in which an actor runs."""
+
+    pipe: messages.Pipe
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it was not buried yet."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, if it is a process."""
+
+    def post(self, kind: bytes, *content: object) -> None:
+        """Send a message. That it is gone shows when its pipe is read."""
+
+    def kill(self) -> None:
+        """End it at once and do not wait."""
+
+    def bury(self) -> str:
+        """Wait for its end and free what belongs to it; return how it ended."""
+
+
+def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
+    """Run an actor in a process of its own, until the learner says that this is the end, or is gone."""
+    torch.set_num_threads(1)
+    if task.cores is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, task.cores)
+    pipe = LockedPipe(connection)
+    forward_log(pipe, task.log_level)
+    actor = Actor(task, PipeChannel(pipe))
+    begin_child(lifeline, partial(_kill, actor))
+    _run(actor, pipe)
+
+
+def _run(actor: Actor, pipe: LockedPipe) -> None:
+    try:
+        actor.run()
+    except Exception as error:
+        # First told, and only then closed, which may take seconds.
+        with contextlib.suppress(OSError):
+            pipe.post(messages.FAULT, messages.portable(error))
+    finally:
+        with contextlib.suppress(Exception):
+            actor.close()
+
+
+def _kill(actor: Actor) -> None:
+    if actor.environment is not None:
+        actor.environment.kill()
+
+
+class _InThread:
+    """An actor in a thread of this process."""
+
+    pid = None
+
+    def __init__(self, task: ActorTask) -> None:
+        self.pipe, other = Pipe()
+        pipe = LockedPipe(other)
+        self._actor: Actor | None = None
+
+        def run() -> None:
+            actor = self._actor = Actor(task, PipeChannel(pipe))
+            _run(actor, pipe)
+            with contextlib.suppress(OSError):  # its end of the pipe stays open for as long as somebody reads there
+                pipe.post(messages.END)
+
+        self._thread: threading.Thread | None = threading.Thread(target=run, name=f"actor {task.number}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread is not None
+
+    def post(self, kind: bytes, *content: object) -> None:
+        with contextlib.suppress(OSError):
+            messages.post(self.pipe, kind, *content)
+
+    def kill(self) -> None:
+        if self._actor is not None:
+            _kill(self._actor)
+
+    def bury(self) -> str:
+        self.pipe.close()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_GRACE_S)
+            self._thread = None
+        return "has ended"
+
+
+class _Member:
+    """One actor with its shared memory."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+        self.blocks: dict[int, SharedMemory] = {}
+        self.weights: dict[str, SharedMemory] = {}
+
+    def forget_memory(self) -> None:
+        for memory in [*self.blocks.values(), *self.weights.values()]:
+            memory.close()
+        self.blocks, self.weights = {}, {}
+
+
+class PipeCrew:
+    """See ``Crew``.
+
+    Args:
+        make_task: the task of each actor.
+        count: of actors.
+        threads: whether they run in threads of this process.
+    """
+
+    def __init__(self, make_task: Callable[[int], ActorTask], count: int, *, threads: bool = False) -> None:
+        self._make_task = make_task
+        self._threads = threads
+        self._members: list[_Member | None] = [None] * count
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def pid(self, number: int) -> int | None:
+        """Return the process id of an actor; None where it has none."""
+        member = self._members[number]
+        return None if member is None else member.runs.pid
+
+    def start(self, number: int) -> None:
+        """See ``Crew``."""
+        self.drop(number)
+        task = self._make_task(number)
+        self._members[number] = _Member(
+            _InThread(task) if self._threads else SpawnedProcess(run_actor, task, f"actor-{number}")
+        )
+
+    def post(self, number: int, order: Order) -> None:
+        """See ``Crew``."""
+        member = self._members[number]
+        if member is not None:
+            member.runs.post(ORDER, order)
+
+    def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
+        """See ``Crew``."""
+        member = self._members[number]
+        if member is None:
+            return
+        memory, address = member.weights.get(behavior), None
+        if memory is None:
+            memory = member.weights[behavior] = SharedMemory.create(len(weights))
+            address = memory.address
+        else:
+            memory.unlink()  # the last ones were read
+        memory.buffer[:] = weights
+        self.post(number, Weights(behavior, version, WeightsPlace(behavior, address)))
+
+    def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:
+        """See ``Crew``.
+
+        Raises:
+            OSError: the actor is gone, and with it the block.
+        """
+        member = self._members[number]
+        assert member is not None
+        assert isinstance(place, BlockPlace)
+        if place.address is not None:
+            member.blocks[place.number] = SharedMemory.open(place.address)
+        return member.blocks[place.number].buffer, partial(member.runs.post, FREE, place.number)
+
+    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+        """See ``Crew``."""
+        by_pipe: dict[Any, int] = {
+            member.runs.pipe: number for number, member in enumerate(self._members) if member is not None
+        }
+        timeout_s = _LONGEST_WAIT_S if timeout_s is None else timeout_s
+        if not by_pipe:
+            time.sleep(timeout_s)  # until somebody is started again; there is nothing to wait on
+            return []
+        try:
+            ready = wait(list(by_pipe), timeout_s)
+        except InterruptedError:  # by a signal, on Windows; it has been handled
+            return []
+        return [(by_pipe[pipe], report) for pipe in ready for report in self._read(by_pipe[pipe])]
+
+    def _read(self, number: int) -> list[Report]:
+        """Return all that an actor has sent. Waits for one message at least."""
+        member = self._members[number]
+        assert member is not None
+        found: list[Report] = []
+        try:
+            while True:
+                kind, content = messages.read(member.runs.pipe)
+                if kind == messages.LOG:
+                    relay_log(messages.content_of(content), f"Actor {number}")
+                elif kind == messages.END:
+                    raise EOFError
+                elif kind == messages.FAULT:
+                    self.drop(number)
+                    return [*found, Failed(messages.content_of(content))]
+                else:
+                    found.append(messages.content_of(content))
+                if not member.runs.pipe.poll():
+                    return found
+        except (EOFError, OSError):
+            self._members[number] = None
+            how = member.runs.bury()
+            member.forget_memory()
+            return [*found, Failed(ActorDiedError(f"The process of actor {number} {how}."))]
+
+    def drop(self, number: int) -> None:
+        """See ``Crew``."""
+        member, self._members[number] = self._members[number], None
+        if member is not None:
+            member.runs.kill()
+            member.runs.bury()
+            member.forget_memory()
+
+    def close(self) -> None:
+        """See ``Crew``."""
+        for number in range(len(self)):
+            self.post(number, End())
+        deadline_s = time.monotonic() + _CLOSE_GRACE_S
+        while any(self._members) and (remaining_s := deadline_s - time.monotonic()) > 0:
+            self.reports(remaining_s)  # for the log, and the end of the pipes
+        for number in range(len(self)):
+            self.drop(number)
+
+    def kill(self) -> None:
+        """See ``Crew``."""
+        for member in self._members:
+            if member is not None:
+                member.runs.kill()
+
+
+def log_level(number: int) -> int:
+    """Return the level of one actor's log: all say the same as they start, so one is enough. Warnings come from all."""
+    level = logging.getLogger("trajtrainer").getEffectiveLevel()
+    return level if number == 0 or level < logging.INFO else max(level, logging.WARNING)

@@ -1,0 +1,394 @@
+"""Orders to actors, their reports, and what carries both: a channel at the actor's end, a crew at the learner's.
+
+An actor is told what to do by orders and answers by reports; docs/actors.md shows who says what when. Both are plain
+data. Experience and weights are bytes beside them, whose place only the channel and the crew know: shared memory for
+processes and threads, an object store for other machines. Bytes of experience are laid out by ``PackedLayout``, those
+of weights by ``WeightsLayout``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.actors.collector import NewBehavior
+from trajtrainer.algos.acting import Acts
+from trajtrainer.data.packed_layout import Counts
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.nn.actor import Actor as ActingNetwork
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.spec import BehaviorId
+from trajtrainer.stats import StatsSummary
+
+Buffer = NDArray[np.uint8]
+UNLIMITED = 1 << 62
+
+
+class ActorEndedError(Exception):
+    """The learner has said that this is the end of an actor, or is gone."""
+
+
+class ActorDiedError(EnvironmentFaultError):
+    """An actor's process or machine is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorTask:
+    """The task that an actor is given at its start.
+
+    Attributes:
+        number: of the actor, from 0.
+        make_environment: starts its environments; must be picklable unless it stays in this process.
+        cores: of the processor, to which it and what it starts are bound; None for all.
+        log_level: of this package.
+    """
+
+    number: int
+    make_environment: Callable[[], Environment]
+    cores: Sequence[int] | None
+    log_level: int
+
+
+# Orders, from the learner.
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Let all episodes begin anew, with these parameters; the others stay as they are."""
+
+    parameters: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class SetParameters:
+    """Change parameters of the environments without a reset."""
+
+    parameters: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Credit for one behaviour. An actor collects until the trajectories of one of its behaviours have reached theirs.
+
+    Attributes:
+        behavior: its name.
+        rows: of all trajectories since the start of the actor, as the learner's buffer counts them: with a memory
+            those of whole sequences.
+        steps: agent steps of all trajectories since its start.
+    """
+
+    behavior: str
+    rows: int
+    steps: int = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """What an actor needs to act for a behaviour that it has found; the answer to ``Found``.
+
+    Attributes:
+        behavior: its name.
+        settings: of its trainer.
+        network: acts, with the newest weights; on the CPU.
+        version: of these weights.
+        seed: of what the policy draws.
+        groups: whether the learner needs the groupmates.
+        sequence_length: L, of the rows that count; 1 without a memory.
+        ship_steps: steps that are worth being shipped together.
+        bystander: its experience is of no use: it learns from a data set.
+        self_play: whether only one of its teams learns (``Cast``).
+        grant: the first one.
+    """
+
+    behavior: str
+    settings: TrainerSettings
+    network: ActingNetwork
+    version: int
+    seed: int
+    groups: bool
+    sequence_length: int
+    ship_steps: int
+    bystander: bool
+    self_play: bool
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Newer weights of a behaviour's policy. Answered by ``Synchronized``.
+
+    Attributes:
+        behavior: its name.
+        version: of the weights.
+        place: where they stand, for the channel.
+    """
+
+    behavior: str
+    version: int
+    place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who plays for a team that does not learn.
+
+    Attributes:
+        weights: of a network like the behaviour's own; empty if ``acts`` plays.
+        acts: plays, if it comes from a file.
+        seed: of what it draws.
+    """
+
+    weights: Mapping[str, NDArray[Any]]
+    acts: Acts | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who plays whom in self-play; the answer to ``Joined``, and sent again whenever it changes.
+
+    Attributes:
+        behavior: name of the behaviour.
+        learning: the team that learns.
+        number: how often another team has begun to learn. Results of matches are of one such number.
+        seats: behaviour id -> who plays for a team that does not learn.
+    """
+
+    behavior: str
+    learning: int
+    number: int
+    seats: Mapping[str, Seat]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Close the environments and end."""
+
+
+Order = Reset | SetParameters | Grant | Learn | Weights | Cast | End
+
+
+# Reports, to the learner.
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first report of an actor.
+
+    Attributes:
+        version: of this package where it runs.
+    """
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The environments are there and wait for their first reset.
+
+    Attributes:
+        num_workers: how many they are. Workers are numbered from 0 in each actor.
+    """
+
+    num_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A behaviour has appeared. The actor waits for ``Learn``."""
+
+    found: NewBehavior
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A team of a behaviour with self-play has appeared. The actor waits for ``Cast``."""
+
+    behavior_id: BehaviorId
+
+
+class Matches(NamedTuple):
+    """The outcome of the learning team's episodes; see ``SelfPlay.count``.
+
+    Attributes:
+        cast: number of the cast that played.
+        num_episodes: that ended.
+        num_steps: of the trajectories.
+        results: of matches.
+    """
+
+    cast: int
+    num_episodes: int
+    num_steps: int
+    results: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Numbers of a behaviour since the last report of this kind.
+
+    Attributes:
+        behavior: its name.
+        statistics: tag -> values.
+        matches: of self-play.
+        opponent_steps: of the teams that do not learn.
+    """
+
+    behavior: str
+    statistics: Mapping[str, StatsSummary]
+    matches: Sequence[Matches] = ()
+    opponent_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """Finished trajectories of a behaviour.
+
+    Attributes:
+        behavior: its name.
+        counts: their sizes.
+        place: where they stand, as the channel gave it with the room.
+    """
+
+    behavior: str
+    counts: Counts
+    place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The unfinished episodes of a worker have ended; see ``queues.EpisodesAborted``. In order with ``Experience``."""
+
+    behavior: str
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronized:
+    """The weights of an order are those that act now, and their place is free for the next ones."""
+
+    behavior: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an actor has done since its start.
+
+    Attributes:
+        environment_steps: messages of environments that were answered.
+        agent_steps: of finished trajectories.
+        episodes: that ended.
+        collect_s: seconds of collecting: all below but waiting and synchronising.
+        step_s: waiting for environments.
+        act_s: deciding.
+        wait_s: waiting for credit.
+        synchronize_s: taking over weights.
+        synchronizations: how often.
+    """
+
+    environment_steps: int = 0
+    agent_steps: int = 0
+    episodes: int = 0
+    collect_s: float = 0.0
+    step_s: float = 0.0
+    act_s: float = 0.0
+    wait_s: float = 0.0
+    synchronize_s: float = 0.0
+    synchronizations: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the sum of both."""
+        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an actor is. Comes behind what it has shipped."""
+
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The actor ends because of this error."""
+
+    error: Exception
+
+
+Report = Hello | Connected | Found | Joined | News | Experience | Aborted | Synchronized | Progress | Failed
+
+
+class Room(NamedTuple):
+    """Room for experience.
+
+    Attributes:
+        buffer: to be written into.
+        place: names it in ``Experience``.
+    """
+
+    buffer: Buffer
+    place: Any
+
+
+class Channel(Protocol):
+    """An actor's end: orders in, reports out."""
+
+    def orders(self, *, wait: bool) -> Sequence[Order]:
+        """Return the orders that have come, in order; with ``wait`` at least one.
+
+        Raises:
+            ActorEndedError: the learner is gone.
+        """
+
+    def report(self, report: Report) -> None:
+        """Send a report. Raises ``ActorEndedError`` if the learner is gone."""
+
+    def room(self, size: int) -> Room:
+        """Return room for so many bytes of experience, which is reported next."""
+
+    def weights(self, place: Any) -> Buffer:
+        """Return the weights at this place."""
+
+
+class Crew(Protocol):
+    """The learner's end: all actors, numbered from 0. Nothing here waits but ``reports`` and ``close``.
+
+    An actor that is gone is reported once as ``Failed`` with an ``ActorDiedError``; ``start`` makes another.
+    """
+
+    def __len__(self) -> int: ...
+
+    def start(self, number: int) -> None:
+        """Start an actor, in place of the last one of this number."""
+
+    def post(self, number: int, order: Order) -> None:
+        """Send an order. That an actor is gone shows in ``reports``."""
+
+    def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
+        """Send newer weights, as ``Weights``. The last ones of this behaviour were answered (``Synchronized``).
+
+        ``weights`` are not changed in place: whoever gets the same object gets the same weights.
+        """
+
+    def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:
+        """Return the bytes at this place, and what gives the place back when they have been copied."""
+
+    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+        """Wait until something comes from any actor; return all that is there with the numbers of the actors.
+
+        May return nothing before the time is over.
+        """
+
+    def drop(self, number: int) -> None:
+        """End an actor at once. Nothing more is reported of it."""
+
+    def close(self) -> None:
+        """End all actors and wait for their end. May be called again."""
+
+    def kill(self) -> None:
+        """End all actors at once and do not wait. For signal handlers: quick, and takes no lock."""

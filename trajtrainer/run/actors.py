@@ -1,0 +1,109 @@
+"""Starts the actors of a run, where they are not in its loop."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from functools import partial
+
+from attrs import evolve
+
+from trajtrainer.actors.group import ActorGroup
+from trajtrainer.actors.pipe_crew import PipeCrew, log_level
+from trajtrainer.actors.protocol import ActorTask, Crew
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.select import make_environment as environment_of_settings
+from trajtrainer.envs.unity_environment import LogFolder
+from trajtrainer.errors import SettingsError
+from trajtrainer.run.run import Run
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.actors import ActorSettings, Backend
+from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.run import RunSettings
+
+logger = logging.getLogger(__name__)
+
+EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
+
+
+def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorGroup:
+    """Return the actors of a run, the first of which has its environments.
+
+    Args:
+        run: that begins.
+        settings: of its environments.
+        make_environment: makes those of one actor.
+
+    Raises:
+        SettingsError: there can be no actors with these settings.
+        TrajtrainerError: see ``ActorGroup``.
+    """
+    given = settings.actors
+    assert given is not None
+    make_task = partial(_task, run, settings, make_environment)
+    overrides = {number: given.override(number) for number in range(given.count)}
+    return ActorGroup(
+        _crew(given, make_task),
+        settings.env_settings,
+        workers=settings.envs_of_actor,
+        seed=settings.env_settings.seed,
+        timers=run.timers,
+        own_parameters={
+            number: each.environment_parameters
+            for number, each in overrides.items()
+            if each is not None and each.environment_parameters is not None
+        },
+    )
+
+
+def _crew(given: ActorSettings, make_task: Callable[[int], ActorTask]) -> Crew:
+    if given.backend is Backend.PROCESS:
+        _check_pickle(make_task(0))
+    return PipeCrew(make_task, given.count, threads=given.backend is Backend.THREAD)
+
+
+def _task(run: Run, settings: RunSettings, make_environment: EnvironmentFactory, number: int) -> ActorTask:
+    given = settings.actors
+    assert given is not None
+    folder = None
+    if run.folder.writes:
+        folder = run.folder.open_logs / f"actor-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+    own = settings_of_actor(settings, number)
+    if make_environment is environment_of_settings:
+        make = partial(environment_of_settings, own, LogFolder(folder), beside=True)
+    else:
+        make = partial(make_environment, own, run.folder)
+    cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]
+    return ActorTask(number, make, cores, log_level(number))
+
+
+def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
+    """Return the settings of one actor's environments: the run's, but for ports, seeds and what it overrides."""
+    given, env, engine = settings.actors, settings.env_settings, settings.engine_settings
+    override = None if given is None else given.override(number)
+    first = number * settings.envs_of_actor  # players of the actors before it
+    seed, arguments = env.seed + first, env.env_args
+    if override is not None:
+        seed = seed if override.seed == UNSEEDED else override.seed
+        arguments = arguments if override.env_args is None else override.env_args
+    env = evolve(env, num_envs=settings.envs_of_actor, base_port=env.base_port + first, seed=seed, env_args=arguments)
+    if number and engine.no_graphics_monitor:
+        engine = evolve(engine, no_graphics=True)
+    return evolve(settings, env_settings=env, engine_settings=engine, actors=None)
+
+
+def _check_pickle(task: ActorTask) -> None:
+    """See that what makes the environments can be sent to another process.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    try:
+        pickle.dumps(task)
+    except Exception as error:
+        raise SettingsError(
+            f"actors.backend is process, but what makes the environment cannot be sent to another process ({error}). "
+            "Use a function at the top of a module, or python:MODULE:FUNCTION, or backend thread."
+        ) from error

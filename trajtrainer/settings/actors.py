@@ -1,0 +1,83 @@
+"""``actors``: who acts, and where. Nothing of it is in ML-Agents (docs/actors.md)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+from attrs import field, frozen
+from attrs.validators import optional
+
+from trajtrainer.settings.checks import Fault, at_least, misfit, not_negative, refuse
+from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
+
+_number = at_least(1, "a whole number")
+
+
+class Backend(enum.Enum):
+    """The place where actors run."""
+
+    INLINE = "inline"  # in the learner's loop, as ML-Agents does
+    THREAD = "thread"
+    PROCESS = "process"
+    RAY = "ray"
+
+
+@frozen
+class ActorOverride:
+    """What is different for one actor, ``actor``, or for all that no other entry names.
+
+    Left out, each is that of the run. ``environment_parameters`` go before those of the run's lessons.
+    """
+
+    actor: int | None = field(default=None, validator=optional(not_negative))
+    env_args: list[str] | None = None
+    seed: int = field(default=UNSEEDED, validator=seed_check)
+    environment_parameters: dict[str, Sampler] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if (self.env_args, self.seed, self.environment_parameters) == (None, UNSEEDED, None):
+            expected = "at least one of env_args, seed and environment_parameters"
+            refuse([Fault((), f"changes nothing, expected {expected}")])
+
+
+@frozen
+class ActorSettings:
+    """``actors`` of a run.
+
+    ``envs`` of each actor are, left out, ``env_settings.num_envs``. ``cpu_affinity`` gives each actor its cores, the
+    first one the first list, and begins anew where there are more actors than lists.
+    """
+
+    backend: Backend = Backend.PROCESS
+    count: int = field(default=1, validator=_number)
+    envs: int | None = field(default=None, validator=optional(_number))
+    max_policy_lag: int = field(default=1, validator=not_negative)
+    cpu_affinity: list[list[int]] | None = None
+    overrides: list[ActorOverride] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        refuse(self._faults())
+
+    def _faults(self) -> Iterator[Fault]:
+        if self.backend is Backend.INLINE and self.count > 1:
+            expected = "1 with backend inline, which acts in the learner's loop (backend process has several)"
+            yield misfit(("count",), self.count, expected, ("backend",))
+        if self.cpu_affinity is not None and not all(self.cpu_affinity):
+            yield Fault(
+                ("cpu_affinity",), "has no cores for some actor, expected lists of core numbers such as [[0], [1]]"
+            )
+        seen: set[int | None] = set()
+        for index, override in enumerate(self.overrides):
+            path = ("overrides", str(index), "actor")
+            if override.actor is not None and override.actor >= self.count:
+                expected = f"an actor's number, from 0 to {self.count - 1}, as count is {self.count}"
+                yield misfit(path, override.actor, expected, ("count",))
+            if override.actor in seen:
+                yield Fault(path, "is named by another entry already, expected one entry for each actor", (path,))
+            seen.add(override.actor)
+
+    def override(self, actor: int) -> ActorOverride | None:
+        """Return what is different for an actor; None for nothing."""
+        by_actor = {each.actor: each for each in self.overrides}
+        return by_actor.get(actor, by_actor.get(None))
