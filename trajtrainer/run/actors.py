@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from attrs import evolve
@@ -12,9 +13,11 @@ from attrs import evolve
 from trajtrainer.actors.group import ActorGroup
 from trajtrainer.actors.pipe_crew import PipeCrew, log_level
 from trajtrainer.actors.protocol import ActorTask, Crew
+from trajtrainer.cores import usable_cores
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
+from trajtrainer.envs.workers.child_process import without_main_module
 from trajtrainer.errors import SettingsError
 from trajtrainer.run.run import Run
 from trajtrainer.rundir.folder import RunFolder
@@ -25,6 +28,42 @@ from trajtrainer.settings.run import RunSettings
 logger = logging.getLogger(__name__)
 
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
+
+
+def check_actors(settings: RunSettings) -> None:
+    """Look whether this machine has what the actors ask for, before anything is started.
+
+    Raises:
+        SettingsError: it has not.
+    """
+    given = settings.actors
+    if given is None or not settings.acts_elsewhere:
+        return
+    if given.cpu_affinity is not None:
+        _check_affinity(given.cpu_affinity)
+    cores = usable_cores()
+    if given.backend is Backend.PROCESS and given.count + 1 > cores:
+        logger.warning(
+            "actors.count is %d, and with the learner that makes %d processes on %d cores, the environments not "
+            "counted. They will take turns: more actors than %d pay only where environments make them wait.",
+            given.count,
+            given.count + 1,
+            cores,
+            max(1, cores - 1),
+        )
+
+
+def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        logger.warning("actors.cpu_affinity has no effect: this system does not let processes choose their cores.")
+        return
+    present = os.sched_getaffinity(0)
+    missing = sorted({core for cores in lists for core in cores} - present)
+    if missing:
+        raise SettingsError(
+            f"actors.cpu_affinity names the cores {missing}, which this process may not use. It may use "
+            f"{sorted(present)}."
+        )
 
 
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorGroup:
@@ -101,9 +140,10 @@ def _check_pickle(task: ActorTask) -> None:
         SettingsError: it cannot.
     """
     try:
-        pickle.dumps(task)
+        with without_main_module():
+            pickle.dumps(task)
     except Exception as error:
         raise SettingsError(
             f"actors.backend is process, but what makes the environment cannot be sent to another process ({error}). "
-            "Use a function at the top of a module, or python:MODULE:FUNCTION, or backend thread."
+            "Use a function at the top of a module that can be imported, or backend thread."
         ) from error

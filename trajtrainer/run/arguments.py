@@ -86,29 +86,37 @@ def maker(environment: EnvironmentSource | None) -> Callable[[RunSettings, RunFo
     """Return what makes the environment of a run."""
     if environment is None or isinstance(environment, str):
         return make_environment
-    factory = _new_each_time(environment)
-    return lambda settings, _: from_factory(factory, settings)
+    return functools.partial(_made_by, _NewEachTime(environment))
 
 
-def _new_each_time(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the factory, which is refused as soon as it returns what it has returned before.
+def _made_by(factory: _NewEachTime, settings: RunSettings, _folder: RunFolder) -> Environment:
+    return from_factory(factory, settings)
 
-    An evaluation in the environment of the training would disturb it.
+
+class _NewEachTime:
+    """A factory, which is refused as soon as it returns what it has returned before.
+
+    An evaluation in the environment of the training would disturb it. Can be sent to another process if the factory
+    can.
     """
-    made: list[Any] = []
 
-    @functools.wraps(factory)
-    def make(*arguments: Any, **options: Any) -> Any:
-        environment = factory(*arguments, **options)
-        if any(environment is other for other in made):
+    def __init__(self, factory: Callable[..., Any]) -> None:
+        self._factory = factory
+        self._made: list[Any] = []
+        functools.update_wrapper(self, factory)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        environment = self._factory(*arguments, **options)
+        if any(environment is other for other in self._made):
             raise SettingsError(
-                f"The factory {getattr(factory, '__name__', factory)!s} returned the same environment twice. Each call "
-                "must make a new one."
+                f"The factory {getattr(self._factory, '__name__', self._factory)!s} returned the same environment "
+                "twice. Each call must make a new one."
             )
-        made.append(environment)
+        self._made.append(environment)
         return environment
 
-    return make
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._factory,)
 
 
 def _settled(settings: SettingsSource, options: Mapping[str, object], source: str) -> RunSettings:

@@ -16,7 +16,7 @@ from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.plugins import Registry, blaming_packages
-from trajtrainer.run.actors import start_actors
+from trajtrainer.run.actors import check_actors, start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -130,6 +130,7 @@ def session(
             check_demonstrations(_all_behaviors(settings))
             check_experts(settings)
         check_opponents(settings, _all_behaviors(settings))
+        check_actors(settings)
         datasets = load_datasets(settings)
         device = choose_device(settings.torch_settings.device)
         set_threads()

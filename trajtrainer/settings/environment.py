@@ -22,7 +22,7 @@ from trajtrainer.settings.checks import (
 LOOPBACK = "127.0.0.1"
 UNSEEDED = -1
 _LARGEST_SEED = 2**31 - 1  # the handshake carries the seed as int32
-_LARGEST_PORT = 65535
+LARGEST_PORT = 65535
 
 seed_check = between(UNSEEDED, _LARGEST_SEED)
 
@@ -55,7 +55,7 @@ class EnvironmentSettings:
 
     env_path: str | None = None
     env_args: list[str] | None = None
-    base_port: int = field(default=5005, validator=between(1, _LARGEST_PORT))
+    base_port: int = field(default=5005, validator=between(1, LARGEST_PORT))
     num_envs: int = field(default=1, validator=count)
     num_areas: int = field(default=1, validator=count)
     timeout_wait: int = field(default=60, validator=count)
@@ -74,8 +74,8 @@ class EnvironmentSettings:
         if self.num_envs > 1 and self.env_path is None:
             expected = "1, as no env_path is given (the Editor is one environment)"
             yield misfit(("num_envs",), self.num_envs, expected, ("env_path",))
-        if self.env_path is not None and self.base_port + self.num_envs - 1 > _LARGEST_PORT:
-            expected = f"at most {_LARGEST_PORT - self.num_envs + 1}, as {self.num_envs} environments need a port each"
+        if self.env_path is not None and self.base_port + self.num_envs - 1 > LARGEST_PORT:
+            expected = f"at most {LARGEST_PORT - self.num_envs + 1}, as {self.num_envs} environments need a port each"
             yield misfit(("base_port",), self.base_port, expected, ("num_envs",), ("env_path",))
 
 

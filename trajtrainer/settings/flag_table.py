@@ -61,7 +61,7 @@ class Flag:
         """The value that the settings have without the option."""
         value: Any = _DEFAULTS if self.path else None
         for key in self.path.split(".") if self.path else ():
-            value = getattr(value, key)
+            value = getattr(value, key, None)  # a section may be left out as a whole
         return value
 
 
@@ -113,6 +113,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--tensorflow", "", Kind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--tensorflow")),
     Flag("--results-dir", "checkpoint_settings.results_dir", Kind.TEXT,
         "Folder that has the folders of all runs", "DIR"),
+    Flag("--actors", "actors.count", Kind.WHOLE,
+        "Let so many actors act while the learner learns, each in a process with environments of its own", "N"),
+    Flag("--actor-backend", "actors.backend", Kind.TEXT,
+        "Where actors are: inline (in the learner's loop), thread, process or ray", "BACKEND"),
     Flag("--timeout-wait", "env_settings.timeout_wait", Kind.WHOLE,
         "How long to wait for each answer of a player, in seconds", "S"),
     Flag("--width", "engine_settings.width", Kind.WHOLE, "Width of the player's window in pixels", "N", Group.ENGINE),
@@ -137,7 +141,7 @@ FLAGS: tuple[Flag, ...] = (
 
 _TRAINING = {
     "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
-    "--tensorflow",
+    "--tensorflow", "--actors", "--actor-backend",
 }  # fmt: skip
 _OTHER_HELP = {
     "--quiet": "Print warnings and errors only",

@@ -12,6 +12,7 @@ from trajtrainer.errors import SettingsError
 from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.checks import Fault, closest, count, misfit, refuse, satisfies
 from trajtrainer.settings.environment import (
+    LARGEST_PORT,
     EngineSettings,
     EnvironmentParameterSettings,
     EnvironmentSettings,
@@ -125,6 +126,7 @@ class RunSettings:
 
     def _faults(self) -> Iterator[Fault]:
         yield from self._faults_of_evaluations()
+        yield from self._faults_of_actors()
         for name, parameter in (self.environment_parameters or {}).items():
             for index, lesson in enumerate(parameter.curriculum):
                 criteria = lesson.completion_criteria
@@ -156,6 +158,17 @@ class RunSettings:
     def is_offline(self) -> bool:
         """Return whether all behaviours that are listed are learnt from data sets, and there is one."""
         return bool(self.behaviors) and all(each.is_offline for each in self.behaviors.values())
+
+    def _faults_of_actors(self) -> Iterator[Fault]:
+        env, players = self.env_settings, self.num_players
+        if self.actors is None:
+            return
+        if players > 1 and env.env_path is None:
+            expected = "one actor with one environment, as no env_path is given (the Editor is one environment)"
+            yield misfit(("actors", "count"), self.actors.count, expected, ("env_settings", "env_path"))
+        if env.env_path is not None and env.base_port + players - 1 > LARGEST_PORT:
+            expected = f"at most {LARGEST_PORT - players + 1}, as the environments of all actors need a port each"
+            yield misfit(("env_settings", "base_port"), env.base_port, expected, ("actors",), ("env_settings",))
 
     def _faults_of_evaluations(self) -> Iterator[Fault]:
         places: dict[tuple[str, ...], BehaviorEvaluationSettings | None]

@@ -20,9 +20,11 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.queues import EpisodesAborted
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.stats import StatsReporter
+from trajtrainer.steps import Aggregation, FloatArray
 from trajtrainer.trainers.clock import Boundary, Clock
 from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.episodes import EpisodeRecord
+from trajtrainer.trainers.old_steps import without_old
 from trajtrainer.trainers.publisher import PolicyPublisher
 from trajtrainer.trainers.state import learned_state, load_generators, load_learned
 
@@ -173,8 +175,27 @@ class Trainer:
             return False
         if kept < packed.num_trajectories:
             packed = packed.trajectories(0, kept)
-        self._report(self.algorithm.take(packed, rewards[:, : len(packed)]))
+        rewards = rewards[:, : len(packed)]
+        if self.source.is_elsewhere:
+            recent = self._recent(packed, rewards)
+            if recent is None:
+                return False
+            packed, rewards = recent
+        self._report(self.algorithm.take(packed, rewards))
         return True
+
+    def _recent(self, packed: PackedSteps, rewards: FloatArray) -> tuple[PackedSteps, FloatArray] | None:
+        """Return the trajectories whose last step is recent enough to learn from; None without any."""
+        lag, limit = self.publisher.version - packed["version"], self.context.max_policy_lag
+        self.reporter.add_many("Actors/Policy Lag", lag)
+        if limit is None:
+            return packed, rewards
+        rows = without_old(packed, lag, limit)
+        dropped = 0 if rows is None else len(packed) - len(rows.steps)
+        self.reporter.add("Actors/Dropped Steps", dropped, Aggregation.SUM)
+        if rows is None:
+            return packed, rewards
+        return None if rows.packed is None else (rows.packed, rewards[:, rows.steps])
 
     def _update(self) -> None:
         with self.context.timers("_update_policy"):
