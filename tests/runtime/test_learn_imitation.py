@@ -57,7 +57,11 @@ class Toy(gymnasium.Env[Any, Any]):
         return self._seen(), FINAL_REWARD * np.sign(self._place) * self._goal, True, False, {}
 
     def _seen(self) -> Any:
-        return np.full((20, 20, 3), 255 * (self._goal > 0), np.uint8) if self._picture else np.float32([self._goal])
+        return (
+            np.full((20, 20, 3), 255 * (self._goal > 0), np.uint8)
+            if self._picture
+            else np.array([self._goal], np.float32)
+        )
 
 
 def demonstrations(continuous: bool, picture: bool) -> tuple[PackedSteps, BehaviorSpec]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trajtrainer.envs.unity_environment import UnityEnvironment, connect_player
+from trajtrainer.envs.unity_environment import UnityWorker, connect_player
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.sim.balance_ball import BalanceBall
 from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
@@ -19,12 +19,12 @@ from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError
 SEVERAL = ["--agents", "3", "--teams", "2", "--stat", "lamp=2.5", "--package-version", "2.3.0"]
 
 
-def connect(path: str, arguments: list[str], *, beside: bool, seed: int = 4) -> UnityEnvironment:
+def connect(path: str, arguments: list[str], *, beside: bool, seed: int = 4) -> UnityWorker:
     settings = EnvironmentSettings(env_path=path, env_args=arguments, base_port=5005, seed=seed)
     return connect_player(0, settings=settings, engine=EngineSettings(), log_folder=None, beside=beside)
 
 
-def played(environment: UnityEnvironment) -> list[EnvironmentEvent]:
+def played(environment: UnityWorker) -> list[EnvironmentEvent]:
     """What comes in of a game with a reset and other parameters in its course, by actions that are always the same."""
     random = np.random.default_rng(0)
     specs: dict[str, BehaviorSpec] = {}

@@ -12,7 +12,7 @@ import numpy as np
 
 from trajtrainer.report.drawing import NUM_COLORS, chart, line, number
 from trajtrainer.report.runs import Group, SavedRun
-from trajtrainer.report.series import tags_of
+from trajtrainer.report.series import Series, tags_of
 from trajtrainer.report.spread import interquartile_mean, interval, late_mean
 from trajtrainer.report.tables import table
 from trajtrainer.report.time_spent import time_section

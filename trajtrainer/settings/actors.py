@@ -25,9 +25,15 @@ class Backend(enum.Enum):
 
 @frozen
 class ActorOverride:
-    """What is different for one actor, ``actor``, or for all that no other entry names.
+    """``overrides``: what is different for one actor, or for all that no other entry names.
 
-    Left out, each is that of the run. ``environment_parameters`` go before those of the run's lessons.
+    Left out, each is that of the run.
+
+    Attributes:
+        actor: its number, from 0 on; left out: all that no other entry names.
+        env_args: arguments of its environments.
+        seed: of its environments.
+        environment_parameters: go before those of the run's lessons.
     """
 
     actor: int | None = field(default=None, validator=optional(not_negative))
@@ -43,10 +49,16 @@ class ActorOverride:
 
 @frozen
 class ActorSettings:
-    """``actors`` of a run.
+    """``actors``: how many act, and where; see [Actors](actors.md).
 
-    ``envs`` of each actor are, left out, ``env_settings.num_envs``. ``cpu_affinity`` gives each actor its cores, the
-    first one the first list, and begins anew where there are more actors than lists.
+    Attributes:
+        backend: where they run: ``inline`` in the learner's loop, ``thread``, ``process`` or ``ray``.
+        count: how many there are.
+        envs: environments of each; left out: ``env_settings.num_envs``.
+        max_policy_lag: how many versions older than the newest a policy may be that acts. 0: an actor waits for the
+            policy that its next buffer must come from.
+        cpu_affinity: the cores of each actor, the first one's first; begins anew after the last list.
+        overrides: what is different for single actors.
     """
 
     backend: Backend = Backend.PROCESS

@@ -87,6 +87,7 @@ class RunSettings:
         engine_settings: what Unity's engine is told.
         environment_parameters: name of a parameter -> a number, a sampler or a curriculum.
         evaluation: when behaviors are evaluated while they train. Not in ML-Agents.
+        actors: how many act, and where; left out: the learner's own loop does. Not in ML-Agents.
         checkpoint_settings: the run's name, and what becomes of earlier runs.
         torch_settings: where networks are trained.
         debug: log in detail, show the players' own output and tracebacks.
