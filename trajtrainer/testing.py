@@ -52,19 +52,25 @@ def vector_spec(size: int = 3, continuous: int = 2, branches: tuple[int, ...] = 
 
 
 def random_steps(
-    spec: BehaviorSpec, *, lengths: tuple[int, ...] = _LENGTHS, seed: int = 0, groups: bool = False
+    spec: BehaviorSpec,
+    *,
+    lengths: tuple[int, ...] = _LENGTHS,
+    seed: int = 0,
+    groups: bool = False,
+    memory_size: int = 0,
 ) -> PackedSteps:
-    """Return trajectories of agents of this spec, which have no memory: values are random, but within their ranges.
+    """Return trajectories of agents of this spec: values are random, but within their ranges.
 
     Args:
         spec: of the agents.
         lengths: of the trajectories.
         seed: of the values.
         groups: whether the agents have groupmates, as for an algorithm that ``needs_groups``.
+        memory_size: of the policy's memory; 0 without one.
     """
     generator = np.random.default_rng(seed)
     stores = Store.POOL | Store.GROUP if groups else Store.POOL
-    entries = entries_of(stores, spec, [np.float32] * len(spec.observation_specs))
+    entries = entries_of(stores, spec, [np.float32] * len(spec.observation_specs), memory_size=memory_size)
     columns = _random_rows(generator, spec, entries, sum(lengths))
     columns["log_prob"] = -np.abs(columns["log_prob"])
     columns["mask"][:] = False
@@ -258,7 +264,8 @@ class AlgorithmContract:
         """Give it experience until it has updated twice, and return the step."""
         step = updates = 0
         for number in range(1000):
-            packed = random_steps(self.spec(), seed=number, groups=algorithm.needs_groups)
+            size = algorithm.actor.memory_size
+            packed = random_steps(self.spec(), seed=number, groups=algorithm.needs_groups, memory_size=size)
             rewards = np.stack([packed["reward"] for _ in algorithm.signals])
             self._check(algorithm, algorithm.take(packed, rewards))
             step += len(packed)

@@ -200,6 +200,17 @@ def test_what_reward_signals_see_of_sequences() -> None:
         assert _length(name, column) == len(packed), name
 
 
+def test_what_reward_signals_see_of_sequences_without_padding() -> None:
+    replay, stream = empty_replay(40, 4), Stream(MEMORY)
+    _add(replay, stream, [4, 8], [Ending(terminated=True), Ending()])
+    packed = replay.sample(np.array([2, 0])).packed()
+    assert packed.obs[0][:, 0].tolist() == [10, 11, 12, 13, 1, 2, 3, 4]
+    assert packed.bootstrap.obs[0][:, 0].tolist() == [14, 5]
+    assert packed.offset.tolist() == [0, 4, 8]
+    assert packed.terminated.tolist() == [False, True]
+    assert len(packed) == 8
+
+
 def _length(name: str, column: NDArray[np.generic]) -> int:
     """Rows of a column; those of which there is one per trajectory count as 9 rows when there are three."""
     per_trajectory = ("bootstrap_obs.0", "bootstrap_obs.1", "terminated", "ended", "agent")

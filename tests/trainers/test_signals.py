@@ -61,9 +61,11 @@ def _recordings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class WithEverything(AlgorithmContract):
+    memory: ClassVar[dict[str, int] | None] = None
+
     def settings(self) -> TrainerSettings:
         given = {"reward_signals": SIGNALS, "behavioral_cloning": CLONING}
-        network = {"hidden_units": 8, "num_layers": 1}
+        network = {"hidden_units": 8, "num_layers": 1, "memory": self.memory}
         return trainer_settings(
             {
                 "trainer_type": self.trainer_type,
@@ -94,9 +96,17 @@ class TestPOCA(WithEverything):
     trainer_type = "poca"
 
 
+class TestRecurrentPOCA(TestPOCA):
+    memory: ClassVar = {"sequence_length": 4, "memory_size": 8}
+
+
 class TestSAC(WithEverything):
     trainer_type = "sac"
     hyperparameters: ClassVar = {"batch_size": 8, "buffer_size": 64, "buffer_init_steps": 16, "steps_per_update": 8}
+
+
+class TestRecurrentSAC(TestSAC):
+    memory: ClassVar = TestRecurrentPOCA.memory
 
 
 def rig(trainer_type: str, memory: bool) -> TrainerRig:

@@ -54,11 +54,12 @@ class Sample:
         Columns that the ring does not keep (log-probabilities, memories within sequences, ...) are missing.
         """
         rows: Any = slice(None) if self.real is None else np.flatnonzero(self.real)
-        shaped = None if self.real is None else self.real.reshape(-1, self.sequence_length)
-        count = len(self) // self.sequence_length
-        lengths = np.ones(count, np.int32) if shaped is None else shaped.sum(1, dtype=np.int32)
+        length = self.sequence_length
+        count = len(self) // length
+        full = np.full(count, length, np.int32)
+        lengths = full if self.real is None else self.real.reshape(count, length).sum(1, dtype=np.int32)
         offset = offsets(lengths)
-        last: Any = slice(None) if self.real is None else offset[1:] - 1
+        last: Any = slice(None) if length == 1 else offset[1:] - 1
         steps = self.rows.map(lambda column: column[rows])
         done = steps["terminated"] | steps["interrupted"]
         return PackedSteps(
