@@ -60,7 +60,7 @@ class Toy(gymnasium.Env[Any, Any]):
         return (
             np.full((20, 20, 3), 255 * (self._goal > 0), np.uint8)
             if self._picture
-            else np.array([self._goal], np.float32)
+            else np.full(1, self._goal, np.float32)
         )
 
 

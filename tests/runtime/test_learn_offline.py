@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import trajtrainer
 from tests.algos.recorded import recording
 from tests.nn.specs import behavior, vector
-from tests.runtime.runs import ppo
+from tests.runtime.runs import LearnProcess, ppo
 from tests.test_learn_api import Lamp
+from trajtrainer.algos.offline.learner import OfflineLearner
 from trajtrainer.cli.main import main
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.writer import DemoWriter
@@ -105,6 +107,14 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
+def assert_same_checkpoints(*results: trajtrainer.LearnResult) -> None:
+    one, other = (weights(result.behaviors["Noise"].checkpoint) for result in results)
+    for content in (one, other):
+        content["trajtrainer"].pop("version")
+        del content["trajtrainer"]["judge"]["seconds"]
+    assert_same(one, other)
+
+
 @pytest.mark.parametrize("kind", ["bc", "iql"])
 def test_files_tags_and_steps_of_a_run_without_an_environment(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
@@ -144,12 +154,33 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, kind: str) -
             opened.step()
     step = next(iter(opened.behaviors.values())).trainer.step
     assert 0 < step < 60
-    resumed = learn(tmp_path, given, run_id="halves", resume=True)
-    one, other = (weights(result.behaviors["Noise"].checkpoint) for result in (whole, resumed))
-    for content in (one, other):
-        content["trajtrainer"].pop("version")
-        del content["trajtrainer"]["judge"]["seconds"]
-    assert_same(one, other)
+    assert_same_checkpoints(whole, learn(tmp_path, given, run_id="halves", resume=True))
+
+
+def test_a_run_that_was_killed_and_interrupted_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(Noise=offline("iql", 1500))
+    killed = LearnProcess(tmp_path, given)
+    killed.wait_for(lambda: len(list((killed.folder / "Noise").glob("Noise-*.pt"))) >= 2)
+    killed.send(signal.SIGKILL)
+    assert killed.finish().exit_code < 0
+    results, update, calls = tmp_path / "results", OfflineLearner.update, []
+
+    def interrupted(self: OfflineLearner, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return update(self, *arguments)
+
+    monkeypatch.setattr(OfflineLearner, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        learn(results, given, run_id="run", resume=True)
+    monkeypatch.undo()
+    step = weights(killed.folder / "Noise" / "checkpoint.pt")["global_step"]["_GlobalSteps__global_step"]
+    assert 60 <= step < 1500
+    found = [learn(results, given, run_id=name, resume=name == "run") for name in ("run", "whole")]
+    assert_same_checkpoints(*found)
 
 
 def test_a_thread_of_its_own_makes_the_same_steps(tmp_path: Path) -> None:
