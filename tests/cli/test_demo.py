@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.demos.making import SPECS, packed_steps
+from tests.demos.making import SPECS, packed_steps, write_demo
 from trajtrainer.cli.main import main
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.demos.writer import write_demo
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.evaluation.worlds import SPEC, Walk, chooser
 from tests.export.test_onnx import random_actor
 from tests.nn.specs import behavior, network, vector
 from trajtrainer.cli.main import main
+from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.evaluation.loaded_policy import load_policy
 from trajtrainer.export.onnx import export_policy
 
@@ -148,6 +149,13 @@ def test_parameters_of_the_run_and_of_the_command_line(results: Path, tmp_path: 
     assert bonus("--environment-parameters", "bonus=5000") == pytest.approx(5000.0, abs=60)
     sampler = "bonus={sampler_type: uniform, sampler_parameters: {min_value: 8000, max_value: 8000}}"
     assert bonus("--environment-parameters", sampler) == pytest.approx(8000.0, abs=60)
+
+
+def test_a_recording_is_made_with_the_parameters_of_the_run(results: Path, tmp_path: Path) -> None:
+    (results / "first" / "configuration.yaml").write_text(CONFIGURATION)
+    options = [f"--results-dir={results}", WALK, "--episodes=1", "--seed=1", f"--output={tmp_path / 'x.demo'}"]
+    assert main(["record", "--torch-device=cpu", "--policy=first", *options]) == 0
+    assert load_demonstrations([tmp_path / "x.demo"]).packed["reward"].mean() == pytest.approx(100.0, abs=60)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 1) -> str:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from trajtrainer.columns import Columns, zeros
 from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import entries_of_steps
+from trajtrainer.demos.writer import DemoWriter
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.unity.proto.communicator_pb2 import (
     AgentInfoActionPairProto,
@@ -36,6 +38,14 @@ SPECS = {
 
 def dtypes_of(name: str) -> list[Any]:
     return [np.uint8 if name == "visual" and each is PICTURE else np.float32 for each in SPECS[name].observation_specs]
+
+
+def write_demo(path: Path, packed: PackedSteps, spec: BehaviorSpec, name: str) -> None:
+    """Write the trajectories of packed steps."""
+    with DemoWriter(path, spec, name) as writer:
+        for number in range(packed.num_trajectories):
+            part = packed.trajectories(number, number + 1)
+            writer.write(Trajectory(part.steps, part.bootstrap))
 
 
 def packed_steps(

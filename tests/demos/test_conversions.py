@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.demos.making import SPECS, check_same, packed_steps
+from tests.demos.making import SPECS, check_same, packed_steps, write_demo
 from trajtrainer.columns import Columns
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay
@@ -19,7 +19,6 @@ from trajtrainer.demos.minari_source import minari_source
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.replay_source import replay_source
 from trajtrainer.demos.source import demo_source, write_source
-from trajtrainer.demos.writer import write_demo
 from trajtrainer.errors import DemonstrationError
 
 

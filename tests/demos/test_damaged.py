@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.demos.making import SPECS, check_same, packed_steps, read_plainly, write_plainly
+from tests.demos.making import SPECS, check_same, packed_steps, read_plainly, write_demo, write_plainly
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.demos.writer import write_demo
 from trajtrainer.errors import DemonstrationError
 from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.demos.making import SPECS, check_same, packed_steps, read_plainly
+from tests.demos.making import SPECS, check_same, packed_steps, read_plainly, write_demo
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demo_file import open_demo
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.demos.pairing import Trajectory, trajectories
-from trajtrainer.demos.writer import DemoWriter, write_demo
+from trajtrainer.demos.writer import DemoWriter
 from trajtrainer.unity import pictures
 from trajtrainer.unity.proto.communicator_pb2 import BrainParametersProto, DemonstrationMetaProto
 

@@ -15,9 +15,9 @@ from gymnasium import spaces
 
 import trajtrainer
 from tests.algos.test_cloning import recorded
+from tests.demos.making import write_demo
 from tests.nn.specs import behavior, camera, vector
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos.writer import write_demo
 from trajtrainer.spec import BehaviorSpec
 
 STEP_REWARD, FINAL_REWARD, STEP_SIZE = -0.01, 1.06, 0.2

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from tests.demos.making import write_demo
 from tests.plugins import Install
 from tests.trainers.rig import OffPolicyRig, Rig
-from trajtrainer.demos.writer import write_demo
 from trajtrainer.errors import DemonstrationError, UnsupportedError
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.rewards import REWARD_SIGNALS, GailSettings
@@ -70,6 +70,19 @@ def test_recordings_are_read_for_training_only(training: bool, tmp_path: Path) -
             Rig(settings)
     else:
         assert Rig(settings, training=False).trainer.algorithm.cloning is None
+
+
+@pytest.mark.parametrize("section", ["behavioral_cloning", "gail"])
+def test_a_recording_of_other_agents_is_told_with_sensor_and_shape(section: str, tmp_path: Path) -> None:
+    path, spec = tmp_path / "x.demo", vector_spec(3)
+    write_demo(path, random_steps(spec), spec, "X")
+    given = {"demo_path": str(path)}
+    settings = {"reward_signals": {"gail": given}} if section == "gail" else {section: given}
+    with pytest.raises(DemonstrationError) as caught:
+        Rig(trainer_settings(settings), vector_spec(5))
+    assert str(caught.value).startswith(
+        f"{path}: the sensor 'vector' (observation 0) was recorded with the shape (3,), in the behavior it has (5,)"
+    )
 
 
 @pytest.mark.parametrize(("samples", "told"), [(0, True), (8, False)])

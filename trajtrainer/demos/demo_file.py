@@ -136,7 +136,8 @@ def open_demo(path: Path) -> DemoFile:
     """
     if path.suffix != SUFFIX:
         raise DemonstrationError(
-            f"{path} is not a {SUFFIX} file. Expected a recording of Unity's Demonstration Recorder."
+            f"{path} is not a {SUFFIX} file. Expected a recording of Unity's Demonstration Recorder, or what "
+            f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` makes of an .npz file or a data set."
         )
     try:
         size = path.stat().st_size

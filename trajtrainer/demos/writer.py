@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.columns import OBSERVATIONS, Columns
-from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demo_file import API_VERSION, HEADER_SIZE, MARK
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import CompressedPicture
@@ -168,18 +167,6 @@ class DemoWriter:
             chosen = [b"".join(map(varint, row)) for row in columns["discrete"].tolist()]
             parts.append([_DISCRETE_ACTIONS + varint(len(each)) + each for each in chosen])
         return list(map(b"".join, zip(*parts, strict=True)))
-
-
-def write_demo(path: Path, packed: PackedSteps, spec: BehaviorSpec, name: str) -> None:
-    """Write the trajectories of packed steps.
-
-    Raises:
-        OSError: the file could not be written.
-    """
-    with DemoWriter(path, spec, name) as writer:
-        for number in range(packed.num_trajectories):
-            part = packed.trajectories(number, number + 1)
-            writer.write(Trajectory(part.steps, part.bootstrap))
 
 
 _SensorWriter = Callable[[NDArray[Any]], list[bytes]]
