@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
+import shutil
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +20,8 @@ from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, pp
 from tests.test_learn_api import Lamp, settings
 from trajtrainer.envs.select import from_factory
 from trajtrainer.errors import SettingsError
-from trajtrainer.run.evaluations import parameters_of_evaluation, settings_of_evaluation
+from trajtrainer.evaluation.result import Episode, EvaluationResult, GroupEpisode
+from trajtrainer.run.evaluations import parameters_of_evaluation, settings_of_evaluation, tags
 from trajtrainer.run.learn import train
 from trajtrainer.settings.convert import load, settle
 from trajtrainer.settings.document import from_mapping
@@ -199,6 +202,78 @@ def test_evaluations_are_neither_lost_nor_repeated_by_an_interrupt(tmp_path: Pat
     redone = others[0][0]
     assert 0 <= redone - int(checkpoint["global_step"]["_GlobalSteps__global_step"]) <= 256  # the next drain
     assert [step // 400 for step, _ in others] == [2, 3, 4]
+
+
+def test_a_killed_run_goes_on_with_its_evaluations(tmp_path: Path) -> None:
+    """The folder as it is in the midst of the run is what SIGKILL would leave of it."""
+    told: list[int] = []
+
+    def copy(evaluation: trajtrainer.Evaluation) -> None:
+        told.append(evaluation.step // 400)
+        if told[-1] == 3:  # the newest checkpoint is from before the second
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+
+    given = lamp(1300, checkpoint_interval=700)
+    learn(tmp_path, given, on_evaluation=copy, num_envs=1)
+    assert told == [1, 2, 3]
+    killed = tmp_path / "killed"
+    before, best = evaluated(killed), status(killed)["best"]
+    assert len(before) == 3
+    saved = torch.load(killed / "Lamp" / "checkpoint.pt", weights_only=True)
+    step = int(saved["global_step"]["_GlobalSteps__global_step"])
+    assert before[0][0] < step < before[1][0]
+    assert best["reward"] == max(reward for _, reward in before)
+
+    learn(tmp_path, given, run_id="killed", resume=True, num_envs=1)
+    after = evaluated(killed)
+    assert [one // 400 for one, _ in after] == [1, 2, 3], "each once, those after the checkpoint anew"
+    assert after[0] == before[0]
+    known = [before[0], *after[1:]]
+    found = status(killed)["best"]
+    assert (found["steps"], found["reward"]) in known
+    assert found["reward"] == max(reward for _, reward in known)
+
+
+def test_an_evaluator_that_is_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trajtrainer.run.evaluations.usable_cores", lambda: 2)
+    told: list[int] = []
+
+    def kill(evaluation: trajtrainer.Evaluation) -> None:
+        told.append(evaluation.step // 400)
+        if told == [1]:
+            (process,) = (child for child in multiprocessing.active_children() if child.name == "evaluation")
+            process.kill()
+            process.join()
+
+    given = lamp(1300, name="CartPole-v1", run={"evaluation": {**OFTEN, "episodes": 1}})
+    given["env_settings"] |= {"restarts_rate_limit_n": -1}
+    learn(tmp_path, given, "gym:CartPole-v1", on_evaluation=kill, num_envs=1)
+    assert told == [1, 3], "the second is the price"
+    (warning,) = [record.getMessage() for record in caplog.records if "An evaluation failed" in record.getMessage()]
+    assert "The process of the evaluation was ended by the signal SIGKILL" in warning
+    assert [child for child in multiprocessing.active_children() if child.name == "evaluation"] == []
+
+
+def test_tags_of_teams_and_groups() -> None:
+    episodes = [Episode(0, team, n, 2.0 * team + n, 0.5, 4 + n, False) for team in (0, 1) for n in range(2)]
+    result = EvaluationResult("A", tuple(episodes), (GroupEpisode(0, 1, 0, 7.0),), decisions=20, seconds=1.0)
+    found = {tag.removeprefix("Evaluation/"): summary.mean for tag, summary in tags(result).items()}
+    assert found == pytest.approx(
+        {
+            "Cumulative Reward": 2.0,
+            "Cumulative Reward Std": np.std([0.5, 1.5, 2.5, 3.5]),
+            "Cumulative Reward Min": 0.5,
+            "Cumulative Reward Max": 3.5,
+            "Episode Length": 4.5,
+            "Group Cumulative Reward": 7.0,
+            "Team 0 Cumulative Reward": 1.0,
+            "Team 1 Cumulative Reward": 3.0,
+        }
+    )
+    alone = EvaluationResult("A", tuple(episodes[:2]), (), decisions=9, seconds=1.0)
+    assert len(tags(alone)) == 5
 
 
 def test_an_environment_that_crashes_costs_evaluations_and_one_warning(
