@@ -116,6 +116,8 @@ COMMANDS: tuple[Command, ...] = (
         "trajtrainer.cli.search",
         "Find settings that learn well: try some within the ranges of a configuration, several at once.",
     ),
+    Command("push", "trajtrainer.cli.push", "Bring a run to the Hugging Face hub, with a model card."),
+    Command("pull", "trajtrainer.cli.pull", "Fetch a run from the Hugging Face hub into the results folder."),
     Command("plot", "trajtrainer.cli.plot", "Draw curves of runs, over all seeds, as a picture."),
     Command(
         "completion",

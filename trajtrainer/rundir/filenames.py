@@ -59,7 +59,7 @@ def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.na
         RunFolderError: it is empty or absolute, leaves the folder, or cannot be a folder's name.
     """
     for part in run_id.split("/"):
-        problem = _problem(part, _FORBIDDEN if windows else frozenset("\\"))
+        problem = why_unfit(part, windows=windows)
         if problem:
             raise RunFolderError(
                 f"{option} {run_id!r} cannot be the name of a run: it contains {problem}. Use a plain name, such as "
@@ -68,7 +68,9 @@ def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.na
     return run_id
 
 
-def _problem(part: str, forbidden: frozenset[str]) -> str | None:
+def why_unfit(part: str, *, windows: bool) -> str | None:
+    """Return what makes this part of a path unfit for a file's name, here or on Windows; None if nothing does."""
+    forbidden = _FORBIDDEN if windows else frozenset("\\")
     if part in ("", ".", ".."):
         return f"{part!r} as the name of a folder"
     for character in part:

@@ -1,0 +1,54 @@
+"""``trajtrainer pull OWNER/NAME``: fetch a run from the Hugging Face hub into the results folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trajtrainer.cli.console import console
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("repository", metavar="OWNER/NAME", help="a model on the hub, also of ML-Agents")
+    parser.add_argument("--run-id", metavar="ID", help="name of the run to be (default: NAME)")
+    parser.add_argument(
+        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where it goes (default: results)"
+    )
+    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: the newest state)")
+    parser.add_argument(
+        "--max-size", metavar="MB", type=_size, default=2000, help="so large it may be (default: 2000 MB)"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="use a run id that is there already; the earlier run is kept as ID.old"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch the run and say where it is.
+
+    Raises:
+        HubError: the hub refuses or does not answer.
+        RunFolderError: there is such a run already, or no room for it.
+        SettingsError: the package for the hub is not installed, or an argument is wrong.
+    """
+    from trajtrainer.hub.client import Hub  # late: they would slow down every --help
+    from trajtrainer.hub.pull import pull
+
+    with console(debug=False):
+        folder = pull(
+            Hub(arguments.repository),
+            arguments.results_dir,
+            arguments.run_id or arguments.repository.rpartition("/")[2],
+            revision=arguments.revision,
+            most_bytes=arguments.max_size * 1_000_000,
+            force=arguments.force,
+        )
+    print(f"The run is in {folder}. Its model card: {folder / 'README.md'}.")
+    return 0
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, expected megabytes, 1 or more")
+    return int(text)

@@ -1,0 +1,57 @@
+"""``trajtrainer push RUN OWNER/NAME``: bring a run to the Hugging Face hub, with a model card."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from trajtrainer.cli.console import console
+from trajtrainer.errors import SettingsError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("run", metavar="RUN", help="run id, or the folder of a run")
+    parser.add_argument("repository", metavar="OWNER/NAME", help="the model on the hub; made where there is none")
+    parser.add_argument(
+        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
+    )
+    parser.add_argument("--private", action="store_true", help="make a new model that nobody else sees")
+    parser.add_argument("--message", metavar="TEXT", default="Push to Hub", help="of the commit (default: Push to Hub)")
+    parser.add_argument(
+        "--evaluation", metavar="FILE", type=Path, help="what 'trajtrainer evaluate --json' wrote, for the model card"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Push the run and say where it is.
+
+    Raises:
+        HubError: the hub refuses or does not answer.
+        RunFolderError: there is no such run, or it has no model yet.
+        SettingsError: the package for the hub is not installed, or an argument is wrong.
+    """
+    from trajtrainer.hub.client import Hub  # late: they would slow down every --help
+    from trajtrainer.hub.push import push
+
+    evaluation = None if arguments.evaluation is None else _read(arguments.evaluation)
+    folder = arguments.results_dir / arguments.run
+    with console(debug=False):
+        hub = Hub(arguments.repository)
+        place = folder if folder.is_dir() else Path(arguments.run)
+        url = push(hub, place, private=arguments.private, message=arguments.message, evaluation=evaluation)
+    print(f"The run is at {url}.")
+    return 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--evaluation {path}: it cannot be read: {error}.") from error
+    results = content.get("results") if isinstance(content, dict) else None
+    if not isinstance(results, list) or not all(isinstance(each, dict) for each in results):
+        raise SettingsError(f"--evaluation {path}: it is not what 'trajtrainer evaluate --json' writes.")
+    return dict(content)
