@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
@@ -17,6 +18,7 @@ from trajtrainer.settings.checks import closest
 from trajtrainer.version import __version__
 
 INTERRUPTED = 130
+_ALIAS = "mlagents-learn"  # by ``trajtrainer alias``
 
 
 @frozen
@@ -118,6 +120,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("push", "trajtrainer.cli.push", "Bring a run to the Hugging Face hub, with a model card."),
     Command("pull", "trajtrainer.cli.pull", "Fetch a run from the Hugging Face hub into the results folder."),
+    Command(
+        "alias",
+        "trajtrainer.cli.alias",
+        "Write a command mlagents-learn that does what 'trajtrainer learn' does, for scripts that call it.",
+    ),
     Command("plot", "trajtrainer.cli.plot", "Draw curves of runs, over all seeds, as a picture."),
     Command(
         "completion",
@@ -130,6 +137,8 @@ COMMANDS: tuple[Command, ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
     arguments = sys.argv[1:] if argv is None else argv
+    if argv is None and Path(sys.argv[0]).stem == _ALIAS:
+        arguments = ["learn", *arguments]
     try:
         return _run(arguments)
     finally:
