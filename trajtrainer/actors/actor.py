@@ -264,8 +264,10 @@ class Actor:
                 raise AssertionError("nobody has asked for this")
 
     def _synchronize(self, order: Weights) -> None:
+        part = self._parts[order.behavior]
+        if part.outbox.num_steps and order.version != part.acting.policy.version:
+            self._ship(part)  # it gets no younger
         with self._timers(_SYNCHRONIZING):
-            part = self._parts[order.behavior]
             weights = part.weights.over(self._channel.weights(order.place))
             part.acting.policy.load(PolicyUpdate(order.version, weights))
             self._num_synchronized += 1

@@ -177,8 +177,12 @@ class ActorState:
         before: what it has done until its last start.
         tally: since then.
         has_connected: whether it ever came up.
+        agent_steps: that came from it.
+        episodes: that ended with them.
+        lag_sum: policies by which these steps were older than the newest one as they came.
         start_s: when it is started again, while it is down.
         connected_s: when it came up.
+        first_s: when it came up first.
     """
 
     number: int
@@ -187,8 +191,17 @@ class ActorState:
     before: Tally = field(default_factory=Tally)
     tally: Tally = field(default_factory=Tally)
     has_connected: bool = False
+    agent_steps: int = 0
+    episodes: int = 0
+    lag_sum: int = 0
     start_s: float = 0.0
     connected_s: float = 0.0
+    first_s: float = 0.0
+
+    @property
+    def is_working(self) -> bool:
+        """Whether its environments are there."""
+        return self.phase is _Phase.WORKING
 
     @property
     def total(self) -> Tally:
@@ -220,6 +233,7 @@ class ActorGroup:
         behaviors: name -> the learner's part of a behaviour.
         specs: behaviour id -> what was announced.
         actors: by number.
+        waited_s: seconds in which the learner had nothing to do but to wait for them.
     """
 
     def __init__(
@@ -246,6 +260,8 @@ class ActorGroup:
         self._parts: dict[str, _Part] = {}
         self._parameters: dict[str, Sampler] = {}
         self._is_running = False
+        self._begin_s = clock()
+        self.waited_s = 0.0
         self._make: ElsewhereFactory | None = None
         try:
             for actor in self.actors:
@@ -320,7 +336,7 @@ class ActorGroup:
             self.pump()
             has_fed = self._feed()
             step.part("env_wait")
-            reports = self._crew.reports(0.0 if has_fed else self._pause_s(timeout_s))
+            reports = self._reports(0.0 if has_fed else self._pause_s(timeout_s))
             step.part("record")
             for number, report in reports:
                 self._take(number, report)
@@ -330,6 +346,22 @@ class ActorGroup:
             if not reports and not has_fed:
                 self._see_that_it_goes_on()
         return len(reports)
+
+    def _reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+        begin_s = self._clock()
+        try:
+            return self._crew.reports(timeout_s)
+        finally:
+            self.waited_s += self._clock() - begin_s
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since there are actors."""
+        return self._clock() - self._begin_s
+
+    def seconds_of(self, actor: ActorState) -> float:
+        """Return the seconds since an actor's environments were first there; 0 before."""
+        return self._clock() - actor.first_s if actor.has_connected else 0.0
 
     def pump(self) -> None:
         """Send what actors need to go on: newer policies, other opponents, credit. Does not wait."""
@@ -420,7 +452,8 @@ class ActorGroup:
         acting, item = part.acting, part.inbox[0]
         if acting.max_lag is None or isinstance(item, EpisodesAborted):
             return True
-        if part.fed <= acting.settings.hyperparameters.buffer_size:
+        # Of what the trainer has taken in without an update something was too old.
+        if part.fed <= acting.settings.hyperparameters.buffer_size or not acting.source:
             return True
         # What would be too old after the update is better learnt from now.
         lag = acting.version() + 1 - int(item.packed["version"][item.packed.offset[1:] - 1].max())
@@ -456,8 +489,9 @@ class ActorGroup:
 
     def _connect(self, actor: ActorState) -> None:
         actor.phase = _Phase.WORKING
-        actor.has_connected = True
         actor.connected_s = self._clock()
+        if not actor.has_connected:
+            actor.has_connected, actor.first_s = True, actor.connected_s
         if self._is_running:
             self._crew.post(actor.number, Reset(self._parameters_of(actor.number, self._parameters)))
 
@@ -552,6 +586,9 @@ class ActorGroup:
         workers = np.int64(actor.number * self._stride) << WORKER_SHIFT
         rows = rows_of(packed.lengths, part.acting.sequence_length)
         part.credit.count(actor.number, rows, len(packed))
+        actor.agent_steps += len(packed)
+        actor.episodes += int(np.count_nonzero(packed.ended))
+        actor.lag_sum += len(packed) * part.acting.version() - int(packed["version"].sum(dtype=np.int64))
         part.inbox.append(Shipment(replace(packed, agent=packed.agent + workers), rows, release))
 
     # Actors that fail.

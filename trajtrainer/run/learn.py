@@ -195,7 +195,8 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
 def _make(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment | ActorGroup:
     """Return the environment, or the actors that have environments, if there is any use for one."""
     if run.acts_elsewhere:
-        return start_actors(run, settings, make_environment)
+        run.actors.group = start_actors(run, settings, make_environment)
+        return run.actors.group
     if not run.is_offline:
         return make_environment(settings, run.folder)
     path = run.settings.env_settings.env_path
@@ -238,6 +239,8 @@ def _close_evaluations(evaluations: EvaluationKeeper, run: Run) -> None:
 
 
 def _say_what_came_out(run: Run, behaviors: Mapping[str, Behavior]) -> None:
+    for line in run.actors.table():
+        logger.info("%s", line)
     for behavior in behaviors.values():
         behavior.log_result()
     if run.folder.writes and behaviors:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.actors.group import ActingElsewhere, ActorGroup
+from trajtrainer.actors.statistics import ActorStatistics
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior, make_behavior
@@ -187,7 +188,9 @@ class Loop:
         """Show how far it is."""
         with self.run.timers("ProgressView.update"):
             snapshots = [behavior.snapshot() for behavior in self.behaviors.values()]
-            self.view.update(RunSnapshot(snapshots, self.run.curriculum.lesson_names, self.epoch))
+            self.view.update(
+                RunSnapshot(snapshots, self.run.curriculum.lesson_names, self.epoch, self.run.actors.summary())
+            )
 
     @contextmanager
     def _threads_end(self) -> Iterator[None]:
@@ -264,6 +267,8 @@ def make_loop(
         reporter.add_source(lessons.statistics)
         if not run.is_offline:
             reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: collector.num_messages}))
+        if isinstance(collector, ActorGroup):
+            reporter.add_source(ActorStatistics(collector))
         return behavior
 
     collector: Collector | ActorGroup

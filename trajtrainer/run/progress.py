@@ -79,12 +79,13 @@ class RunSnapshot:
     """The content of the view.
 
     ``lessons`` is parameter -> current lesson's name; ``epoch``: which one it is ("3 of 10"), if there are any;
-    ``ended``: nobody goes on any more.
+    ``actors``: how they get on, likewise; ``ended``: nobody goes on any more.
     """
 
     behaviors: Sequence[BehaviorSnapshot]
     lessons: Mapping[str, str] = field(default_factory=dict)
     epoch: str = ""
+    actors: str = ""
     ended: bool = False
 
 
@@ -295,7 +296,7 @@ def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: b
 
 def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
     lessons = ", ".join(f"{name}: {lesson}" for name, lesson in snapshot.lessons.items())
-    parts = {"epoch": snapshot.epoch, "lessons": lessons}
+    parts = {"epoch": snapshot.epoch, "actors": snapshot.actors, "lessons": lessons}
     line = "   ".join([f"{duration(elapsed_s)} elapsed", *(f"{name}  {text}" for name, text in parts.items() if text)])
     return Text(one_line(line), style="dim", no_wrap=True, overflow="ellipsis")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trajtrainer.actors.statistics import ActorReport
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.run.hooks import Hooks
@@ -43,6 +44,7 @@ class Run:
         teams: of the behaviours with self-play.
         hooks: functions of the user, told what happens.
         datasets: name -> what this behaviour is learnt from, of those that need no environment.
+        actors: what they have done, where they are not in the loop.
     """
 
     settings: RunSettings
@@ -58,6 +60,7 @@ class Run:
     teams: TeamRotation = field(default_factory=TeamRotation)
     hooks: Hooks = field(default_factory=Hooks)
     datasets: Mapping[str, Demonstrations] = field(default_factory=dict)
+    actors: ActorReport = field(default_factory=ActorReport)
 
     @property
     def is_training(self) -> bool:
@@ -88,7 +91,9 @@ class Run:
 
     def write_timers(self) -> None:
         """Write ``timers.json`` as everything is by now."""
-        self.folder.write_timers(timers_json(self.timers, self.gauges.gauges, sys.argv, API_VERSION))
+        self.folder.write_timers(
+            timers_json(self.timers, self.gauges.gauges, sys.argv, API_VERSION, self.actors.rows())
+        )
 
     def close_writers(self) -> None:
         """Close the writers, which write what is pending."""

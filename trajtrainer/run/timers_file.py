@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from trajtrainer.run.writers import Gauge
 from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
@@ -19,7 +20,13 @@ from trajtrainer.version import __version__
 TIMER_FORMAT_VERSION = "0.1.0"
 
 
-def timers_json(timers: Timers, gauges: Mapping[str, Gauge], arguments: Sequence[str], protocol_version: str) -> str:
+def timers_json(
+    timers: Timers,
+    gauges: Mapping[str, Gauge],
+    arguments: Sequence[str],
+    protocol_version: str,
+    actors: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Return the content of the file, as of now.
 
     Args:
@@ -27,6 +34,7 @@ def timers_json(timers: Timers, gauges: Mapping[str, Gauge], arguments: Sequence
         gauges: ``GaugeWriter.gauges``.
         arguments: the command line, program included.
         protocol_version: of the wire.
+        actors: what each of them has done, where they are not in the loop.
     """
     metadata = {
         "timer_format_version": TIMER_FORMAT_VERSION,
@@ -45,6 +53,7 @@ def timers_json(timers: Timers, gauges: Mapping[str, Gauge], arguments: Sequence
         "name": "root",
         "gauges": {name: asdict(gauge) for name, gauge in dict(gauges).items()},
         "metadata": metadata,
+        **({"actors": [*actors]} if actors else {}),
         **timers.to_dict(),
     }
     return json.dumps(content, indent=4)
