@@ -1,0 +1,109 @@
+"""Who may collect how much."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trajtrainer.actors.credit import Credit
+
+
+class Rig:
+    """Actors that collect what they may, trajectory by trajectory, and a learner that consumes."""
+
+    def __init__(self, actors: int, lead: int, *, in_turn: bool = False) -> None:
+        self.credit = Credit(lead, in_turn=in_turn)
+        self.may = dict.fromkeys(range(actors), 0)
+        self.has = dict.fromkeys(range(actors), 0)
+        for actor in self.may:
+            self.credit.join(actor)
+        self.grant()
+
+    def grant(self) -> dict[int, int]:
+        given = {actor: rows for actor, (rows, _) in self.credit.grants(list(self.may)).items()}
+        for actor, rows in given.items():
+            assert rows > self.may[actor], "what was given is never taken back"
+            self.may[actor] = rows
+        return given
+
+    def collect(self, actor: int, rows: int) -> None:
+        self.has[actor] += rows
+        self.credit.count(actor, rows, rows)
+
+    def leave(self, actor: int) -> None:
+        del self.may[actor], self.has[actor]
+        self.credit.leave(actor)
+
+    @property
+    def outstanding(self) -> int:
+        return sum(max(0, self.may[actor] - self.has[actor]) for actor in self.may)
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["collect", "collect", "collect", "consume", "leave", "join"]), st.integers(0, 3))
+)
+
+
+@given(actors=st.integers(1, 4), lead=st.integers(1, 50), in_turn=st.booleans(), events=EVENTS)
+def test_nobody_gets_ahead_and_somebody_can_always_go_on(
+    actors: int, lead: int, in_turn: bool, events: list[tuple[str, int]]
+) -> None:
+    rig = Rig(actors, lead, in_turn=in_turn)
+    credit = rig.credit
+    for kind, number in events:
+        actor = number % actors
+        if kind == "collect" and actor in rig.may and rig.may[actor] > rig.has[actor]:
+            rig.collect(actor, min(number + 1, rig.may[actor] - rig.has[actor]))
+        elif kind == "consume":
+            credit.consumed = credit.collected
+        elif kind == "leave" and actor in rig.may and len(rig.may) > 1:
+            rig.leave(actor)
+        elif kind == "join" and actor not in rig.may:
+            rig.may[actor] = rig.has[actor] = 0
+            credit.join(actor)
+        rig.grant()
+        assert credit.collected + rig.outstanding <= credit.consumed + lead
+        assert credit.is_used_up == (rig.outstanding == 0)
+        if credit.is_used_up:
+            assert credit.collected == credit.consumed + lead, "nobody may go on, although there is something left"
+
+
+def test_what_is_left_is_shared_out_ahead_of_time() -> None:
+    rig = Rig(4, 400)
+    assert rig.may == {0: 100, 1: 100, 2: 100, 3: 100}
+    rig.collect(0, 100)
+    assert rig.grant() == {}
+    rig.credit.consumed = 100
+    assert rig.grant() == {0: 200}
+
+
+def test_in_turn_half_is_kept_for_who_is_done_first() -> None:
+    rig = Rig(2, 100, in_turn=True)
+    assert rig.may == {0: 25, 1: 25}
+    rig.collect(0, 25)
+    assert rig.grant() == {0: 44}
+    rig.collect(0, 19)
+    assert rig.grant() == {0: 58}, "a slow one does not hold the other"
+
+
+def test_one_actor_in_turn_gets_all() -> None:
+    rig = Rig(1, 100, in_turn=True)
+    assert rig.may == {0: 100}
+    rig.collect(0, 130)  # trajectories are as long as they are
+    assert rig.grant() == {}
+    rig.credit.consumed = 130
+    assert rig.grant() == {0: 230}
+
+
+def test_the_credit_of_who_is_gone_is_that_of_the_others() -> None:
+    rig = Rig(2, 100)
+    rig.collect(0, 50)
+    assert rig.grant() == {}
+    rig.leave(1)
+    assert rig.grant() == {0: 100}
+
+
+def test_nobody_collects_beyond_the_end() -> None:
+    credit = Credit(100, most_steps=30)
+    credit.join(0)
+    assert credit.grants([0]) == {0: (100, 30)}

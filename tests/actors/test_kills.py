@@ -1,0 +1,93 @@
+"""Actors that are killed: nothing is counted twice, nothing is left behind, and training goes on."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trajtrainer
+from tests.actors.counted import Counted
+from tests.runtime.runs import ppo
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.trainers.trainer import Trainer
+
+
+def settings(**actors: Any) -> dict[str, Any]:
+    trainer = ppo(2400, network_settings={"hidden_units": 4, "num_layers": 1}, time_horizon=3)
+    trainer |= {"checkpoint_interval": 50_000, "keep_best": 0}
+    quotas = {"max_lifetime_restarts": -1, "restarts_rate_limit_n": -1}
+    return {"behaviors": {"Counted": trainer}, "env_settings": quotas, "actors": actors}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files by /proc")
+def test_steps_are_counted_once_whatever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[tuple[Any, Any, Any]] = []
+    count = Trainer._count
+
+    def recording(self: Trainer, packed: PackedSteps) -> bool:
+        # The learner's buffer is used again.
+        counted.append((packed.obs[0].copy(), packed.offset.copy(), packed.agent.copy()))
+        return count(self, packed)
+
+    monkeypatch.setattr(Trainer, "_count", recording)
+    files = len(os.listdir("/proc/self/fd"))
+    killed: set[int] = set()
+    options: dict[str, Any] = {"results_dir": tmp_path, "verbose": False, "num_envs": 2}
+    with trajtrainer.Training(settings(count=2), Counted, run_id="run", **options) as training:
+        for _ in training.epochs(steps=800):
+            running = [process for process in multiprocessing.active_children() if process.name.startswith("actor-")]
+            victim = running[len(killed) % len(running)]
+            victim.kill()
+            killed.add(victim.pid or 0)
+    assert len(killed) >= 2
+    assert not multiprocessing.active_children()
+    assert len(os.listdir("/proc/self/fd")) <= files + 2, "log files and the like, but no pipes and no memory"
+    steps = np.concatenate([seen for seen, _, _ in counted])
+    agents = np.concatenate([np.repeat(agent, np.diff(offset)) for _, offset, agent in counted])
+    assert len(steps) == training.result.behaviors["Counted"].steps > 2400
+    told = np.column_stack([steps, agents])
+    assert len(np.unique(told, axis=0)) == len(told), "a step was counted twice"
+    for seen, offset, _ in counted:
+        for start, stop in itertools.pairwise(offset):
+            own = seen[start:stop]
+            assert (own[:, :2] == own[0, :2]).all()
+            assert (np.diff(own[:, 2]) == 1).all()
+    # The copies of an actor are stepped together, as one worker.
+    assert {int(agent) >> 32 for agent in agents} == {0, 2}
+
+
+def test_an_actor_whose_learner_is_gone_ends(tmp_path: Path) -> None:
+    program = f"""
+import sys, trajtrainer
+from tests.actors.counted import Counted
+from tests.actors.test_kills import settings
+import multiprocessing, os, signal
+with trajtrainer.Training(settings(count=1), Counted, run_id="run", results_dir={str(tmp_path)!r}) as training:
+    for _ in training.epochs(steps=100):
+        print("PID", multiprocessing.active_children()[0].pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    pid = next(int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("PID"))
+    deadline_s = time.monotonic() + 5
+    while _is_running(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not _is_running(pid)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
