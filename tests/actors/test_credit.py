@@ -39,9 +39,8 @@ class Rig:
         return sum(max(0, self.may[actor] - self.has[actor]) for actor in self.may)
 
 
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["collect", "collect", "collect", "consume", "leave", "join"]), st.integers(0, 3))
-)
+KINDS = ["collect", "collect", "collect", "consume", "leave", "join"]
+EVENTS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3)))
 
 
 @given(actors=st.integers(1, 4), lead=st.integers(1, 50), in_turn=st.booleans(), events=EVENTS)

@@ -1,0 +1,341 @@
+"""How the learner deals with its actors, which are played by the test."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.streams import vector_spec
+from trajtrainer.actors.collector import NewBehavior
+from trajtrainer.actors.group import ActingElsewhere, ActorGroup
+from trajtrainer.actors.protocol import (
+    UNLIMITED,
+    Aborted,
+    ActorDiedError,
+    Buffer,
+    Connected,
+    Experience,
+    Failed,
+    Found,
+    Grant,
+    Hello,
+    Learn,
+    Order,
+    Report,
+    Reset,
+    SetParameters,
+    Synchronized,
+    Weights,
+)
+from trajtrainer.actors.source import ActorSource
+from trajtrainer.algos.acting import Policy
+from trajtrainer.columns import Columns
+from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.nn.actor import Actor
+from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
+from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.stats import StatsReporter
+from trajtrainer.timers import Timers
+from trajtrainer.unity.faults import LaunchError
+from trajtrainer.version import __version__
+
+NAME = "Walker"
+SETTINGS = TrainerSettings(
+    hyperparameters=PPOHyperparameters(buffer_size=9),
+    network_settings=NetworkSettings(hidden_units=4, num_layers=1),
+    time_horizon=5,
+)
+
+
+class Played:
+    """A crew that the test plays."""
+
+    def __init__(self, count: int, first: dict[int, Sequence[Report]] | None = None) -> None:
+        self.orders: list[list[Order]] = [[] for _ in range(count)]
+        self.starts = [0] * count
+        self.dropped: list[int] = []
+        self.freed: list[Any] = []
+        self.published: list[tuple[int, int]] = []
+        self.waiting: deque[tuple[int, Report]] = deque()
+        self._first = first
+
+    def __len__(self) -> int:
+        return len(self.orders)
+
+    def start(self, number: int) -> None:
+        self.starts[number] += 1
+        self.orders[number] = []
+        reports = (self._first or {}).get(number, (Hello(__version__), Connected(1)))
+        self.waiting.extend((number, report) for report in reports)
+
+    def post(self, number: int, order: Order) -> None:
+        self.orders[number].append(order)
+
+    def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
+        assert len(weights)
+        self.published.append((number, version))
+        self.post(number, Weights(behavior, version, None))
+
+    def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:
+        return place, lambda: self.freed.append(place)
+
+    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+        found = [*self.waiting]
+        self.waiting.clear()
+        return found
+
+    def drop(self, number: int) -> None:
+        self.dropped.append(number)
+
+    def close(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+    def of(self, number: int, kind: type[Any]) -> list[Any]:
+        """The orders of a kind that an actor has got since it started."""
+        return [order for order in self.orders[number] if isinstance(order, kind)]
+
+
+class Rig:
+    """A group with a learner that the test plays, too."""
+
+    def __init__(self, count: int, max_lag: int = 1, **settings: Any) -> None:
+        self.crew = Played(count)
+        self.now_s = 0.0
+        self.version = 0
+        self.source = ActorSource()
+        self.policies: PolicyQueue[Any] = PolicyQueue()
+        self.max_lag = max_lag
+        own = {1: {"gravity": ConstantSettings(value=5.0)}}
+        self.group = ActorGroup(
+            self.crew,
+            EnvironmentSettings(**settings),
+            workers=2,
+            seed=3,
+            timers=Timers(),
+            own_parameters=own,
+            clock=lambda: self.now_s,
+        )
+        self.group.use(self.make)
+        self.group.collect(0.0)
+
+    def make(self, found: NewBehavior) -> ActingElsewhere:
+        network = Actor(found.spec, SETTINGS.network_settings)
+        self.network = network
+        return ActingElsewhere(
+            name=NAME,
+            spec=found.spec,
+            obs_dtypes=found.obs_dtypes,
+            settings=SETTINGS,
+            policy=Policy(network, seed=0),
+            policies=self.policies,
+            reporter=StatsReporter(NAME, []),
+            source=self.source,
+            self_play=None,
+            groups=False,
+            version=lambda: self.version,
+            lead=(1 + self.max_lag) * 10,
+            max_lag=self.max_lag,
+            steps_left=lambda: UNLIMITED,
+        )
+
+    def tell(self, number: int, *reports: Report) -> None:
+        self.crew.waiting.extend((number, report) for report in reports)
+        self.group.collect(0.0)
+
+    def find(self, number: int, spec: BehaviorSpec | None = None) -> Learn:
+        dtypes = [np.dtype(np.float32)]
+        self.tell(number, Found(NewBehavior(BehaviorId.parse(NAME), spec or vector_spec(), dtypes, False)))
+        return self.crew.of(number, Learn)[0]  # type: ignore[no-any-return]
+
+    def ship(self, number: int, *lengths: int, version: int = 0) -> Buffer:
+        """Let an actor ship trajectories of its agent 7, in its worker 1."""
+        layout = PackedLayout(vector_spec(), [np.float32])
+        counts = Counts(sum(lengths), len(lengths))
+        buffer = np.zeros(layout.size(counts), np.uint8)
+        packed = layout.over(buffer, counts)
+        packed.offset[1:] = np.cumsum(lengths)
+        packed.agent[:] = 1 << 32 | 7
+        packed["version"][:] = version
+        self.tell(number, Experience(NAME, counts, buffer))
+        return buffer
+
+    def drain(self) -> list[PackedSteps | EpisodesAborted]:
+        return self.source.drain(_anywhere)
+
+    def learn(self) -> None:
+        """An update that uses up all that was drained."""
+        self.version += 1
+        self.policies.put(NAME, PolicyUpdate(self.version, self.network.state_dict()))
+        self.group.collect(0.0)
+
+    def granted(self, number: int) -> int:
+        orders = [learn.grant for learn in self.crew.of(number, Learn)] + self.crew.of(number, Grant)
+        return int(orders[-1].rows)
+
+
+def _anywhere(_num_steps: int) -> Columns[Any] | None:
+    return None
+
+
+def test_actors_get_the_parameters_of_the_lesson_and_their_own() -> None:
+    rig = Rig(2)
+    rig.group.reset({"mass": ConstantSettings(value=1.0), "gravity": ConstantSettings(value=9.0)})
+    rig.group.set_parameters({"mass": ConstantSettings(value=2.0)})
+    values = [
+        [{name: one.value for name, one in order.parameters.items()} for order in rig.crew.orders[n]] for n in (0, 1)
+    ]
+    assert values[0] == [{"mass": 1.0, "gravity": 9.0}, {"mass": 2.0}]
+    assert values[1] == [{"mass": 1.0, "gravity": 5.0}, {"mass": 2.0, "gravity": 5.0}]
+    assert [type(order) for order in rig.crew.orders[0]] == [Reset, SetParameters]
+    rig.tell(0, Failed(ActorDiedError("It fell.")))
+    rig.now_s = 10
+    rig.group.collect(0.0)  # starts it
+    rig.group.collect(0.0)
+    (order,) = rig.crew.of(0, Reset)
+    assert {name: one.value for name, one in order.parameters.items()} == {"mass": 2.0, "gravity": 9.0}
+
+
+def test_experience_of_all_actors_comes_in_order_with_workers_of_its_own() -> None:
+    rig = Rig(2)
+    assert rig.find(0).grant.rows + rig.find(1).grant.rows <= 20
+    first = rig.ship(0, 2, 3)
+    rig.tell(1, Aborted(NAME, 1))
+    second = rig.ship(1, 1)
+    assert (rig.source.num_put, rig.source.is_needed, rig.source.lengths().tolist()) == (6, True, [2, 3, 1])
+    found = rig.drain()
+    assert [part if isinstance(part, EpisodesAborted) else len(part) for part in found] == [5, EpisodesAborted(3), 1]
+    agents = [part.agent.tolist() for part in found if isinstance(part, PackedSteps)]
+    assert agents == [[1 << 32 | 7] * 2, [3 << 32 | 7]]
+    assert [freed is block for freed, block in zip(rig.crew.freed, (first, second), strict=True)] == [True, True]
+
+
+def test_an_update_gets_no_more_than_it_is_made_of() -> None:
+    rig = Rig(1)
+    rig.find(0)
+    for _ in range(4):
+        rig.ship(0, 5)
+    assert rig.source.num_put == 10, "buffer_size is 9"
+    rig.drain()
+    rig.learn()
+    assert rig.source.num_put == 20
+    rig.group.collect(0.0)
+    assert rig.granted(0) == 30
+
+
+def test_what_would_be_too_old_for_the_next_update_is_learnt_from_now() -> None:
+    rig = Rig(1, max_lag=0)
+    rig.find(0)
+    for _ in range(4):
+        rig.ship(0, 5)
+    assert rig.source.num_put == 20
+
+
+def test_the_trainer_goes_on_where_something_was_too_old_to_learn_from() -> None:
+    rig = Rig(1)
+    rig.find(0)
+    for _ in range(4):
+        rig.ship(0, 5)
+    rig.drain()  # and no update comes of it
+    rig.group.collect(0.0)
+    assert rig.source.num_put == 15
+    rig.drain()
+    rig.group.collect(0.0)
+    rig.drain()
+    assert rig.granted(0) == 20
+    rig.group.collect(0.0)
+    rig.group.collect(0.0)
+    assert rig.granted(0) == 40, "all wait for each other"
+
+
+def test_weights_go_out_one_at_a_time_and_the_newest_wins() -> None:
+    rig = Rig(2)
+    rig.find(0)
+    rig.find(1)
+    for _ in range(3):
+        rig.learn()
+    assert rig.crew.published == [(0, 1), (1, 1)]
+    rig.tell(1, Synchronized(NAME))
+    assert rig.crew.published[2:] == [(1, 3)]
+
+
+def test_in_turn_there_is_no_credit_before_the_policy() -> None:
+    rig = Rig(1, max_lag=0)
+    rig.find(0)
+    rig.policies.put(NAME, PolicyUpdate(0, rig.network.state_dict()))  # normalisers, say
+    rig.group.collect(0.0)
+    rig.ship(0, 5, 5)
+    rig.drain()
+    rig.learn()
+    assert rig.granted(0) == 10, "the last weights were not taken yet"
+    rig.tell(0, Synchronized(NAME))
+    kinds = [type(order) for order in rig.crew.orders[0]]
+    assert kinds[-2:] == [Weights, Grant]
+    assert rig.granted(0) == 20
+
+
+def test_who_dies_is_started_again_and_left_out_after_its_quota(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(2, max_lifetime_restarts=1)
+    rig.find(0)
+    rig.find(1)
+    rig.ship(0, 5)
+    rig.tell(0, Failed(ActorDiedError("The process of actor 0 fell.")))
+    assert "Restarting actor 0 in 0.25 s (restart 1 of 1) after: The process of actor 0 fell." in caplog.text
+    found = rig.drain()
+    assert len(found[0]) == 5  # type: ignore[arg-type]
+    assert found[1:] == [EpisodesAborted(0), EpisodesAborted(1)], "its unfinished episodes, and no others"
+    rig.now_s = 0.3
+    rig.group.collect(0.0)
+    assert rig.crew.starts == [2, 1]
+    rig.find(0)
+    rig.tell(0, Failed(ActorDiedError("It fell again.")))
+    assert "Actor 0 failed and is left out, as it has been restarted 1 times already" in caplog.text
+    assert "; 1 go on. It fell again." in caplog.text
+    assert rig.granted(1) > 10, "the other one gets its credit"
+    with pytest.raises(EnvironmentFaultError, match=r"Actor 1 failed and is not started again.*It fell, too\."):
+        rig.tell(1, Failed(EnvironmentFaultError("It fell, too.")))
+
+
+def test_what_no_restart_heals_ends_the_run() -> None:
+    with pytest.raises(LaunchError, match="no such build"):
+        ActorGroup(
+            Played(2, {0: [Hello(__version__), Failed(LaunchError("no such build"))]}),
+            EnvironmentSettings(),
+            workers=1,
+            seed=0,
+            timers=Timers(),
+        )
+    rig = Rig(2)
+    with pytest.raises(SettingsError, match="mistake"):
+        rig.tell(0, Failed(SettingsError("mistake")))
+
+
+def test_another_version_of_the_package_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(2)
+    rig.tell(1, Hello("9.9"))
+    assert f"Actor 1 is left out: it runs trajtrainer 9.9, and this is {__version__}." in caplog.text
+    assert rig.crew.dropped == [1]
+    with pytest.raises(UnsupportedError, match=r"Actor 0 is left out: it runs trajtrainer 9\.8"):
+        rig.tell(0, Hello("9.8"))
+
+
+def test_another_scene_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(2)
+    rig.find(0)
+    with pytest.raises(IndexError):
+        rig.find(1, vector_spec(4))
+    assert "Actor 1 is left out: behavior 'Walker' has the observations [(4,) float32]" in caplog.text
+    assert "and the observations [(1,) float32]" in caplog.text
+    rig.ship(0, 5)
+    assert rig.source.num_put == 5, "the other one goes on"
