@@ -13,7 +13,6 @@ from tests.data.streams import vector_spec
 from trajtrainer.actors.collector import NewBehavior
 from trajtrainer.actors.group import ActingElsewhere, ActorGroup
 from trajtrainer.actors.protocol import (
-    UNLIMITED,
     Aborted,
     ActorDiedError,
     Buffer,
@@ -106,6 +105,10 @@ class Played:
         """The orders of a kind that an actor has got since it started."""
         return [order for order in self.orders[number] if isinstance(order, kind)]
 
+    def lessons(self, number: int) -> list[Any]:
+        """The orders with environment parameters."""
+        return [order for order in self.orders[number] if isinstance(order, Reset | SetParameters)]
+
 
 class Rig:
     """A group with a learner that the test plays, too."""
@@ -147,7 +150,8 @@ class Rig:
             version=lambda: self.version,
             lead=(1 + self.max_lag) * 10,
             max_lag=self.max_lag,
-            steps_left=lambda: UNLIMITED,
+            first_step=lambda: 0,
+            max_steps=None,
         )
 
     def tell(self, number: int, *reports: Report) -> None:
@@ -194,7 +198,7 @@ def test_actors_get_the_parameters_of_the_lesson_and_their_own() -> None:
     rig.group.reset({"mass": ConstantSettings(value=1.0), "gravity": ConstantSettings(value=9.0)})
     rig.group.set_parameters({"mass": ConstantSettings(value=2.0)})
     values = [
-        [{name: one.value for name, one in order.parameters.items()} for order in rig.crew.orders[n]] for n in (0, 1)
+        [{name: one.value for name, one in order.parameters.items()} for order in rig.crew.lessons(n)] for n in (0, 1)
     ]
     assert values[0] == [{"mass": 1.0, "gravity": 9.0}, {"mass": 2.0}]
     assert values[1] == [{"mass": 1.0, "gravity": 5.0}, {"mass": 2.0, "gravity": 5.0}]

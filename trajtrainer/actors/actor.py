@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.actors.protocol import (
     Aborted,
     ActorEndedError,
@@ -371,7 +372,12 @@ class Actor:
 
     def _part(self, order: Learn, found: NewBehavior) -> _Part:
         settings = order.settings
-        policy = Policy(order.network, seed=order.seed, deterministic=settings.network_settings.deterministic)
+        deterministic = settings.network_settings.deterministic
+        policy = (
+            NoisyPolicy(order.network, seed=order.seed, deterministic=deterministic, noise=order.noise)
+            if order.noise
+            else Policy(order.network, seed=order.seed, deterministic=deterministic)
+        )
         policy.version = order.version
         news, outbox = _News(), Outbox(order.sequence_length)
         policies: PolicyQueue[Tensor] = PolicyQueue()

@@ -86,7 +86,8 @@ class ActingElsewhere:
         lead: rows that acting may be ahead of learning by.
         max_lag: policies by which experience may be older than the newest, where updates use it up; 0 lets acting wait
             for the policy that the next buffer must come from. None where learning keeps pace with acting.
-        steps_left: gives how many agent steps are left when the behaviour appears.
+        first_step: gives the step at which it begins, not 0 if it is resumed.
+        max_steps: at which its training ends; None without training.
     """
 
     name: str
@@ -102,7 +103,13 @@ class ActingElsewhere:
     version: Callable[[], int]
     lead: int
     max_lag: int | None
-    steps_left: Callable[[], int]
+    first_step: Callable[[], int]
+    max_steps: int | None
+
+    @property
+    def steps_left(self) -> int:
+        """The agent steps that end the training when they have come."""
+        return UNLIMITED if self.max_steps is None else self.max_steps + 1 - self.first_step()
 
     @property
     def in_turn(self) -> bool:
@@ -222,6 +229,7 @@ class ActorGroup:
         workers: of each actor, at most.
         seed: of the run.
         own_parameters: actor -> environment parameters that go before those of the run.
+        noise: actor -> exploration noise, of those that have any.
         timers: of the run.
         clock: seconds.
 
@@ -245,6 +253,7 @@ class ActorGroup:
         seed: int,
         timers: Timers,
         own_parameters: Mapping[int, Parameters] | None = None,
+        noise: Mapping[int, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.behaviors: dict[str, ActingElsewhere] = {}
@@ -256,6 +265,7 @@ class ActorGroup:
         self._seed = seed
         self._timers = timers
         self._own_parameters = own_parameters or {}
+        self._noise = noise or {}
         self._clock = clock
         self._parts: dict[str, _Part] = {}
         self._parameters: dict[str, Sampler] = {}
@@ -522,7 +532,8 @@ class ActorGroup:
                 settings=acting.settings,
                 network=copy_of(policy.actor),
                 version=policy.version,
-                seed=self._seed_of(name, actor),
+                seed=self._seed_of(acting, actor),
+                noise=self._noise.get(number, 0.0),
                 groups=acting.groups,
                 sequence_length=acting.sequence_length,
                 ship_steps=max(1, acting.lead // (_SHIPMENTS * len(self.actors))),
@@ -540,7 +551,7 @@ class ActorGroup:
         self.specs[found.behavior_id.full] = found.spec
         policy = acting.policy
         layout = PackedLayout(acting.spec, acting.obs_dtypes, memory_size=policy.memory_size, groups=acting.groups)
-        credit = Credit(acting.lead, acting.steps_left(), in_turn=acting.in_turn)
+        credit = Credit(acting.lead, acting.steps_left, in_turn=acting.in_turn)
         update = acting.policies.latest(acting.name)
         if update is not None:
             policy.load(update)
@@ -550,10 +561,11 @@ class ActorGroup:
             acting.source.on_progress = self.look
         return part
 
-    def _seed_of(self, behavior: str, actor: ActorState) -> int:
-        """Return the seed of what an actor's policy draws: of the first one's first start that of a run without."""
-        which = "" if (actor.number, actor.quota.used) == (0, 0) else f" {actor.number} {actor.quota.used}"
-        return derived_seeds(self._seed, f"{behavior} acting{which}")[0]
+    def _seed_of(self, acting: ActingElsewhere, actor: ActorState) -> int:
+        """Return the seed of what an actor's policy draws: for the first one's first start that of a run without."""
+        which = (actor.number, actor.quota.used, acting.first_step())
+        text = "" if which == (0, 0, 0) else " {} {} {}".format(*which)
+        return derived_seeds(self._seed, f"{acting.name} acting{text}")[0]
 
     def _join(self, actor: ActorState, part: _Part, behavior_id: Any) -> None:
         self_play = part.acting.self_play

@@ -97,6 +97,7 @@ class Learn:
         network: acts, with the newest weights; on the CPU.
         version: of these weights.
         seed: of what the policy draws.
+        noise: that is added to its actions; see ``NoisyPolicy``. 0 for none.
         groups: whether the learner needs the groupmates.
         sequence_length: L, of the rows that count; 1 without a memory.
         ship_steps: steps that are worth being shipped together.
@@ -110,6 +111,7 @@ class Learn:
     network: ActingNetwork
     version: int
     seed: int
+    noise: float
     groups: bool
     sequence_length: int
     ship_steps: int

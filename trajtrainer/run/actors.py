@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from attrs import evolve
@@ -24,6 +25,7 @@ from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.trainers.factory import is_paced
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ def check_actors(settings: RunSettings) -> None:
         return
     if given.cpu_affinity is not None:
         _check_affinity(given.cpu_affinity)
+    if any(each.exploration_noise for each in given.overrides):
+        _check_noise(settings)
     cores = usable_cores()
     if given.backend is Backend.PROCESS and given.count + 1 > cores:
         logger.warning(
@@ -51,6 +55,32 @@ def check_actors(settings: RunSettings) -> None:
             cores,
             max(1, cores - 1),
         )
+
+
+def _check_noise(settings: RunSettings) -> None:
+    defaults = settings.default_settings
+    behaviors = {**settings.behaviors, **({} if defaults is None else {"default_settings": defaults})}
+    unfit = [f"{name} ({each.trainer_type})" for name, each in behaviors.items() if not is_paced(each)]
+    if unfit:
+        raise SettingsError(
+            f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns by the probabilities of the "
+            "actions, which it would change. It is for sac and dagger."
+        )
+
+
+@contextlib.contextmanager
+def learner_on_other_cores(given: ActorSettings | None) -> Iterator[None]:
+    """Keep this process off the cores that ``cpu_affinity`` gives to actors, if there are others, while this lasts."""
+    if given is None or given.cpu_affinity is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    others = before - {core for cores in given.cpu_affinity for core in cores}
+    os.sched_setaffinity(0, others or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
@@ -93,6 +123,7 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
             for number, each in overrides.items()
             if each is not None and each.environment_parameters is not None
         },
+        noise={number: each.exploration_noise for number, each in overrides.items() if each is not None},
     )
 
 

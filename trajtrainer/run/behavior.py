@@ -17,7 +17,6 @@ from torch import Tensor
 
 from trajtrainer.actors.collector import ActingBehavior, NewBehavior
 from trajtrainer.actors.group import ActingElsewhere
-from trajtrainer.actors.protocol import UNLIMITED
 from trajtrainer.actors.source import ActorSource
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext
@@ -429,7 +428,8 @@ def _acting_elsewhere(
         version=lambda: trainer.publisher.version,
         lead=lead,
         max_lag=max_lag,
-        steps_left=lambda: settings.max_steps + 1 - trainer.clock.collected(0) if context.training else UNLIMITED,
+        first_step=lambda: trainer.clock.collected(0),
+        max_steps=settings.max_steps if context.training else None,
     )
 
 

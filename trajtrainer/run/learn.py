@@ -16,7 +16,7 @@ from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.plugins import Registry, blaming_packages
-from trajtrainer.run.actors import check_actors, start_actors
+from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -166,6 +166,8 @@ def _looping(
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
+        if run.acts_elsewhere:
+            stack.enter_context(learner_on_other_cores(run.settings.actors))
         environment = _start(run, make_environment, stack)
         if environment is None:
             yield

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from attrs import field, frozen
 from attrs.validators import optional
 
-from trajtrainer.settings.checks import Fault, at_least, misfit, not_negative, refuse
+from trajtrainer.settings.checks import Fault, at_least, fraction, misfit, not_negative, refuse
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 _number = at_least(1, "a whole number")
@@ -34,16 +34,20 @@ class ActorOverride:
         env_args: arguments of its environments.
         seed: of its environments.
         environment_parameters: go before those of the run's lessons.
+        exploration_noise: a standard deviation that is added to continuous actions (from -1 to 1), and the probability
+            that a branch is drawn evenly.
     """
 
     actor: int | None = field(default=None, validator=optional(not_negative))
     env_args: list[str] | None = None
     seed: int = field(default=UNSEEDED, validator=seed_check)
     environment_parameters: dict[str, Sampler] | None = None
+    exploration_noise: float = field(default=0.0, validator=fraction)
 
     def __attrs_post_init__(self) -> None:
-        if (self.env_args, self.seed, self.environment_parameters) == (None, UNSEEDED, None):
-            expected = "at least one of env_args, seed and environment_parameters"
+        own = (self.env_args, self.seed, self.environment_parameters, self.exploration_noise)
+        if own == (None, UNSEEDED, None, 0.0):
+            expected = "at least one of env_args, seed, environment_parameters and exploration_noise"
             refuse([Fault((), f"changes nothing, expected {expected}")])
 
 
