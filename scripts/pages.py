@@ -6,7 +6,7 @@ import enum
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -15,6 +15,7 @@ import attrs
 import trajtrainer
 from trajtrainer.settings.environment import SAMPLERS, Sampler
 from trajtrainer.settings.flag_table import FLAGS
+from trajtrainer.settings.meanings import entries, meaning, parts
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import is_internal
@@ -122,31 +123,10 @@ def _table(path: tuple[str, ...], cls: type[Any], places: Mapping[type[Any], str
 
 
 def _row(path: tuple[str, ...], cls: type[Any], field: attrs.Attribute[Any], places: Mapping[type[Any], str]) -> str:
-    text = _marked(_meaning(cls, field.name)).replace("|", "\\|")
+    text = _marked(meaning(cls, field.name)).replace("|", "\\|")
     option = next((flag.option for flag in FLAGS if flag.help and flag.path == ".".join((*path, field.name))), None)
     cells = [f"`{field.name}`", _default(cls, field), _value(field, places), _sentence(text)]
     return "| " + " | ".join(cells) + (f" Option `{option}`." if option else "") + " |"
-
-
-def _meaning(cls: type[Any], name: str) -> str:
-    """Return what a docstring tells of a key: that of the class, of what it derives from, or of another algorithm.
-
-    Raises:
-        LookupError: none does.
-    """
-    others = [row.settings for row in ALGORITHMS.builtin.values()] if issubclass(cls, Hyperparameters) else []
-    for each in [*cls.__mro__, *others]:
-        if name in (told := _attributes(each)):
-            return told[name]
-    raise LookupError(f"The docstring of {cls.__name__} has no entry for {name} under Attributes.")
-
-
-def _attributes(cls: type[Any]) -> dict[str, str]:
-    """Return the section Attributes of a docstring: name -> text."""
-    for title, body in _parts(cls.__doc__ or ""):
-        if title == "Attributes":
-            return dict(_entries(body))
-    return {}
 
 
 def _default(cls: type[Any], field: attrs.Attribute[Any]) -> str:
@@ -195,29 +175,6 @@ def _marked(text: str) -> str:
     """Return a docstring's text as Markdown on one line."""
     text = re.sub(r":\w+:(`[^`]+`)", r"\1", " ".join(text.split()))
     return re.sub(r"``(.+?)``", r"`\1`", text).replace("ehaviour", "ehavior")
-
-
-def _parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the parts of a docstring: the text under the title "", then sections as Args."""
-    title, body = "", []
-    for line in inspect.cleandoc(docstring).splitlines():
-        if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
-            yield title, body
-            title, body = line[:-1], []
-        elif title and line and not line.startswith(" "):  # a section ends where text is no longer indented
-            yield title, body
-            title, body = "", [line]
-        else:
-            body.append(line)
-    yield title, body
-
-
-def _entries(body: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of a section."""
-    text = inspect.cleandoc("\n".join(["", *body]))
-    for entry in re.split(r"\n(?=\S)", text):
-        name, _, rest = entry.partition(":")
-        yield name.strip(), " ".join(rest.split())
 
 
 def api_page() -> str:
@@ -289,10 +246,10 @@ def _code(text: str) -> list[str]:
 
 def _told(docstring: str) -> Iterator[str]:
     """Yield the lines of Markdown that a docstring makes."""
-    for title, body in _parts(docstring):
+    for title, body in parts(docstring):
         if title:
             yield from (f"{title}:", "")
-            yield from (_item(title, name, text) for name, text in _entries(body))
+            yield from (_item(title, name, text) for name, text in entries(body))
             yield ""
             continue
         for paragraph in re.split(r"\n\s*\n", "\n".join(body).strip("\n")):

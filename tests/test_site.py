@@ -13,6 +13,7 @@ from types import ModuleType
 import attrs
 import pytest
 
+from trajtrainer.settings import meanings
 from trajtrainer.settings.run import RunSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,7 @@ def test_pages_made_of_docstrings_are_current(pages: ModuleType, name: str) -> N
 
 def test_docstrings_tell_of_no_setting_that_is_not_there(pages: ModuleType) -> None:
     for _, cls in pages._sections(RunSettings, (), set()):
-        assert set(pages._attributes(cls)) <= set(attrs.fields_dict(cls)), cls
+        assert set(meanings.attributes(cls)) <= set(attrs.fields_dict(cls)), cls
 
 
 def test_a_setting_without_a_meaning_is_told(pages: ModuleType) -> None:

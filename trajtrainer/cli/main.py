@@ -79,6 +79,11 @@ COMMANDS: tuple[Command, ...] = (
         "Check a configuration and print it with all defaults filled in, starting nothing. Takes the options of learn.",
     ),
     Command(
+        "init",
+        "trajtrainer.cli.init",
+        "Write a first configuration: look at an environment (--env) and explain what fits it, or copy a shipped one.",
+    ),
+    Command(
         "export",
         "trajtrainer.cli.export",
         "Write the .onnx that Unity loads of a checkpoint or of a whole run, also of ML-Agents.",

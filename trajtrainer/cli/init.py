@@ -1,0 +1,90 @@
+"""``trajtrainer init``: a first configuration, by what is seen in an environment, or a copy of a shipped one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trajtrainer.cli.console import console
+from trajtrainer.errors import SettingsError
+from trajtrainer.printable import one_line
+from trajtrainer.settings import flags
+from trajtrainer.settings.flag_table import ACTING_FLAGS
+
+_LEFT_OUT = {"--results-dir", "--deterministic", "--torch-device"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="a shipped configuration to copy, such as ppo/3DBall; without it and --env they are listed",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: NAME.yaml here)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there already")
+    parser.add_argument("--editor", action="store_true", help="look at the scene in the Unity Editor, without --env")
+    flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List, copy, or look and write; return the exit code.
+
+    Raises:
+        SettingsError: there is no such configuration, or the file is there already.
+        TrajtrainerError: the environment cannot be started, fails, or has a sensor that no encoder takes.
+    """
+    looks = hasattr(arguments, "env") or arguments.editor
+    if arguments.name is not None and looks:
+        raise SettingsError("Give either the name of a shipped configuration or an environment to look at, not both.")
+    if hasattr(arguments, "env") and arguments.editor:
+        raise SettingsError("Give either --env or --editor, not both.")
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        if looks:
+            return _look(arguments)
+        return _list() if arguments.name is None else _copy(arguments)
+
+
+def _list() -> int:
+    from trajtrainer.settings.builtin import PREFIX, builtin_configs
+
+    configs = builtin_configs()
+    width = max(map(len, configs))
+    lines = [f"{name:<{width}}  {_first_comment(file)}" for name, file in configs.items()]
+    lines += ["", f"Copy one: trajtrainer init NAME. Train with one as it is: trajtrainer learn {PREFIX}NAME."]
+    lines += ["One for an environment of your own: trajtrainer init --env PATH, or --editor."]
+    print("\n".join(lines))
+    return 0
+
+
+def _first_comment(file: Path) -> str:
+    """Return the first sentence of a file's first comment."""
+    first = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+    return f"{first.partition('. ')[0].rstrip('.')}."
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    from trajtrainer.run.first_settings import save
+    from trajtrainer.settings.builtin import PREFIX, config_path
+
+    source = config_path(PREFIX + arguments.name.removeprefix(PREFIX))
+    output = arguments.output or Path(source.name)
+    save(output, source.read_text(encoding="utf-8"), overwrite=arguments.overwrite)
+    print(f"Wrote {one_line(str(output))}.")
+    return 0
+
+
+def _look(arguments: argparse.Namespace) -> int:
+    settings = flags.resolve_options(arguments)
+    from trajtrainer.envs.select import check  # late: all of these import what help does not need
+
+    check(settings.env_settings.env_path)
+    from trajtrainer.run.first_settings import described, look_and_write
+
+    found = look_and_write(settings, arguments, arguments.output, overwrite=arguments.overwrite)
+    for seen in found.behaviors:
+        print(one_line(f"{seen.name}:"), *map(one_line, described(seen)), sep="\n  ")
+    if found.file is not None:
+        print(f"Wrote {one_line(str(found.file))}. Train: trajtrainer learn {one_line(str(found.file))} --run-id=first")
+    return found.exit_code
