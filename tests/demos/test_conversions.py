@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.demos.making import SPECS, check_same, packed_steps, write_demo
+from tests.nn.specs import behavior, vector
 from trajtrainer.columns import Columns
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay
@@ -20,6 +27,7 @@ from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.replay_source import replay_source
 from trajtrainer.demos.source import demo_source, write_source
 from trajtrainer.errors import DemonstrationError
+from trajtrainer.spec import spec_to_plain
 
 
 def trajectories_of(packed: PackedSteps) -> list[Trajectory]:
@@ -110,6 +118,36 @@ def test_an_archive_that_is_none(tmp_path: Path, content: bytes) -> None:
         archive_source(tmp_path / "x.npz")
     with pytest.raises(DemonstrationError, match="There is no recording"):
         archive_source(tmp_path / "missing.npz")
+
+
+@pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
+@settings(max_examples=40)
+@given(data=st.data())
+def test_damage_of_an_archive_gives_a_message_or_steps(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """The zip around the arrays is whole, so that its check sums hide nothing."""
+    files = {}
+    spec = {"behavior": "Own", **spec_to_plain(behavior([vector(2)], 0, (3,)))}
+    for name, array in own(spec=np.array(json.dumps(spec)), offset=np.array([0, 3, 5])).items():
+        file = io.BytesIO()
+        np.save(file, array, allow_pickle=False)
+        files[name] = bytearray(file.getvalue())
+    for name in ("spec", "offset"):
+        if data.draw(st.booleans()):
+            del files[name]
+    for _ in range(data.draw(st.integers(1, 3))):
+        content = files[data.draw(st.sampled_from(sorted(files)))]
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    path = tmp_path_factory.getbasetemp() / "damaged.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(f"{name}.npy", bytes(content))
+    with contextlib.suppress(DemonstrationError):
+        trajectories = list(archive_source(path).trajectories())
+        assert trajectories
+        assert all(np.isfinite(each.steps["reward"]).all() for each in trajectories)
 
 
 def test_a_saved_replay(tmp_path: Path) -> None:

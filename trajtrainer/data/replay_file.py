@@ -6,6 +6,7 @@ tell a damaged file.
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ from trajtrainer.data.replay import Replay
 from trajtrainer.errors import CheckpointError
 
 _FORMAT = 1
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error)
+# The last two are numpy's, whose header of an array is a Python literal.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError)
 
 
 def write(replay: Replay, path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,8 @@ SUFFIX = ".npz"
 _AFTER = "after"
 _LARGEST = 1 << 34
 _NO_ARCHIVE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, NotImplementedError)
-_DAMAGED = (*_NO_ARCHIVE, zipfile.BadZipFile, zlib.error)
+# The last two are numpy's, whose header of an array is a Python literal.
+_DAMAGED = (*_NO_ARCHIVE, AttributeError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError)
 _PROPERTIES = {
     1: (DimensionProperty.NONE,),
     2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
@@ -179,7 +181,8 @@ def _fitting(column: NDArray[Any], name: str, shape: tuple[int, ...], dtype: np.
         raise ValueError(f"{name} has the shape {column.shape}, expected {shape}")
     if not np.can_cast(column.dtype, dtype, "same_kind"):
         raise TypeError(f"{name} is of {column.dtype}, expected {dtype}")
-    return column.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused with its step
+        return column.astype(dtype, copy=False)
 
 
 def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.int64]:
