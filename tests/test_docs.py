@@ -56,6 +56,10 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert expert([np.ones((5, 8), np.float32)], None).shape == (5, 2)
     run_examples(DOCS / "architecture.md")
 
+    capsys.readouterr()
+    run_examples(DOCS / "unity-environments.md")
+    assert "3DBall?team=0 [(8,)] Continuous: 2" in capsys.readouterr().out
+
     shutil.copy(ROOT / "config" / "demos" / "3DBall.demo", tmp_path / "Expert3DBall.demo")
     assert run_examples(DOCS / "demonstrations.md")["demonstrations"].packed.num_trajectories > 0
 

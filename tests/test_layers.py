@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 LAYERS: list[list[set[str]]] = [
     [{"__main__"}],
     [{"cli"}],
-    [{"search"}, {"hub"}],
+    [{"search"}, {"hub"}, {"page"}],
     [{"tournament"}, {"report"}],
     [{"run"}, {"testing"}],
     [{"actors"}],

@@ -136,6 +136,9 @@ COMMANDS: tuple[Command, ...] = (
         "trajtrainer.cli.completion",
         "Print a script with which bash, zsh or fish complete commands and options.",
     ),
+    Command(
+        "page", "trajtrainer.cli.page", "Show runs in the browser, live: curves, lessons, evaluations, logs, files."
+    ),
 )
 
 

@@ -165,13 +165,20 @@ def _load(path: Path) -> SavedRun:
 
 def _settings(path: Path) -> dict[str, Any]:
     text = _text(path)
-    if text is None:
-        return {}
     try:
-        root, _ = read(text, str(path))
+        return {} if text is None else flat_settings(text, str(path))
     except SettingsError as error:
         logger.warning("%s It is left out.", error)
         return {}
+
+
+def flat_settings(text: str, source: str) -> dict[str, Any]:
+    """Return the settings of a YAML, flat: "behaviors.Ball.max_steps" -> value.
+
+    Raises:
+        SettingsError: it is no YAML. The message names ``source``.
+    """
+    root, _ = read(text, source)
     return dict(_flat(root.plain(), "")) if root is not None and root.mapping else {}
 
 
@@ -184,6 +191,8 @@ def _flat(value: Any, path: str) -> list[tuple[str, Any]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
     return value.value if isinstance(value, Written) else value
 
 

@@ -12,6 +12,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,9 +28,10 @@ logger = logging.getLogger(__name__)
 
 # Of one tag so many points are kept, evenly over the run; more are not seen in any picture.
 MOST_POINTS = 4096
-_MOST_TAGS = 5000
-_LONGEST_TAG = 1000
+MOST_TAGS = 5000
+LONGEST_TAG = 1000
 _LARGEST_RECORD = 1 << 24  # a larger one holds no scalar of ours or of ML-Agents
+_CHUNK = 1 << 20
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
 
@@ -104,44 +106,99 @@ def read_scalars(folder: Path) -> dict[str, Series]:
     points: dict[str, _Points] = {}
     for path in event_files(folder):
         with path.open("rb") as file:
-            for event in _events(file, path):
+            for event in EventReader(path).read(file):
                 if event.HasField("session_log") and event.session_log.status == SessionLog.START:
                     for known in points.values():
                         known.drop_from(event.step)
                 for value in event.summary.value:
-                    number = _scalar(value)
-                    if number is not None and np.isfinite(number) and len(value.tag) <= _LONGEST_TAG:
-                        if value.tag not in points and len(points) >= _MOST_TAGS:
+                    number = scalar_of(value)
+                    if number is not None and np.isfinite(number) and len(value.tag) <= LONGEST_TAG:
+                        if value.tag not in points and len(points) >= MOST_TAGS:
                             continue
                         points.setdefault(value.tag, _Points()).add(event.step, number)
     found = {tag: each.series() for tag, each in points.items()}
     return {tag: series for tag, series in sorted(found.items()) if len(series.steps)}
 
 
-def _events(file: BinaryIO, path: Path) -> Iterator[Any]:
-    """Yield the events of a file until its end, or until it is damaged: behind that nothing can be found."""
-    size = os.fstat(file.fileno()).st_size
-    while header := file.read(_HEADER.size):
-        if len(header) < _HEADER.size:
-            return  # the run was killed in the midst of writing, or writes now
-        length, checksum = _HEADER.unpack(header)
-        if checksum != masked_crc(header[:8]):
-            logger.warning("%s is damaged at byte %d; what follows is left out.", path, file.tell() - len(header))
-            return
-        if length + _FOOTER_BYTES > size - file.tell():
-            return
-        if length > _LARGEST_RECORD:
-            file.seek(length + _FOOTER_BYTES, os.SEEK_CUR)
-            continue
-        data = file.read(length)
-        file.seek(_FOOTER_BYTES, os.SEEK_CUR)
-        try:
-            yield Event.FromString(data)
-        except DecodeError:
-            logger.warning("%s has a damaged record, which is left out.", path)
+class EventReader:
+    """Reads an event file from where it was the last time: files grow while a run is at work.
+
+    Attributes:
+        offset: bytes that were read; whole records.
+        is_damaged: what is behind ``offset`` cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Begin at the beginning.
+
+        Args:
+            path: for messages.
+        """
+        self.offset = 0
+        self.is_damaged = False
+        self._path = path
+
+    def read(self, file: BinaryIO) -> Iterator[Any]:
+        """Yield the events up to the end of the file, or up to damage: behind that nothing can be found."""
+        for record in self.records(file):
+            try:
+                event = Event.FromString(record)
+            except DecodeError:
+                logger.warning("%s has a damaged record, which is left out.", self._path)
+                continue
+            yield event
+
+    def records(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield the same as bytes. Whoever leaves the loop goes on later behind the record that came last."""
+        size = os.fstat(file.fileno()).st_size
+        wanted = _CHUNK
+        while not self.is_damaged and self.offset + _HEADER.size <= size:
+            file.seek(self.offset)
+            begin, asked = self.offset, min(wanted, size - self.offset)
+            data = file.read(asked)
+            yield from self._whole_records(data)
+            if self.is_damaged or len(data) < asked:  # it was cut meanwhile
+                return
+            needed = self._next_length(data[self.offset - begin :])
+            if self.offset + needed > size:
+                return  # the run was killed in the midst of writing, or writes now
+            if needed > _LARGEST_RECORD:
+                self.offset += needed
+            wanted = max(_CHUNK, min(needed, _LARGEST_RECORD))
+
+    def _whole_records(self, data: bytes) -> Iterator[bytes]:
+        """Yield the whole records at the beginning of ``data``."""
+        at, end = 0, len(data) - _HEADER.size
+        while at <= end:
+            length, checksum = _HEADER.unpack_from(data, at)
+            if checksum != _checksum(data[at : at + 8]):
+                logger.warning("%s is damaged at byte %d; what follows is left out.", self._path, self.offset)
+                self.is_damaged = True
+                return
+            behind = at + _HEADER.size + length + _FOOTER_BYTES
+            if behind > len(data):
+                return
+            content = data[at + _HEADER.size : behind - _FOOTER_BYTES]
+            self.offset += behind - at
+            at = behind
+            yield content
+
+    @staticmethod
+    def _next_length(rest: bytes) -> int:
+        """Return how long the record is that begins here; its head alone where that is all there is."""
+        if len(rest) < _HEADER.size:
+            return _HEADER.size
+        length: int = _HEADER.unpack_from(rest)[0]
+        return _HEADER.size + length + _FOOTER_BYTES
 
 
-def _scalar(value: Any) -> float | None:
+@lru_cache(maxsize=4096)
+def _checksum(length: bytes) -> int:
+    """Return the checksum of a record's length: there are few different ones."""
+    return masked_crc(length)
+
+
+def scalar_of(value: Any) -> float | None:
     """Return the number of a ``Summary.Value``: ML-Agents' and our ``simple_value``, or a newer tensor of one."""
     kind = value.WhichOneof("value")
     if kind == "simple_value":

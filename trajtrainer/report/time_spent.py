@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -29,41 +30,42 @@ _KINDS = {
     "evaluation_close": "start and end",
     "callbacks": "other",
 }
-_ORDER = ("environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other")
+KINDS = ("environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other")
 _SMALLEST = 0.002
 _DEEPEST = 8
 
 
 def time_section(groups: Sequence[Group]) -> str:
     """Return a bar and a tree for each run that has timers."""
-    runs = [run for group in groups for run in group.runs if _seconds(run.timers) > 0]
+    runs = [run for group in groups for run in group.runs if seconds_of(run.timers) > 0]
     if not runs:
         return ""
-    used = [kind for kind in _ORDER if any(_by_kind(run.timers)[kind] > 0 for run in runs)]
-    keys = "".join(f'<li><i class="c{_ORDER.index(kind)}"></i>{kind}</li>' for kind in used)
+    used = [kind for kind in KINDS if any(by_kind(run.timers)[kind] > 0 for run in runs)]
+    keys = "".join(f'<li><i class="c{KINDS.index(kind)}"></i>{kind}</li>' for kind in used)
     rows = "".join(_row(run.name, run.timers) for run in runs)
     return f'<ul class="legend">{keys}</ul><div class="times">{rows}</div>'
 
 
 def _row(name: str, timers: Mapping[str, Any]) -> str:
-    kinds = _by_kind(timers)
+    kinds = by_kind(timers)
     total = sum(kinds.values())
     parts = "".join(
         f'<span class="c{i}" style="width:{100 * kinds[kind] / total:.2f}%" '
         f'title="{kind}: {duration(kinds[kind])}, {100 * kinds[kind] / total:.1f} %"></span>'
-        for i, kind in enumerate(_ORDER)
+        for i, kind in enumerate(KINDS)
         if kinds[kind] > 0
     )
-    tree = "".join(_tree(timers, _seconds(timers), 0))
+    tree = "".join(_tree_row(block, seconds_of(timers)) for block in blocks(timers))
     return (
-        f"<details><summary><b>{escape(name)}</b> <small>{duration(_seconds(timers))}</small>"
+        f"<details><summary><b>{escape(name)}</b> <small>{duration(seconds_of(timers))}</small>"
         f'<div class="bar">{parts}</div></summary>'
         f'<div class="wide"><table class="tree"><tbody>{tree}</tbody></table></div></details>'
     )
 
 
-def _by_kind(timers: Mapping[str, Any]) -> dict[str, float]:
-    seconds = dict.fromkeys(_ORDER, 0.0)
+def by_kind(timers: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds of each kind of work, in the order of ``KINDS``."""
+    seconds = dict.fromkeys(KINDS, 0.0)
     _add(timers, "other", seconds, 0)
     return seconds
 
@@ -74,19 +76,45 @@ def _add(node: Mapping[str, Any], kind: str, seconds: dict[str, float], depth: i
         _add(child, _KINDS.get(name, kind), seconds, depth + 1)
 
 
-def _tree(node: Mapping[str, Any], total: float, depth: int) -> Iterator[str]:
-    for name, child in sorted(_children(node, depth), key=lambda item: -_seconds(item[1])):
-        seconds = _seconds(child)
-        if seconds < _SMALLEST * total:
-            continue
-        thread = " <small>thread</small>" if child.get("is_parallel") else ""
-        count = _number(child.get("count"))
-        yield (
-            f'<tr><td style="padding-left:{1.2 * depth + 0.3:.1f}em">{escape(name)}{thread}</td>'
-            f'<td class="n">{duration(seconds)}</td><td class="n">{100 * seconds / total:.1f} %</td>'
-            f'<td class="n">{count:,.0f} times</td></tr>'
-        )
-        yield from _tree(child, total, depth + 1)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of the tree of timers.
+
+    Attributes:
+        name: of itself.
+        depth: how many blocks it is in.
+        seconds: with all that is in it.
+        count: how often it was entered.
+        is_parallel: it is a thread's.
+    """
+
+    name: str
+    depth: int
+    seconds: float
+    count: float
+    is_parallel: bool
+
+
+def blocks(timers: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield the blocks that took more than a little, each before those in it, the longest first."""
+    yield from _blocks(timers, _SMALLEST * seconds_of(timers), 0)
+
+
+def _blocks(node: Mapping[str, Any], least: float, depth: int) -> Iterator[Block]:
+    for name, child in sorted(_children(node, depth), key=lambda item: -seconds_of(item[1])):
+        seconds = seconds_of(child)
+        if seconds >= least:
+            yield Block(name, depth, seconds, _number(child.get("count")), bool(child.get("is_parallel")))
+            yield from _blocks(child, least, depth + 1)
+
+
+def _tree_row(block: Block, total: float) -> str:
+    thread = " <small>thread</small>" if block.is_parallel else ""
+    return (
+        f'<tr><td style="padding-left:{1.2 * block.depth + 0.3:.1f}em">{escape(block.name)}{thread}</td>'
+        f'<td class="n">{duration(block.seconds)}</td><td class="n">{100 * block.seconds / total:.1f} %</td>'
+        f'<td class="n">{block.count:,.0f} times</td></tr>'
+    )
 
 
 def _children(node: Mapping[str, Any], depth: int) -> list[tuple[str, Mapping[str, Any]]]:
@@ -96,7 +124,8 @@ def _children(node: Mapping[str, Any], depth: int) -> list[tuple[str, Mapping[st
     return [(name, child) for name, child in children.items() if isinstance(child, dict)]
 
 
-def _seconds(node: Mapping[str, Any]) -> float:
+def seconds_of(node: Mapping[str, Any]) -> float:
+    """Return how long a block took, with all that is in it."""
     return max(0.0, _number(node.get("total")))
 
 

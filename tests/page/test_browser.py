@@ -1,0 +1,168 @@
+"""The page in a real browser: what a person sees and does there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra 'page'")
+pytest.importorskip("uvicorn", reason="needs the extra 'page'")
+pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
+
+from tests.page import browser as browser_module
+from tests.page.runs import REWARD, make_run, write_events
+from tests.page.serving import Served, serving
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.run import CheckpointSettings
+
+pytestmark = pytest.mark.skipif(browser_module.find() is None, reason="there is no Chromium here")
+
+EVIL = "<img src=x onerror=window.bad=1>"
+NUM_CHARTS = "document.querySelectorAll('.chart canvas').length"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[browser_module.Browser]:
+    with browser_module.browser() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _no_problems(browser: browser_module.Browser) -> Iterator[None]:
+    browser.problems.clear()
+    yield
+    assert browser.problems == []
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.page.server._PAUSE_S", 0.05)
+    monkeypatch.setattr("trajtrainer.page.runs._SEARCH_S", 0.05)
+    monkeypatch.setattr("trajtrainer.page.viewer._LIST_S", 0.05)
+
+
+@contextmanager
+def watching(browser: browser_module.Browser, results: Path) -> Iterator[Served]:
+    with serving(results) as served:
+        yield served
+        browser.open("about:blank")  # before the server is gone, which the page would complain of
+
+
+def opened(browser: browser_module.Browser, served: Served, view: str = "") -> None:
+    browser.open("about:blank")
+    browser.open(f"http://127.0.0.1:{served.port}/#{view}")
+    browser.wait_for("document.querySelector('.live.on') !== null")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)], ids=["desktop", "phone"])
+def test_curves_and_details_fit_on_the_screen(
+    browser: browser_module.Browser, tmp_path: Path, width: int, dark: bool
+) -> None:
+    make_run(tmp_path, "ball", log=f"2026-01-01 10:00:00 ERROR [x.py:1] {EVIL}\n")
+    make_run(tmp_path, EVIL, gain=2.0)
+    browser.look(width, 900, dark=dark)
+    with watching(browser, tmp_path) as served:
+        opened(browser, served)
+        browser.wait_for(f"{NUM_CHARTS} >= 1")
+        ink = browser.run(
+            "(() => { const canvas = document.querySelector('.chart canvas'); "
+            "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data; "
+            "return data.filter((value, i) => i % 4 === 3 && value > 0).length; })()"
+        )
+        assert ink > 300, "nothing is drawn"
+        legend = browser.run("[...document.querySelectorAll('.legend li')].map((each) => each.textContent).join('|')")
+        assert legend == f"{EVIL}|ball"
+        opened(browser, served, "view=run&run=ball")
+        browser.wait_for("document.querySelectorAll('.part').length >= 4")
+        text = browser.run("document.getElementById('run').innerText")
+        for word in ("Heavy", "Faults and restarts", EVIL, "Ball/Ball-2000.onnx", "step 2,000 of 2,000"):
+            assert word in text
+        assert "1,235" in text, "the rating"
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run("window.bad") is None
+        assert browser.run("document.querySelectorAll('#run img, aside img').length") == 0
+        assert browser.run("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(14, 18, 23)" if dark else "rgb(246, 247, 249)"
+        )
+
+
+def test_curves_grow_are_smoothed_and_zoomed(browser: browser_module.Browser, tmp_path: Path) -> None:
+    make_run(tmp_path, "ball")
+    make_run(tmp_path, "other", gain=2.0)
+    browser.look(1400, 900)
+    tip = "document.getElementById('tip')"
+    with watching(browser, tmp_path) as served:
+        opened(browser, served, "smoothing=0&show=ball")
+        browser.wait_for(f"{NUM_CHARTS} >= 2")
+        rectangle = "document.querySelector('.u-over').getBoundingClientRect()"
+        box = browser.run(f"(({{x, y, width, height}}) => [x, y, width, height])({rectangle})")
+        right, middle = box[0] + box[2] - 2, box[1] + box[3] / 2
+        browser.mouse("mouseMoved", right, middle)
+        browser.wait_for(f"!{tip}.hidden")
+        assert browser.run(f"{tip}.innerText").split() == ["step", "2,000", "ball", "20"]
+        write_events(tmp_path / "ball" / "Ball", [(2500, {REWARD: 77.0})])
+
+        def seen() -> str:
+            browser.mouse("mouseMoved", right - 1, middle)
+            browser.mouse("mouseMoved", right, middle)
+            return str(browser.run(f"{tip}.innerText"))
+
+        for _ in range(200):
+            if "77" in seen():
+                break
+            threading.Event().wait(0.05)
+        assert "2,500" in seen()
+        browser.mouse("mousePressed", box[0] + box[2] * 0.2, middle, 1)
+        browser.mouse("mouseMoved", box[0] + box[2] * 0.4, middle, 1)
+        browser.mouse("mouseReleased", box[0] + box[2] * 0.4, middle)
+        browser.wait_for("!document.querySelector('button.plain').hidden")
+        for _ in range(200):
+            if "2,500" not in seen() and "step" in seen():
+                break
+            threading.Event().wait(0.05)
+        assert 900 < int(seen().split()[1].replace(",", "")) < 1300
+        browser.click("button.plain")
+        browser.run(
+            "(() => { const slider = document.querySelector('.slider input'); slider.value = 0.9; "
+            "slider.dispatchEvent(new Event('input')); })()"
+        )
+        assert browser.run("document.querySelector('.slider output').textContent") == "0.90"
+        browser.click(".runs li:nth-child(2) input")
+        browser.wait_for("document.querySelectorAll('.legend li').length === 2")
+        assert "show=other" in browser.run("location.hash")
+        assert "smoothing=0.9" in browser.run("location.hash")
+
+
+def test_an_empty_folder_tells_what_to_do_and_a_run_that_appears_is_shown(
+    browser: browser_module.Browser, tmp_path: Path
+) -> None:
+    browser.look(1400, 900)
+    with watching(browser, tmp_path) as served:
+        opened(browser, served)
+        browser.wait_for("document.body.innerText.includes('trajtrainer learn')")
+        assert "No runs yet" in browser.run("document.body.innerText")
+        make_run(tmp_path, "ball")
+        browser.wait_for(f"{NUM_CHARTS} >= 1")
+        assert "No runs yet" not in browser.run("document.body.innerText")
+
+
+def test_the_button_stops_the_run_that_is_at_work(browser: browser_module.Browser, tmp_path: Path) -> None:
+    make_run(tmp_path, "ball")
+    browser.look(1400, 900)
+    folder = RunFolder(CheckpointSettings(run_id="ball", resume=True, results_dir=str(tmp_path)))
+    with watching(browser, tmp_path) as served:
+        with folder.exclusive():
+            opened(browser, served, "view=run&run=ball")
+            browser.wait_for("document.querySelector('.stop')?.innerText === 'Stop'")
+            browser.click(".stop")
+            browser.wait_for("document.querySelector('.stop').innerText.includes('Save everything')")
+            assert not folder.take_stop(), "one click is not enough"
+            browser.click(".stop")
+            browser.wait_for("document.querySelector('.head').innerText.includes('stopping')")
+            assert folder.take_stop()
+        browser.wait_for("document.querySelector('.head .chip').innerText === 'finished'")
+        assert browser.run("document.querySelector('.stop').hidden")

@@ -1,0 +1,291 @@
+"""The page's server, asked as a browser asks it, and as nobody should."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra 'page'")
+pytest.importorskip("uvicorn", reason="needs the extra 'page'")
+
+from tests.page.runs import REWARD, make_run, write_events
+from tests.page.serving import LIMIT_S, Served, serving
+from trajtrainer.cli.main import main
+from trajtrainer.page import server as server_module
+from trajtrainer.page.guard import CSRF_HEADER, Access
+from trajtrainer.page.server import bind
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.run_lock import stop_file
+from trajtrainer.settings.run import CheckpointSettings
+
+EVIL = '<img src=x onerror="alert(1)">'
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page") / "results"
+    make_run(folder, "ball")
+    make_run(folder, EVIL, gain=2.0)
+    (folder.parent / "secret.txt").write_text("secret")
+    (folder / "ball" / "Ball" / "stolen.onnx").symlink_to(folder.parent / "secret.txt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(results: Path) -> Iterator[Served]:
+    with serving(results) as found:
+        yield found
+
+
+class TestAnswers:
+    def test_the_page_and_its_parts_with_headers_that_let_nothing_else_in(self, served: Served) -> None:
+        for path, kind in (("/", "text/html"), ("/main.js", "javascript"), ("/uplot/uPlot.iife.min.js", "javascript")):
+            status, headers, body = served.ask(path)
+            assert status == 200
+            assert kind in headers["content-type"]
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert body
+        assert served.ask("/uplot/LICENSE")[0] == 200
+        assert served.ask("/api/runs")[1]["cache-control"] == "no-store"
+
+    def test_no_script_or_style_stands_in_the_page_itself(self, served: Served) -> None:
+        page = served.ask("/")[2].decode()
+        assert "<script>" not in page
+        assert "<style" not in page
+        assert "style=" not in page
+        for name in ("main.js", "runs.js", "run.js", "curves.js", "chart.js", "api.js", "state.js", "util.js"):
+            code = served.ask(f"/{name}")[2].decode()
+            for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "new Function"):
+                assert word not in code
+
+    def test_runs_curves_and_details(self, served: Served) -> None:
+        assert [run["id"] for run in served.get("runs")] == [EVIL, "ball"]
+        found = served.get("series", run=["ball", EVIL], behavior="Ball", tag=REWARD, points=10)
+        assert len(found["ball"]["mean"]) == 10
+        assert found[EVIL]["high"][-1] == 40
+        assert served.get("run", run=EVIL)["id"] == EVIL
+        assert served.get("tags", run="ball")["ball"]["tags"]["Ball"] == [REWARD, "Losses/Policy Loss"]
+        assert "boom" in served.get("log", run="ball", name="trainer.log")["text"]
+        part = served.get("series", run="ball", behavior="Ball", tag=REWARD, **{"from": 1000, "to": 1200})
+        assert part["ball"]["steps"] == [900, 1000, 1100, 1200, 1300]
+
+    @pytest.mark.parametrize(
+        "query", [{"points": "x"}, {"points": "1e99"}, {"from": "nan", "to": "-inf"}, {"by": "time"}]
+    )
+    def test_wrong_numbers_are_no_harm(self, served: Served, query: dict[str, str]) -> None:
+        found = served.get("series", run=["ball", "no"], behavior="Ball", tag=REWARD, **query)
+        assert len(found["ball"]["mean"]) >= 1
+
+    def test_what_is_not_there_is_told(self, served: Served) -> None:
+        for path, query in (("run", {"run": "no"}), ("log", {"run": "ball", "name": "x"}), ("file", {"run": "ball"})):
+            status, _, body = served.ask(f"/api/{path}", **query)
+            assert status == 404
+            assert json.loads(body)["error"]
+        assert served.ask("/api/nothing")[0] == 404
+        assert served.ask("/api/runs", None, "DELETE")[0] == 405
+
+    def test_files_are_saved_and_never_shown(self, served: Served) -> None:
+        status, headers, body = served.ask("/api/file", run="ball", path="Ball/Ball-2000.onnx")
+        assert (status, body) == (200, b"Ball/Ball-2000.onnx")
+        assert headers["content-type"] == "application/octet-stream"
+        assert headers["content-disposition"] == "attachment; filename*=UTF-8''Ball-2000.onnx"
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "../../secret.txt",
+            "Ball/../../../secret.txt",
+            "/etc/hostname",
+            "Ball/stolen.onnx",
+            "..",
+            "Ball",
+            "Ball/..%2f..%2f..%2fsecret.txt",
+            "Ball\\..\\..\\..\\secret.txt",
+            "Ball/Ball-2000.onnx\0.txt",
+        ],
+    )
+    def test_nothing_outside_of_the_folder_is_read(self, served: Served, path: str) -> None:
+        status, _, body = served.ask("/api/file", run="ball", path=path)
+        assert status == 404
+        assert b"secret\n" not in body
+        for run in ("..", "../results", "ball/../ball", "."):
+            assert served.ask("/api/file", run=run, path="Ball.onnx")[0] == 404
+
+    @pytest.mark.parametrize("path", ["/../../pyproject.toml", "/%2e%2e/server.py", "/..%2fserver.py", "//etc/passwd"])
+    def test_static_files_are_the_pages_own(self, served: Served, path: str) -> None:
+        assert served.ask(path)[0] == 404
+
+
+class TestAccess:
+    @pytest.mark.parametrize("host", ["evil.example", "evil.example:6080", "127.0.0.1.evil.example", "", "10.0.0.1"])
+    def test_other_names_for_this_machine_are_refused(self, served: Served, host: str) -> None:
+        """As a page of the web would use that has let its own name point here."""
+        status, _, body = served.ask("/api/session", {"Host": host})
+        assert status == 421
+        assert served.access.csrf.encode() not in body
+
+    def test_its_own_names_are_not(self, served: Served) -> None:
+        for host in ("localhost", f"127.0.0.1:{served.port}", "[::1]:1", "LOCALHOST:9000"):
+            assert served.ask("/api/session", {"Host": host})[0] == 200
+
+    def test_beyond_this_machine_everything_needs_the_token(self, results: Path) -> None:
+        with serving(results, host="0.0.0.0", token="right-token") as served:
+            for headers in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": "Bearer "},
+                {"Cookie": f"{served.access.cookie}=wröng".encode().decode("latin-1")},
+                {"Cookie": "other=right-token"},
+            ):
+                for path in ("/", "/main.js", "/api/runs", "/api/session", "/api/stream"):
+                    assert served.ask(path, headers)[0] == 401
+            assert served.ask("/api/runs", token="right-token")[0] == 401, "in the address of the page only"
+            assert served.ask("/", token="wrong")[0] == 401
+            assert served.ask("/api/runs", {"Authorization": "Bearer right-token"})[0] == 200
+            status, answered, _ = served.ask("/", token="right-token")
+            assert (status, answered["location"]) == (303, ".")
+            cookie = answered["set-cookie"]
+            assert "HttpOnly" in cookie
+            assert "SameSite=lax" in cookie
+            assert served.ask("/api/runs", {"Cookie": cookie.partition(";")[0]})[0] == 200
+            known = {"Authorization": "Bearer right-token"}
+            assert served.ask("/api/runs", {**known, "Host": "192.168.1.7:6080"})[0] == 200
+            assert served.ask("/api/runs", {**known, "Host": f"{socket.gethostname()}:6080"})[0] == 200
+            assert served.ask("/api/runs", {**known, "Host": "evil.example"})[0] == 421
+
+    def test_a_run_is_stopped_by_the_page_only(self, results: Path, served: Served) -> None:
+        run = results / "ball"
+        folder = RunFolder(CheckpointSettings(run_id="ball", resume=True, results_dir=str(results)))
+        csrf = served.get("session")["csrf"]
+        own = f"http://127.0.0.1:{served.port}"
+        with folder.exclusive():
+            for headers in (
+                {},
+                {CSRF_HEADER: "wrong"},
+                {CSRF_HEADER: csrf, "Sec-Fetch-Site": "cross-site"},
+                {CSRF_HEADER: csrf, "Sec-Fetch-Site": "same-site"},
+                {CSRF_HEADER: csrf, "Origin": "http://evil.example"},
+                {CSRF_HEADER: csrf, "Origin": "null"},
+            ):
+                assert served.ask("/api/stop", headers, "POST", run="ball")[0] == 403
+            assert served.ask("/api/stop", {CSRF_HEADER: csrf}, run="ball")[0] == 405, "no GET"
+            assert not stop_file(run).exists()
+            headers = {CSRF_HEADER: csrf, "Origin": own, "Sec-Fetch-Site": "same-origin"}
+            assert served.ask("/api/stop", headers, "POST", run="ball")[0] == 200
+            assert folder.take_stop()
+        assert served.ask("/api/stop", {CSRF_HEADER: csrf}, "POST", run="ball")[0] == 404, "it is over"
+        for run_id in ("", "..", "../results/ball", "no"):
+            assert served.ask("/api/stop", {CSRF_HEADER: csrf}, "POST", run=run_id)[0] == 404
+
+    def test_the_token_is_compared_in_constant_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        compared: list[Any] = []
+        monkeypatch.setattr("trajtrainer.page.guard.secrets.compare_digest", lambda *both: compared.append(both))
+        Access("0.0.0.0", 1, "token").has_token("t")
+        assert compared == [(b"t", b"token")]
+
+
+class TestStream:
+    def events(self, served: Served, run: str) -> Generator[tuple[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=LIMIT_S)
+        connection.request("GET", f"/api/stream?run={run}")
+        answer = connection.getresponse()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        try:
+            while True:
+                kind = answer.readline().decode().strip().removeprefix("event: ")
+                content = answer.readline().decode().strip().removeprefix("data: ")
+                answer.readline()
+                yield kind, json.loads(content)
+        finally:
+            connection.close()
+
+    def test_what_is_new_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(server_module, "_PAUSE_S", 0.02)
+        monkeypatch.setattr("trajtrainer.page.viewer._LIST_S", 0.02)
+        make_run(tmp_path, "ball")
+        with serving(tmp_path) as served:
+            events = self.events(served, "ball")
+            kind, runs = next(events)
+            assert (kind, [run["id"] for run in runs]) == ("runs", ["ball"])
+            assert next(events) == ("changed", ["ball"])
+            time.sleep(0.1)
+            write_events(tmp_path / "ball" / "Ball", [(2100, {REWARD: 21.0})])
+            kind = ""
+            until = time.monotonic() + LIMIT_S
+            while kind != "changed" and time.monotonic() < until:
+                kind, content = next(events)
+            assert content == ["ball"]
+            found = served.get("series", run="ball", behavior="Ball", tag=REWARD)
+            assert found["ball"]["mean"][-1] == 21
+            make_run(tmp_path, "new")
+            while "new" not in str(content) and time.monotonic() < until:
+                kind, content = next(events)
+            assert [run["id"] for run in content] == ["ball", "new"]
+            events.close()
+
+    def test_there_are_not_too_many(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(server_module, "_MOST_STREAMS", 1)
+        events = self.events(served, "ball")
+        next(events)
+        assert served.ask("/api/stream")[0] == 503
+        events.close()
+
+
+class TestCommand:
+    def test_a_folder_that_does_not_exist(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["page", str(tmp_path / "no")]) == 1
+        assert f"The results folder {tmp_path / 'no'} does not exist." in capsys.readouterr().err
+        (tmp_path / "file").touch()
+        assert main(["page", str(tmp_path / "file")]) == 1
+        assert "is a file" in capsys.readouterr().err
+
+    def test_a_port_that_is_taken(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with bind("127.0.0.1", 0) as taken:
+            port = str(taken.getsockname()[1])
+            assert main(["page", str(tmp_path), "--port", port]) == 1
+        assert f"port {port}" in (said := capsys.readouterr()).err
+        assert "--port" in said.err
+        assert "There are no runs in" in said.out
+
+    def test_an_address_that_is_not_ours(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["page", str(tmp_path), "--host", "203.0.113.1"]) == 1
+        assert "203.0.113.1" in capsys.readouterr().err
+        assert main(["page", str(tmp_path), "--port", "65536"]) == 2
+
+    def test_without_the_extra_the_command_to_install_it_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name in [name for name in sys.modules if name.startswith(("starlette", "uvicorn", "trajtrainer.page"))]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "starlette", None)
+        assert main(["page", str(tmp_path)]) == 1
+        assert "pip install 'trajtrainer[page]'" in capsys.readouterr().err
+
+    def test_it_is_served_until_ctrl_c(self, results: Path) -> None:
+        """The folder of a run alone; without torch, which takes long to load."""
+        program = "import sys; sys.modules['torch'] = None\nfrom trajtrainer.cli.main import main; sys.exit(main())"
+        command = [sys.executable, "-c", program, "page", str(results / "ball"), "--port", "0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            port = int(line.rstrip("/\n").rpartition(":")[2])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+            connection.request("GET", "/api/runs")
+            assert [run["id"] for run in json.loads(connection.getresponse().read())] == ["ball"]
+            connection.close()
+            process.send_signal(2)
+            assert process.wait(LIMIT_S) == 0

@@ -1,0 +1,215 @@
+"""Points of many records of an event file at once.
+
+A long run has millions of records that differ in moment, step and values only. The layout of one is guessed to be that
+of all that are as long as it; where every other byte is the same this is proven, and numpy takes them together. All
+others are parsed one by one.
+
+Shape legend: N records of one length L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+from trajtrainer.report.series import LONGEST_TAG, scalar_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# From so many records of one length on it is worth it.
+_FEWEST = 16
+_LARGEST_STEP = 1 << 62
+# Keys of protobuf: field number * 8 + wire type. Event: wall_time, step, summary; Summary: value; Value: tag,
+# simple_value, histo.
+_WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
+_VALUE, _TAG, _SIMPLE_VALUE, _HISTOGRAM = 0x0A, 0x0A, 0x15, 0x2A
+_LONGEST_STEP = 9  # bytes; longer ones are negative
+
+
+@dataclass(slots=True)
+class Points:
+    """Points of one tag.
+
+    Attributes:
+        order: the number of the record of each.
+        steps: of each.
+        times: of each, seconds since 1970.
+        values: of each, finite.
+    """
+
+    order: Ints
+    steps: Ints
+    times: Floats
+    values: Floats
+
+
+@dataclass(slots=True)
+class Found:
+    """What stands in some records.
+
+    Attributes:
+        points: tag -> its points, in the order of the records.
+        starts: number of a record -> step from which the run goes on with it, ascending.
+    """
+
+    points: dict[str, Points]
+    starts: dict[int, int]
+
+
+def find_points(records: Sequence[bytes]) -> Found:
+    """Return all scalars of some records. What is damaged is left out."""
+    pieces: dict[str, list[Points]] = {}
+    of_length: dict[int, list[int]] = {}
+    for number, record in enumerate(records):
+        of_length.setdefault(len(record), []).append(number)
+    others: list[int] = []
+    for numbers in of_length.values():
+        others += numbers if len(numbers) < _FEWEST else _take_together(records, numbers, pieces)
+    starts = _take_one_by_one(records, sorted(others), pieces)
+    return Found({tag: _in_order(some) for tag, some in pieces.items()}, starts)
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Where everything is in a record.
+
+    Attributes:
+        step: the bytes of the step; empty where it is 0.
+        values: tag -> first byte of its number.
+        is_fixed: which bytes have to be the same in all records of this layout, bool [L].
+    """
+
+    step: slice
+    values: list[tuple[str, int]]
+    is_fixed: NDArray[np.bool_]
+
+
+def _take_together(records: Sequence[bytes], numbers: Sequence[int], pieces: dict[str, list[Points]]) -> list[int]:
+    """Put the points of records of one length into ``pieces``; return the numbers of those of another layout."""
+    layout = _layout(records[numbers[0]])
+    if layout is None:
+        return list(numbers)
+    order = np.array(numbers, np.int64)
+    rows = np.frombuffer(b"".join(records[number] for number in numbers), np.uint8).reshape(len(numbers), -1)
+    step = rows[:, layout.step]
+    fits = (rows[:, layout.is_fixed] == rows[0, layout.is_fixed]).all(axis=1)
+    fits &= (step[:, :-1] >= 0x80).all(axis=1) & (step[:, -1:] < 0x80).all(axis=1)
+    others: list[int] = order[~fits].tolist()
+    order, rows = order[fits], rows[fits]
+    times = _numbers(rows, 1, "<f8")
+    shifts = 7 * np.arange(layout.step.stop - layout.step.start, dtype=np.int64)
+    steps = ((rows[:, layout.step].astype(np.int64) & 0x7F) << shifts).sum(axis=1)
+    is_usable = np.isfinite(times) & (steps < _LARGEST_STEP)
+    for tag, begin in layout.values:
+        values = _numbers(rows, begin, "<f4")
+        usable = is_usable & np.isfinite(values)
+        pieces.setdefault(tag, []).append(Points(order[usable], steps[usable], times[usable], values[usable]))
+    return others
+
+
+def _numbers(rows: NDArray[np.uint8], begin: int, kind: str) -> Floats:
+    width = np.dtype(kind).itemsize
+    return np.ascontiguousarray(rows[:, begin : begin + width]).view(kind)[:, 0].astype(np.float64)
+
+
+def _layout(record: bytes) -> _Layout | None:
+    """Return the layout of a record, if it is one of a summary with numbers, and histograms among them, only."""
+    is_fixed = np.ones(len(record), np.bool_)
+    try:
+        if record[0] != _WALL_TIME:
+            return None
+        is_fixed[1:9] = False
+        at = 9
+        step = slice(at, at)
+        if record[at] == _STEP:
+            _, end = _varint(record, at + 1)
+            step = slice(at + 1, end)
+            is_fixed[step] = False
+            at = end
+        if record[at] != _SUMMARY or step.stop - step.start > _LONGEST_STEP:
+            return None
+        length, at = _varint(record, at + 1)
+        values = _values(record, at, is_fixed) if at + length == len(record) else None
+    except (IndexError, UnicodeDecodeError):
+        return None
+    return None if values is None else _Layout(step, values, is_fixed)
+
+
+def _values(record: bytes, at: int, is_fixed: NDArray[np.bool_]) -> list[tuple[str, int]] | None:
+    values = []
+    while at < len(record):
+        if record[at] != _VALUE:
+            return None
+        length, at = _varint(record, at + 1)
+        end = at + length
+        if record[at] != _TAG or end > len(record):
+            return None
+        length, at = _varint(record, at + 1)
+        tag = record[at : at + length].decode()
+        at += length
+        if record[at] == _SIMPLE_VALUE and end == at + 5:
+            is_fixed[at + 1 : end] = False
+            if len(tag) <= LONGEST_TAG:
+                values.append((tag, at + 1))
+        elif record[at] == _HISTOGRAM:
+            length, inner = _varint(record, at + 1)
+            if inner + length != end:
+                return None
+            is_fixed[inner:end] = False
+        else:
+            return None
+        at = end
+    return values
+
+
+def _varint(record: bytes, at: int) -> tuple[int, int]:
+    """Return a number of protobuf's variable length, and the place behind it."""
+    number = shift = 0
+    while record[at] >= 0x80 and shift < 63:
+        number |= (record[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return number | record[at] << shift, at + 1
+
+
+def _take_one_by_one(
+    records: Sequence[bytes], numbers: Sequence[int], pieces: dict[str, list[Points]]
+) -> dict[int, int]:
+    """Put the points of these records into ``pieces``; return where the run goes on from earlier steps."""
+    starts: dict[int, int] = {}
+    found: dict[str, list[tuple[int, int, float, float]]] = {}
+    for number in numbers:
+        try:
+            event = Event.FromString(records[number])
+        except DecodeError:
+            continue
+        if event.HasField("session_log") and event.session_log.status == SessionLog.START:
+            starts[number] = max(0, min(event.step, _LARGEST_STEP))
+        if not (0 <= event.step < _LARGEST_STEP and np.isfinite(event.wall_time)):
+            continue
+        for value in event.summary.value:
+            scalar = scalar_of(value)
+            if scalar is not None and np.isfinite(scalar) and len(value.tag) <= LONGEST_TAG:
+                found.setdefault(value.tag, []).append((number, event.step, event.wall_time, scalar))
+    for tag, points in found.items():
+        order, steps, times, values = zip(*points, strict=True)
+        pieces.setdefault(tag, []).append(
+            Points(np.array(order, np.int64), np.array(steps, np.int64), np.array(times), np.array(values))
+        )
+    return starts
+
+
+def _in_order(pieces: Sequence[Points]) -> Points:
+    if len(pieces) == 1:
+        return pieces[0]
+    order = np.concatenate([piece.order for piece in pieces])
+    rank = np.argsort(order, kind="stable")
+    steps, times, values = (
+        np.concatenate([getattr(piece, name) for piece in pieces])[rank] for name in ("steps", "times", "values")
+    )
+    return Points(order[rank], steps, times, values)

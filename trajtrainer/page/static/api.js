@@ -1,0 +1,75 @@
+// The server: requests, and the stream of what is new.
+
+let csrf = "";
+
+function query(parameters) {
+  const search = new URLSearchParams();
+  for (const [key, value] of Object.entries(parameters))
+    for (const each of Array.isArray(value) ? value : [value])
+      if (each !== null && each !== undefined) search.append(key, each);
+  return search.toString();
+}
+
+export function address(path, parameters = {}) {
+  const search = query(parameters);
+  return `api/${path}${search ? `?${search}` : ""}`;
+}
+
+async function answer(response) {
+  const content = await response.json().catch(() => ({ error: `The server answers ${response.status}.` }));
+  if (!response.ok) throw new Error(content.error ?? `The server answers ${response.status}.`);
+  return content;
+}
+
+export async function get(path, parameters = {}, signal = undefined) {
+  return answer(await fetch(address(path, parameters), { signal }));
+}
+
+export async function session() {
+  const found = await get("session");
+  csrf = found.csrf;
+  return found;
+}
+
+export async function stop(run) {
+  const headers = { "X-Trajtrainer-Page": csrf };
+  return answer(await fetch(address("stop", { run }), { method: "POST", headers }));
+}
+
+// Listens as long as the page is seen: a browser has few connections to one server.
+export class Stream {
+  #source = null;
+  #runs = [];
+  #retry = null;
+
+  constructor(receivers) {
+    this.receivers = receivers;
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.#close() : this.#open()));
+  }
+
+  watch(runs) {
+    if (this.#source && runs.join("\n") === this.#runs.join("\n")) return;
+    this.#runs = [...runs];
+    this.#open();
+  }
+
+  #open() {
+    this.#close();
+    if (document.hidden) return;
+    const source = this.#source = new EventSource(address("stream", { run: this.#runs }));
+    source.addEventListener("open", () => this.receivers.live(true));
+    source.addEventListener("runs", (event) => this.receivers.runs(JSON.parse(event.data)));
+    source.addEventListener("changed", (event) => this.receivers.changed(JSON.parse(event.data)));
+    source.addEventListener("error", () => {
+      this.receivers.live(false);
+      // Browsers give up after some errors; we do not.
+      if (source.readyState === EventSource.CLOSED) this.#retry = setTimeout(() => this.#open(), 3000);
+    });
+  }
+
+  #close() {
+    clearTimeout(this.#retry);
+    this.#source?.close();
+    this.#source = null;
+  }
+}

@@ -1,0 +1,96 @@
+// The page: runs at the side, curves of those that are shown, or everything of one of them.
+
+import { session as begin, Stream } from "./api.js";
+import { curvesView } from "./curves.js";
+import { runView } from "./run.js";
+import { runsView } from "./runs.js";
+import { onChange, read, state, update } from "./state.js";
+import { el } from "./util.js";
+
+const FIRST_SHOWN = 4;
+const live = document.getElementById("live");
+const tabs = [...document.querySelectorAll("#views button")];
+const narrow = matchMedia("(max-width: 820px)");
+
+function showView() {
+  // On a wide screen the list is always there.
+  const view = !narrow.matches && state.view === "runs" ? "curves" : state.view;
+  document.body.dataset.view = view;
+  for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === view ? "page" : "false");
+}
+
+function showLive(isLive) {
+  live.textContent = isLive ? "live" : "no answer";
+  live.classList.toggle("on", isLive);
+}
+
+function empty(session) {
+  const place = el("div", { class: "empty", hidden: true },
+    el("h2", {}, "No runs yet"),
+    el("p", {}, "There are no runs in ", el("code", {}, session.results), ". They appear here as soon as one begins, for example:"),
+    el("pre", {}, "trajtrainer learn builtin:ppo/3DBall --env=sim:3DBall --run-id=first"));
+  document.querySelector(".layout").prepend(place);
+  return place;
+}
+
+async function start() {
+  let session;
+  try {
+    session = await begin();
+  } catch (error) {
+    live.textContent = error.message;
+    return;
+  }
+  read();
+  const name = session.only ?? session.results.split(/[\\/]/).pop();
+  document.title = `${name} – trajtrainer`;
+  const place = document.getElementById("place");
+  place.textContent = name;
+  place.title = `${session.results}, trajtrainer ${session.version}`;
+
+  const nothing = empty(session);
+  const runs = runsView(document.getElementById("runs"), session);
+  const curves = curvesView(document.getElementById("curves"));
+  const run = runView(document.getElementById("run"));
+
+  const stream = new Stream({
+    live: showLive,
+    runs: (found) => {
+      const changes = { runs: found };
+      const known = new Set(found.map((each) => each.id));
+      if (!state.chosen) {
+        const newest = [...found].sort((a, b) => b.updated - a.updated).slice(0, FIRST_SHOWN).map((each) => each.id);
+        const shown = state.shown.length ? state.shown : newest.sort();
+        if (shown.join() !== state.shown.join()) changes.shown = shown;
+      } else if (state.shown.some((id) => !known.has(id))) {
+        changes.shown = state.shown.filter((id) => known.has(id));
+      }
+      if (state.run === null && found.length) changes.run = [...found].sort((a, b) => b.updated - a.updated)[0].id;
+      update(changes);
+    },
+    changed: (ids) => { curves.changed(ids); run.changed(ids); },
+  });
+
+  onChange((changes) => {
+    if ("view" in changes) { showView(); scrollTo(0, 0); }
+    if ("shown" in changes || "run" in changes) watch();
+    if ("runs" in changes) {
+      nothing.hidden = state.runs.length > 0;
+      document.body.classList.toggle("nothing", state.runs.length === 0);
+    }
+  });
+  function watch() {
+    stream.watch([...new Set([...(state.run === null ? [] : [state.run]), ...state.shown])]);
+  }
+  for (const tab of tabs) tab.addEventListener("click", () => update({ view: tab.dataset.view }));
+  narrow.addEventListener("change", showView);
+  window.addEventListener("hashchange", () => { read(); update({ ...state }); });
+
+  showView();
+  runs.show();
+  curves.show();
+  run.show();
+  watch();
+}
+
+start();

@@ -1,0 +1,239 @@
+// Everything of one run: how far it is, what went wrong, where the time goes, its files, settings and logs.
+
+import { address, get, stop } from "./api.js";
+import { chip, progress } from "./runs.js";
+import { onChange, state, update } from "./state.js";
+import { ago, bytes, date, duration, el, short, throttled, whole } from "./util.js";
+
+const KINDS = ["environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other"];
+const WORDS = { start: "started", restart: "restart", warning: "warning", error: "error" };
+
+function table(titles, rows) {
+  const cell = (name, content) => el(name, { class: typeof content === "number" || content?.isNumber ? "n" : null }, content?.text ?? content);
+  return el("div", { class: "wide" }, el("table", {},
+    titles.length ? el("thead", {}, el("tr", {}, ...titles.map((title) => cell("th", title)))) : null,
+    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((content) => cell("td", content)))))));
+}
+
+function num(text) {
+  return { isNumber: true, text };
+}
+
+export function runView(main) {
+  let run = null, problem = "", wanted = 0, log = null;
+  const open = new Map([["files", true], ["records", true], ["time", true]]); // which parts are unfolded
+
+  function part(key, title, count, ...children) {
+    const element = el("details", { class: key === "blocks" ? "inner" : "part", ontoggle: () => open.set(key, element.open) },
+      el("summary", {}, title, " ", count === null ? null : el("small", {}, count)), ...children);
+    element.open = open.get(key) ?? false;
+    return element;
+  }
+
+  // ---- the head: state, and the button that stops it
+  const stopButton = el("button", { type: "button", class: "stop" });
+  const stopNote = el("span", { class: "soft small", role: "status" });
+  let isSure = null;
+  stopButton.addEventListener("click", async () => {
+    if (isSure === null) {
+      isSure = setTimeout(() => { isSure = null; showStop(); }, 4000);
+      return showStop();
+    }
+    clearTimeout(isSure);
+    isSure = null;
+    try {
+      await stop(run.id);
+      stopNote.textContent = "Asked to stop: it saves everything first.";
+    } catch (error) {
+      stopNote.textContent = error.message;
+    }
+    fetchRun();
+  });
+
+  function showStop() {
+    stopButton.hidden = !run.can_stop;
+    stopButton.textContent = isSure === null ? "Stop" : "Save everything and stop?";
+    stopButton.classList.toggle("sure", isSure !== null);
+  }
+
+  function head() {
+    const begun = run.began, isOver = !["running", "stopping", "active"].includes(run.state);
+    const facts = [
+      ["started", date(begun)],
+      isOver ? ["ended", date(run.ended ?? run.updated)] : ["written", ago(run.updated)],
+      run.time.seconds ? ["took", duration(run.time.seconds)] : null,
+      ...Object.entries(run.versions),
+    ].filter(Boolean);
+    return el("div", { class: "head" },
+      el("div", { class: "title" }, el("h2", {}, run.id), chip(run), stopButton, stopNote),
+      run.message ? el("p", { class: `message ${run.state}` }, run.message) : null,
+      run.is_damaged ? el("p", { class: "message failed" }, "An event file is damaged: its curves end there.") : null,
+      el("dl", { class: "facts" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
+  }
+
+  function behavior(each) {
+    const best = each.best, tested = each.evaluation;
+    const facts = [
+      ["mean reward", short(each.reward)],
+      each.elo === null ? null : ["ELO", whole(Math.round(each.elo))],
+      tested ? ["evaluated", `${short(tested.mean)} ± ${short(tested.std)}`, `${whole(tested.episodes)} episodes at step ${whole(tested.steps)}`] : null,
+      best ? ["best model", short(best.reward), `by ${best.by ?? "reward"}, step ${whole(best.steps)}`] : null,
+      each.stopped ? ["enough by", each.stopped.by ?? "", `at step ${whole(each.stopped.steps)}`] : null,
+    ].filter(Boolean);
+    const share = each.max_steps && each.step !== null ? ` of ${whole(each.max_steps)}` : "";
+    return el("article", { class: "card" }, el("h3", {}, each.name),
+      el("div", { class: "far" }, progress(each), el("span", { class: "soft small" }, `step ${whole(each.step)}${share}`)),
+      el("dl", { class: "facts big" }, ...facts.map(([name, value, more]) =>
+        el("div", {}, el("dt", {}, name), el("dd", {}, value), more ? el("small", {}, more) : null))));
+  }
+
+  function lessons() {
+    if (!run.lessons.length) return null;
+    return el("article", { class: "card" }, el("h3", {}, "Lessons"), ...run.lessons.map((lesson) =>
+      el("div", { class: "lesson" }, el("span", {}, lesson.parameter),
+        el("span", { class: "dots", title: `lesson ${lesson.number + 1}` },
+          ...Array.from({ length: Math.min(20, lesson.count ?? 0) }, (_, i) => el("i", { class: i <= lesson.number ? "done" : "" }))),
+        el("b", {}, lesson.name || `lesson ${lesson.number + 1}${lesson.count ? ` of ${lesson.count}` : ""}`))));
+  }
+
+  function records() {
+    const found = [...run.records].reverse();
+    if (!found.length && !Object.keys(run.starts).length) return null;
+    const count = (kind) => found.filter((record) => record.kind === kind).length;
+    const counts = [["start", "start"], ["restart", "restart of an environment"], ["warning", "warning"], ["error", "error"]]
+      .map(([kind, name]) => [count(kind), name]).filter(([number]) => number)
+      .map(([number, name]) => `${number} ${number > 1 ? name.replace(/^(\w+)/, "$1s") : name}`);
+    const resumed = Object.entries(run.starts).map(([name, steps]) =>
+      el("p", { class: "soft small" }, `${decoded(name)} went on from step ${steps.map(whole).join(", ")}.`));
+    return part("records", "Faults and restarts", counts.join(", "), ...resumed,
+      el("ol", { class: "records" }, ...found.map((record) => el("li", { class: record.kind },
+        el("time", {}, record.time), el("b", {}, WORDS[record.kind]), el("span", {}, record.text)))));
+  }
+
+  function time() {
+    const { seconds, kinds, blocks } = run.time;
+    const total = Object.values(kinds).reduce((sum, each) => sum + each, 0);
+    if (!total) return null;
+    const bar = el("div", { class: "bar" });
+    const keys = el("ul", { class: "legend" });
+    for (const kind of KINDS.filter((name) => kinds[name])) {
+      const share = 100 * kinds[kind] / total;
+      const piece = el("span", { class: `c${KINDS.indexOf(kind)}`, title: `${kind}: ${duration(kinds[kind])}` });
+      piece.style.width = `${share}%`;
+      bar.append(piece);
+      keys.append(el("li", {}, el("i", { class: `key c${KINDS.indexOf(kind)}` }), `${kind} `, el("small", {}, `${short(share, 3)} %`)));
+    }
+    const rows = blocks.map(([name, depth, spent, count, isThread]) => {
+      const label = el("span", {}, name, isThread ? el("small", {}, " thread") : null);
+      label.style.paddingLeft = `${depth}em`;
+      return [label, num(duration(spent)), num(`${short(100 * spent / seconds, 3)} %`), num(`${whole(count)}×`)];
+    });
+    return part("time", "Where the time goes", duration(seconds), bar, keys,
+      part("blocks", "Blocks", rows.length, table([], rows)));
+  }
+
+  function files() {
+    const isModel = (file) => /\.(onnx|pt)$/.test(file.path);
+    const models = run.files.filter(isModel).sort((a, b) => b.changed - a.changed);
+    const others = run.files.filter((file) => !isModel(file));
+    const row = (file) => [
+      el("a", { href: address("file", { run: run.id, path: file.path }), download: "" }, file.path),
+      num(bytes(file.size)), num(ago(file.changed))];
+    if (!run.files.length) return null;
+    return part("files", "Checkpoints and files", `${models.length} models`, el("div", { class: "models" }, table([], models.map(row))),
+      others.length ? el("details", { class: "inner" }, el("summary", {}, `${others.length} other files`), table([], others.map(row))) : null);
+  }
+
+  function settings() {
+    if (!run.settings.length) return null;
+    return part("settings", "Settings", run.settings.length, run.command ? el("pre", { class: "command" }, run.command) : null,
+      table([], run.settings.map(([key, value]) => [el("code", {}, key), value])));
+  }
+
+  // ---- the log, which keeps its place while all else is made anew
+  const choice = el("select", { "aria-label": "Log", onchange: () => { log = choice.value; fetchLog(); } });
+  const text = el("pre", { class: "log", tabindex: 0 });
+  const logNote = el("span", { class: "soft small" });
+  const logPart = el("details", { class: "part", ontoggle: () => { if (logPart.open) fetchLog(); } },
+    el("summary", {}, "Log"), el("div", { class: "tools" }, choice, logNote), text);
+
+  function showLogs() {
+    const names = run.files.filter((file) => file.folder === "run_logs" && /\.log(\.\d+)?$|\.\d+\.log$/.test(file.path))
+      .map((file) => file.path.slice("run_logs/".length)).sort((a, b) => (b === "trainer.log") - (a === "trainer.log") || a.localeCompare(b));
+    logPart.hidden = names.length === 0;
+    if (names.join() !== [...choice.options].map((option) => option.value).join())
+      choice.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+    if (!names.includes(log)) log = names[0] ?? null;
+    if (log !== null) choice.value = log;
+  }
+
+  const fetchLog = throttled(async () => {
+    if (!logPart.open || log === null || !run) return;
+    try {
+      const found = await get("log", { run: run.id, name: log });
+      const isAtEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 30 || !text.textContent;
+      if (text.textContent !== found.text) text.textContent = found.text;
+      logNote.textContent = found.is_cut ? `the end of ${bytes(found.size)}` : "";
+      if (isAtEnd) text.scrollTop = text.scrollHeight;
+    } catch (error) {
+      logNote.textContent = error.message;
+    }
+  }, 1500);
+
+  // ---- all of it
+  const content = el("div");
+  main.append(content, logPart);
+
+  function show() {
+    if (state.run === null || run === null) {
+      logPart.hidden = true;
+      const hint = state.run === null ? (state.runs.length ? "Choose a run in the list." : "") : problem || "Reading ...";
+      content.replaceChildren(el("p", { class: "hint" }, hint));
+      return;
+    }
+    showStop();
+    showLogs();
+    content.replaceChildren(...[
+      problem ? el("p", { class: "message failed" }, problem) : null,
+      head(),
+      el("div", { class: "cards" }, ...run.behaviors.map(behavior), lessons()),
+      el("p", {}, el("button", { type: "button", class: "link", onclick: () => update({ shown: [run.id], chosen: true, view: "curves", span: null }) }, "Show its curves alone")),
+      records(), time(), files(), settings(),
+    ].filter(Boolean));
+    fetchLog();
+  }
+
+  const fetchRun = throttled(async () => {
+    const number = ++wanted, id = state.run;
+    if (id === null || state.view !== "run") return;
+    try {
+      const found = await get("run", { run: id });
+      if (number !== wanted || id !== state.run) return;
+      run = found;
+      problem = "";
+    } catch (error) {
+      if (number !== wanted) return;
+      problem = error.message; // of a run that was deleted the last that was seen stays
+    }
+    show();
+  }, 1000);
+
+  onChange((changes) => {
+    if ("run" in changes && run && run.id !== changes.run) {
+      run = null;
+      problem = stopNote.textContent = text.textContent = "";
+      show();
+    }
+    if ("run" in changes || "view" in changes) fetchRun();
+    if ("runs" in changes && run === null) show();
+  });
+
+  return {
+    show: () => { show(); fetchRun(); },
+    changed: (runs) => { if (runs.includes(state.run)) fetchRun(); },
+  };
+}
+
+function decoded(name) {
+  try { return decodeURIComponent(name); } catch { return name; }
+}

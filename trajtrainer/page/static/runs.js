@@ -1,0 +1,97 @@
+// The list of runs: which are there, how far they are, whose curves are shown.
+
+import { color, forgetColor, onChange, state, update } from "./state.js";
+import { ago, el, short } from "./util.js";
+
+const NAMES = {
+  running: "running", stopping: "stopping", active: "active", finished: "finished",
+  stopped: "stopped", failed: "failed", killed: "killed", ended: "ended",
+};
+
+export function chip(run) {
+  return el("span", { class: `chip ${run.state}`, title: run.message || null }, NAMES[run.state] ?? run.state);
+}
+
+export function progress(behavior) {
+  const share = behavior.max_steps && behavior.step !== null ? Math.min(1, behavior.step / behavior.max_steps) : null;
+  const bar = el("progress", { max: 1, value: share ?? 0, title: share === null ? null : `${Math.floor(100 * share)} %` });
+  return share === null ? null : bar;
+}
+
+class Row {
+  constructor(id, most) {
+    this.id = id;
+    this.check = el("input", { type: "checkbox", title: "Show its curves", onchange: () => this.#toggle(most) });
+    this.key = el("i", { class: "key" });
+    this.name = el("button", { type: "button", class: "name", onclick: () => update({ view: "run", run: id }) }, id);
+    this.state = el("span");
+    this.more = el("div", { class: "more" });
+    const box = el("label", { class: "box" }, this.check, this.key);
+    this.element = el("li", {}, box, this.name, this.state, this.more);
+    this.check.setAttribute("aria-label", `Show curves of ${id}`);
+  }
+
+  #toggle(most) {
+    const others = state.shown.filter((id) => id !== this.id);
+    if (!this.check.checked) forgetColor(this.id);
+    const shown = this.check.checked ? [...others, this.id] : others;
+    update({ shown: shown.slice(-most), chosen: true });
+  }
+
+  update(run) {
+    const isShown = state.shown.includes(run.id);
+    this.check.checked = isShown;
+    this.key.className = isShown ? `key c${color(run.id)}` : "key";
+    this.element.classList.toggle("current", state.view === "run" && state.run === run.id);
+    this.state.replaceChildren(chip(run));
+    this.more.replaceChildren(
+      ...run.behaviors.slice(0, 3).map((behavior) =>
+        el("div", { class: "behavior" },
+          el("span", { class: "soft clip" }, behavior.name),
+          progress(behavior),
+          el("span", { class: "soft" }, short(behavior.step)),
+          el("b", { title: "mean reward" }, short(behavior.reward, 3)),
+        ),
+      ),
+      el("div", { class: "soft small" },
+        run.behaviors.length > 3 ? `and ${run.behaviors.length - 3} behaviors more, ` : "", `written ${ago(run.updated)}`),
+    );
+  }
+}
+
+export function runsView(place, session) {
+  const rows = new Map();
+  const search = el("input", { type: "search", placeholder: "Find runs", "aria-label": "Find runs", oninput: () => show() });
+  const list = el("ul", { class: "runs" });
+  const none = el("p", { class: "soft small" });
+  const all = el("button", { type: "button", class: "link", onclick: () => {
+    const found = visible().map((run) => run.id);
+    const isAll = found.length > 0 && found.every((id) => state.shown.includes(id));
+    if (isAll) found.forEach(forgetColor);
+    update({ shown: isAll ? state.shown.filter((id) => !found.includes(id)) :
+      [...new Set([...state.shown, ...found])].slice(0, session.most_runs), chosen: true });
+  } });
+  place.append(el("div", { class: "find" }, search, all), list, none);
+
+  function visible() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    return state.runs.filter((run) => words.every((word) => run.id.toLowerCase().includes(word)));
+  }
+
+  function show() {
+    const found = visible();
+    for (const id of rows.keys()) if (!state.runs.some((run) => run.id === id)) rows.delete(id);
+    for (const run of found) {
+      if (!rows.has(run.id)) rows.set(run.id, new Row(run.id, session.most_runs));
+      rows.get(run.id).update(run);
+    }
+    const wanted = found.map((run) => rows.get(run.id).element);
+    if (wanted.length !== list.children.length || wanted.some((row, i) => row !== list.children[i])) list.replaceChildren(...wanted);
+    all.textContent = found.length && found.every((run) => state.shown.includes(run.id)) ? "Hide all" : "Show all";
+    all.hidden = found.length === 0;
+    none.textContent = state.runs.length && !found.length ? "No run is called so." : "";
+  }
+
+  onChange(show);
+  return { show };
+}
