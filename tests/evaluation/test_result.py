@@ -66,3 +66,8 @@ def test_plain_data() -> None:
     assert found["length"] == {"mean": 10.0, "std": 0.0, "min": 10.0, "max": 10.0}
     assert {team: each["mean"] for team, each in found["teams"].items()} == {"0": 2.0, "1": 5.0}
     assert "groups" not in found
+
+
+def test_in_short_it_is_one_line_without_episodes() -> None:
+    assert repr(result([1.0, 3.0] * 500)) == "<EvaluationResult B: 1000 episodes, return 2.000 ± 1.000>"
+    assert repr(result([])) == "<EvaluationResult B: 0 episodes>"

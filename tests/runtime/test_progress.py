@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -300,3 +301,49 @@ def test_counts(steps: int, expected: str) -> None:
 )
 def test_durations(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
+
+
+class Notebook:
+    """What ``IPython.display`` does: ``display`` makes a place below the cell, ``update`` changes what stands there."""
+
+    def __init__(self) -> None:
+        self.places: list[list[dict[str, str]]] = []
+
+    def display(self, content: dict[str, str], *, raw: bool, display_id: bool) -> SimpleNamespace:
+        assert raw
+        assert display_id
+        shown = [content]
+        self.places.append(shown)
+        return SimpleNamespace(update=lambda content, raw: shown.append(content))
+
+
+def test_below_a_cell_it_is_drawn_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = Notebook()
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    with console_logging(debug=False) as handler:
+        view = make_view(handler, debug=False, environ={})
+        assert view.due()
+        evil = replace(RUN, behaviors=[replace(RUN.behaviors[0], name="<script>x</script>"), *RUN.behaviors[1:]])
+        view.update(RUN)
+        assert not view.due()
+        view.update(evil)
+        view.close()
+        view.close()
+    (shown,) = notebook.places
+    assert len(shown) == 3
+    assert "1.23M/2M" in shown[0]["text/plain"]
+    assert "99.200" in shown[0]["text/html"]
+    assert "▁▂▅██" in shown[0]["text/html"]
+    assert "&lt;script" in shown[1]["text/html"]
+    assert "<script" not in shown[1]["text/html"]
+    assert "stopped" in shown[2]["text/plain"]
+
+
+@pytest.mark.parametrize("environ", [{"CI": "true"}, {}])
+def test_a_terminal_of_ipython_is_no_notebook(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    shell = None if environ else SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    with console_logging(debug=False) as handler:
+        assert isinstance(make_view(handler, debug=False, environ=environ), NoView)

@@ -121,7 +121,7 @@ def _resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([values[random.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EvaluationResult:
     """The episodes of one behaviour.
 
@@ -138,6 +138,12 @@ class EvaluationResult:
     groups: tuple[GroupEpisode, ...]
     decisions: int
     seconds: float
+
+    def __repr__(self) -> str:
+        """Return it in one line, without the single episodes."""
+        returns = self.returns
+        spread = f", return {returns.mean:.3f} ± {returns.std:.3f}" if self.episodes else ""
+        return f"<EvaluationResult {self.behavior}: {len(self.episodes)} episodes{spread}>"
 
     @property
     def returns(self) -> Sample:

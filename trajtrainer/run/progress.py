@@ -1,21 +1,24 @@
-"""The live view of a run on a terminal: one line per behaviour, redrawn every one or two seconds by the main loop.
+"""The live view of a run: one line per behaviour, redrawn every one or two seconds by the main loop.
 
-There is no thread. The loop asks ``due()`` (one clock reading) and then hands over plain data. Without a terminal
-nothing is drawn and the summary lines of the log tell how the run gets on.
+It is on a terminal, or below a notebook's cell. There is no thread. The loop asks ``due()`` (one clock reading) and
+then hands over plain data. Elsewhere nothing is drawn and the summary lines of the log tell how the run gets on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import math
 import os
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -38,6 +41,8 @@ _RATE_WINDOW = 40  # redraws that the steps per second are taken over
 _SPARK = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTHS = (8, 12)  # on a usual and on a wide terminal
 _HISTORY = 512
+_NOTEBOOK_WIDTH = 100
+_NOTEBOOK_FORMAT = '<pre style="line-height: 1.35; margin: 0">{code}</pre>'
 _SHOW_CURSOR = b"\x1b[?25h"
 # Below these widths of the terminal the columns that matter least shrink or are left out.
 _FULL = 96
@@ -125,6 +130,30 @@ class NoView:
         pass
 
 
+class _Drawing:
+    """The view as rich draws it, with what it has to remember."""
+
+    def __init__(self) -> None:
+        self.snapshot: RunSnapshot | None = None
+        self._started = time.monotonic()
+        self._next = 0.0
+        self._rates: dict[str, _Rate] = {}
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def draw(self, snapshot: RunSnapshot, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
+        """Hand ``show`` the view of ``snapshot``. The longer it takes, the later is the next one due."""
+        now = time.monotonic()
+        self.snapshot = snapshot
+        rates = {}
+        for behavior in snapshot.behaviors:
+            rate = self._rates.setdefault(behavior.name, _Rate())
+            rates[behavior.name] = rate.update(now, behavior.step)
+        show(render(snapshot, rates, now - self._started, options))
+        self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
+
+
 class LiveView:
     """Draws on a terminal with rich. Log lines and stray prints scroll above."""
 
@@ -138,35 +167,24 @@ class LiveView:
         self._console = console
         self._handler = handler
         self._live = Live(console=console, auto_refresh=False)
-        self._snapshot: RunSnapshot | None = None
-        self._started = time.monotonic()
-        self._next = 0.0
-        self._rates: dict[str, _Rate] = {}
+        self._drawing = _Drawing()
         self._live.start()
         if handler is not None:
             handler.sink = self._print
 
     def due(self) -> bool:
         """See ``ProgressView``."""
-        return time.monotonic() >= self._next
+        return self._drawing.due()
 
     def update(self, snapshot: RunSnapshot) -> None:
         """See ``ProgressView``."""
-        now = time.monotonic()
-        self._snapshot = snapshot
-        rates = {}
-        for behavior in snapshot.behaviors:
-            rate = self._rates.setdefault(behavior.name, _Rate())
-            rates[behavior.name] = rate.update(now, behavior.step)
-        view = render(snapshot, rates, now - self._started, self._console.options)
-        with contextlib.suppress(OSError):  # a terminal that is gone
-            self._live.update(view, refresh=True)
-        self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
+        self._drawing.draw(snapshot, self._console.options, self._show)
 
     def close(self) -> None:
         """See ``ProgressView``."""
-        if self._snapshot is not None and self._live.is_started:
-            self.update(replace(self._snapshot, ended=True))
+        snapshot = self._drawing.snapshot
+        if snapshot is not None and self._live.is_started:
+            self.update(replace(snapshot, ended=True))
         if self._handler is not None:
             self._handler.sink = None
         with contextlib.suppress(OSError):
@@ -176,16 +194,74 @@ class LiveView:
         """See ``ProgressView``."""
         os.write(self._console.file.fileno(), _SHOW_CURSOR)
 
+    def _show(self, view: RenderableType) -> None:
+        with contextlib.suppress(OSError):  # a terminal that is gone
+            self._live.update(view, refresh=True)
+
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
 
 
+class NotebookView:
+    """Draws below a notebook's cell, always in the same place, whatever is printed there."""
+
+    def __init__(self, display: Any) -> None:
+        """Draw nothing yet.
+
+        Args:
+            display: the module ``IPython.display``. It needs no widgets, which not every notebook has.
+        """
+        self._display = display
+        self._place: Any = None
+        self._drawing = _Drawing()
+
+    def due(self) -> bool:
+        """See ``ProgressView``."""
+        return self._drawing.due()
+
+    def update(self, snapshot: RunSnapshot) -> None:
+        """See ``ProgressView``."""
+        console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_jupyter=False)
+        self._drawing.draw(snapshot, console.options, lambda view: self._show(console, view))
+
+    def close(self) -> None:
+        """See ``ProgressView``."""
+        snapshot = self._drawing.snapshot
+        if snapshot is not None and not snapshot.ended:
+            self.update(replace(snapshot, ended=True))
+
+    def abandon(self) -> None:
+        """See ``ProgressView``."""
+
+    def _show(self, console: Console, view: RenderableType) -> None:
+        console.print(view)
+        text = console.export_text(clear=False)
+        html = console.export_html(inline_styles=True, code_format=_NOTEBOOK_FORMAT)  # which escapes names
+        content = {"text/html": html, "text/plain": text}
+        if self._place is None:
+            self._place = self._display.display(content, raw=True, display_id=True)
+        else:
+            self._place.update(content, raw=True)
+
+
 def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
-    """Return a live view if stdout is a terminal that can show it, and nothing says that a machine reads along."""
-    if handler.quiet or debug or environ.get("CI") or environ.get("TERM", "") in ("dumb", "unknown"):
+    """Return a live view if a terminal or a notebook can show it, and nothing says that a machine reads along."""
+    if handler.quiet or debug or environ.get("CI"):
+        return NoView()
+    notebook = _notebook()
+    if notebook is not None:
+        return NotebookView(notebook)
+    if environ.get("TERM", "") in ("dumb", "unknown"):
         return NoView()
     console = Console(highlight=False)
     return LiveView(console, handler) if console.is_terminal and not console.is_dumb_terminal else NoView()
+
+
+def _notebook() -> Any:
+    """Return the module ``IPython.display`` if this program is the kernel of a notebook, otherwise None."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return None if getattr(shell, "kernel", None) is None else importlib.import_module("IPython.display")
 
 
 class RewardHistory(StatsWriter):

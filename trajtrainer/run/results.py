@@ -15,7 +15,7 @@ from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.run import RunSettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BehaviorResult:
     """The result of one behaviour.
 
@@ -35,8 +35,19 @@ class BehaviorResult:
     checkpoint: Path | None
     onnx: Path | None
 
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        return f"<BehaviorResult {self._in_short}>"
 
-@dataclass(frozen=True, slots=True)
+    @property
+    def _in_short(self) -> str:
+        reward = "no episode"
+        if self.mean_reward is not None:
+            reward = f"mean reward {self.mean_reward:.3f} of the last {self.num_episodes} episodes"
+        return f"{self.name}: {self.steps:,} steps, {reward}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LearnResult:
     """The result of ``learn``.
 
@@ -49,6 +60,11 @@ class LearnResult:
     behaviors: Mapping[str, BehaviorResult]
     run_folder: Path
     settings: RunSettings
+
+    def __repr__(self) -> str:
+        """Return it in one line; all settings would fill pages."""
+        parts = [str(self.run_folder), *(each._in_short for each in self.behaviors.values())]
+        return f"<LearnResult {'; '.join(parts)}>"
 
 
 def result_of(run: Session) -> LearnResult:
