@@ -83,7 +83,8 @@ def commands(page: Path) -> Iterator[list[str]]:
     for block in SHELL.findall(page.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
             if re.match(r"(\$ )?trajtrainer [a-z]", line):
-                yield shlex.split(line.removeprefix("$ "), comments=True)[1:]
+                words = shlex.split(line.removeprefix("$ "), comments=True)[1:]
+                yield words[: words.index(">")] if ">" in words else words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
