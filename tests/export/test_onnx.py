@@ -26,7 +26,7 @@ from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.onnx import build_model, export_policy
 from trajtrainer.export.report import Support
 from trajtrainer.nn.actor import Actor
-from trajtrainer.settings.network import ConditioningType
+from trajtrainer.settings.network import Activation, ConditioningType
 from trajtrainer.spec import BehaviorSpec, ObservationKind, observation_kind
 
 Arrays = dict[str, NDArray[Any]]
@@ -66,6 +66,13 @@ SPECS: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
         {"normalize": True},
     ),
     "memory": (behavior([vector(6)], 2, (3,)), {"memory": 12}),
+    "tanh, own limits": (
+        behavior([vector(7)], 3, (2,)),
+        {"activation": Activation.TANH, "normalize": True, "clip_obs": 0.5, "clip_actions": 1.0, "ortho_init": True},
+    ),
+    "relu, goal": (behavior([vector(5), vector(3, "goal", goal=True)]), {"activation": Activation.RELU}),
+    "noise by the state": (behavior([vector(6)], 2, (3,)), {"use_sde": True, "memory": 12}),
+    "sac, noise by the state": (behavior([vector(6)], 2), {"use_sde": True, "sac": True}),
     "entities": (behavior([entities(5, 3)]), {}),
     "entities and vector": (behavior([entities(5, 3), vector(4)], 0, (3, 3)), {"normalize": True}),
     "two lists and a camera": (
@@ -268,9 +275,10 @@ def test_names_order_types_and_shapes_are_those_of_the_contract(path: Path) -> N
     ]
 
 
-def test_sampled_continuous_actions_have_the_distribution_of_the_actor(path: Path) -> None:
+@pytest.mark.parametrize("use_sde", [False, True])
+def test_sampled_continuous_actions_have_the_distribution_of_the_actor(path: Path, use_sde: bool) -> None:
     spec = behavior([vector(3)], 2)
-    actor = random_actor(spec)
+    actor = random_actor(spec, use_sde=use_sde)
     with torch.no_grad():
         actor.head.log_sigma.copy_(torch.tensor([[-0.5, 0.3]]))  # type: ignore[union-attr]
     export_policy(actor, spec, path)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import asdict
 from torch import Tensor, nn
 
 from tests.algos import sac_mlagents
@@ -47,8 +48,9 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 from trajtrainer.rewards.discriminator import Discriminator, Inputs, discriminate, gradient_penalty
+from trajtrainer.settings.network import Activation
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
 
 Numbers = dict[str, Any]  # what -> tensor, array or number
 SUITE: list[Any] = []
@@ -334,6 +336,30 @@ _SMALL, _LARGE = 64, 10**7
 # Two threads
 
 
+PUBLISHED = PPOHyperparameters(
+    joint_ratio=True, joint_entropy=True, max_grad_norm=0.05, vf_coef=0.7, adam_eps=1e-5, learning_rate=1e-3
+)
+
+
+@twin(ClosedForm, itertools.product(SPECS, Activation, [None, 6]), atol=2e-5)
+def as_published(shape: tuple[str, Activation, int | None]) -> tuple[Numbers, Numbers]:
+    """Weights, moments and statistics after updates with the options that ML-Agents does not have."""
+    name, activation, memory = shape
+    spec, found = SPECS[name], []
+    batch = minibatch(spec, memory_size=memory or 0)
+    for by_hand in (True, False):
+        settings = network(memory=memory, normalize=True, activation=activation, ortho_init=True, clip_obs=2.0)
+        actor, critic, ppo = make(spec, settings, **asdict(PUBLISHED, filter=lambda one, _: one.init))
+        assert isinstance(ppo._step, ClosedForm)
+        if not by_hand:
+            ppo._step = Autograd(ppo.objectives(), PUBLISHED)
+        for _ in range(3):
+            tags = ppo.update(batch, Coefficients(1e-3, 0.2, 0.3))
+        found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.state()) | tags)
+    assert found[0]["Policy/Gradient Norm"] > 0.05
+    return found[0], found[1]
+
+
 @twin(SideBySide, [1, 2, 3])
 def calls(count: int) -> tuple[Numbers, Numbers]:
     arguments = [(number, 2) for number in range(count)]
@@ -349,7 +375,7 @@ def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
     together._is_alone = False  # on any machine
     for threads in (together, None):
         actor, critic, ppo = make(spec, network())
-        step = Autograd(ppo.objectives(), 3e-4, threads)
+        step = Autograd(ppo.objectives(), PPOHyperparameters(), threads)
         for _number in range(8):
             tags = step(batch, ppo.coefficients(0), diagnostics=True)
         found.append(_numbers((*actor.parameters(), *critic.parameters()), step.state()) | tags)
@@ -398,6 +424,8 @@ ACTORS: list[dict[str, Any]] = [
     *({"branches": (3, 2), "normalize": normalize, "layers": layers} for normalize in (0, 1) for layers in (1, 3)),
     *({"continuous": c, "branches": b, "sac": True, "memory": memory}
       for c, b in ((2, ()), (1, (3, 2)), (0, (4,))) for memory in (None, 8)),
+    *({"branches": (3,), "normalize": 1, "activation": activation, "clip_obs": 0.5, "clip_actions": 0.7}
+      for activation in Activation),
     *({"branches": b, "memory": 8, "agents": agents} for agents in (0, 1, 17) for b in ((), (3,), (3, 2))),
 ]  # fmt: skip
 

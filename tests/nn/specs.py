@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -48,7 +49,9 @@ def network(
     memory: int | None = None,
     encoder: str = "simple",
     conditioning: ConditioningType = ConditioningType.HYPER,
+    **own: Any,
 ) -> NetworkSettings:
+    """``own`` are those that ML-Agents does not have."""
     return NetworkSettings(
         normalize=normalize,
         hidden_units=hidden,
@@ -56,4 +59,5 @@ def network(
         vis_encode_type=encoder,
         memory=None if memory is None else MemorySettings(sequence_length=4, memory_size=memory),
         goal_conditioning_type=conditioning,
+        **own,
     )

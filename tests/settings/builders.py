@@ -20,7 +20,7 @@ from trajtrainer.settings.environment import (
     UniformSettings,
 )
 from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, EvaluationSettings, StopSettings
-from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings
+from trajtrainer.settings.network import ENCODERS, Activation, ConditioningType, MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import (
     CuriositySettings,
     GailSettings,
@@ -46,7 +46,7 @@ not_negative = st.floats(0, 1e6)
 above_zero = st.floats(1e-300, 1e6)
 fractions = st.floats(0, 1)
 seeds = st.integers(-1, 2**31 - 1)
-schedules = st.sampled_from(ScheduleType)
+schedules = st.sampled_from([ScheduleType.CONSTANT, ScheduleType.LINEAR, ScheduleType.COSINE])
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = texts.filter(bool)
 
@@ -61,6 +61,13 @@ def networks(memories: st.SearchStrategy[MemorySettings | None]) -> st.SearchStr
         memory=memories,
         goal_conditioning_type=st.sampled_from(ConditioningType),
         deterministic=booleans,
+        activation=st.sampled_from(Activation),
+        ortho_init=booleans,
+        clip_obs=above_zero,
+        clip_actions=above_zero,
+        log_std_init=st.floats(-20, 2),
+        use_sde=booleans,
+        sde_sample_freq=st.just(-1) | counts,
     )
 
 
@@ -92,13 +99,24 @@ on_policy: dict[str, Any] = {
     "epsilon": above_zero,
     "lambd": fractions,
     "num_epoch": counts,
-    "learning_rate_schedule": schedules,
+    "learning_rate_schedule": st.sampled_from(ScheduleType),
     "beta_schedule": schedules,
     "epsilon_schedule": schedules,
+    "joint_ratio": booleans,
+    "joint_entropy": booleans,
+    "normalize_advantage_per_mini_batch": booleans,
+    "norm_reward": booleans,
+    "clip_reward": above_zero,
+    "max_grad_norm": st.none() | above_zero,
+    "target_kl": st.none() | above_zero,
+    "value_clipping": booleans,
+    "vf_coef": not_negative,
+    "adam_eps": above_zero,
+    "desired_kl": above_zero,
 }
 hyperparameters = {
-    "ppo": st.builds(PPOHyperparameters, **on_policy, shared_critic=booleans, value_clipping=booleans),
-    "poca": st.builds(POCAHyperparameters, **on_policy, value_clipping=booleans),
+    "ppo": st.builds(PPOHyperparameters, **on_policy, shared_critic=booleans),
+    "poca": st.builds(POCAHyperparameters, **on_policy),
     "sac": st.builds(
         SACHyperparameters,
         learning_rate=not_negative,

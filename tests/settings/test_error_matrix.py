@@ -294,8 +294,9 @@ WRONG = [
         "did you mean hyper?",
     ),
     (
-        behavior("trainer_type: ppo\nhyperparameters: {beta_schedule: cosine}"),
-        "a.yaml:5: behaviors.A.hyperparameters.beta_schedule: found 'cosine', expected one of constant, linear",
+        behavior("trainer_type: ppo\nhyperparameters: {beta_schedule: square}"),
+        "a.yaml:5: behaviors.A.hyperparameters.beta_schedule: found 'square', expected one of constant, linear, "
+        "cosine, adaptive",
     ),
     (behavior("max_steps: abc"), "a.yaml:4: behaviors.A.max_steps: found 'abc', expected a whole number"),
     (

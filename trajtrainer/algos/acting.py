@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.errors import TrajtrainerError
 from trajtrainer.fast.acting import Acting, is_mlp
 from trajtrainer.nn.actor import Actor
@@ -77,6 +78,7 @@ class Policy:
         self._entries: dict[str, Tensor] = self._actor.state_dict()  # shares memory with the weights
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._scale = self._actor.head.constant_scale()
+        self._exploration = StateDependentNoise(self._actor) if self._actor.head.use_sde and not deterministic else None
         self._fast = Acting(self._actor) if self._on_cpu and is_mlp(self._actor) else None
         self.deterministic = deterministic
         self.version = 0
@@ -102,6 +104,8 @@ class Policy:
                 raise ValueError(f"{name}: shape {tuple(weights.shape)}, expected {tuple(entry.shape)}")
             entry.copy_(weights)
         self._derive(update.weights)
+        if self._exploration is not None and not getattr(update, "partial", False):
+            self._exploration.draw_anew()
         self.version = update.version
         self.num_loads += 1
 
@@ -124,6 +128,15 @@ class Policy:
     def twin(self, *, seed: int) -> Policy:
         """Return another policy with these weights and random numbers of its own."""
         return Policy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
+
+    def exploration_state(self) -> dict[str, Any]:
+        """Return the state of the noise that depends on the state, plain data and tensors; empty without any."""
+        return {} if self._exploration is None else self._exploration.state()
+
+    def load_exploration_state(self, state: Mapping[str, Any]) -> None:
+        """Take what :meth:`exploration_state` gave, if the noise is of that kind."""
+        if self._exploration is not None and state:
+            self._exploration.load(state)
 
     def rng_state(self) -> Tensor:
         """Return the state of the random generator, u8."""
@@ -166,7 +179,7 @@ class Policy:
         sensors = [self._tensor(sensor) for sensor in obs]
         encoding, memory_out = self._actor.body(sensors, None, self._tensor(memory))
         distribution = self._actor.head(encoding, self._tensor(mask), self._scale)
-        actions = self._choose(distribution)
+        actions = self._choose(distribution, encoding)
         return ActionBatch(
             continuous=actions.continuous.cpu().numpy(),
             discrete=actions.discrete.cpu().numpy().astype(np.int32),
@@ -177,8 +190,13 @@ class Policy:
             version=self.version,
         )
 
-    def _choose(self, distribution: ActionDistribution) -> Actions:
-        return distribution.deterministic() if self.deterministic else distribution.sample(self._generator)
+    def _choose(self, distribution: ActionDistribution, encoding: Tensor) -> Actions:
+        if self.deterministic:
+            return distribution.deterministic()
+        if self._exploration is None:
+            return distribution.sample(self._generator)
+        noise = self._exploration(encoding, self._generator)
+        return distribution.sample(self._generator, noise / distribution.sigma)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array if array.flags.writeable else _writable_view(array))

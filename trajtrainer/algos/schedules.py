@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from trajtrainer.settings.trainer import ScheduleType
@@ -10,6 +11,9 @@ from trajtrainer.settings.trainer import ScheduleType
 MIN_LEARNING_RATE = 1e-10
 MIN_EPSILON = 0.1
 MIN_BETA = 1e-5
+# Of an adaptive learning rate.
+ADAPTIVE_RANGE = (1e-5, 1e-2)
+_ADAPTATION = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +28,31 @@ class Coefficients:
 def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: int, step: int) -> float:
     """Return the value of a schedule at trainer step ``step``.
 
-    ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there; ``CONSTANT`` is
-    ``initial``. An ``initial`` below ``minimum`` stays as it is: ML-Agents lets it *rise* to the minimum, so that an
-    epsilon of 0.05 ends as 0.1 (docs/mlagents-behavior.md#schedules).
+    ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there, ``COSINE`` along half a
+    wave (Loshchilov & Hutter 2017); ``CONSTANT`` is ``initial``. An ``initial`` below ``minimum`` stays as it is:
+    ML-Agents lets it *rise* to the minimum, so that an epsilon of 0.05 ends as 0.1
+    (docs/mlagents-behavior.md#schedules).
 
     >>> decayed(ScheduleType.LINEAR, 0.2, 0.1, 1000, 500)
     0.15000000000000002
     >>> decayed(ScheduleType.LINEAR, 0.05, 0.1, 1000, 500)
     0.05
     """
-    if schedule is ScheduleType.CONSTANT or initial <= minimum:
+    if schedule not in (ScheduleType.LINEAR, ScheduleType.COSINE) or initial <= minimum:
         return initial
-    return (initial - minimum) * (1 - min(step, max_steps) / max_steps) + minimum
+    left = 1 - min(step, max_steps) / max_steps
+    if schedule is ScheduleType.COSINE:
+        left = 0.5 * (1 - math.cos(math.pi * left))
+    return (initial - minimum) * left + minimum
+
+
+def adapted(learning_rate: float, kl: float, desired_kl: float) -> float:
+    """Return the learning rate for the next gradient step by the KL divergence of the last one, as rsl_rl does.
+
+    >>> adapted(3e-4, 0.05, 0.01)
+    0.00019999999999999998
+    """
+    low, high = ADAPTIVE_RANGE
+    if kl > 2 * desired_kl:
+        return max(low, learning_rate / _ADAPTATION)
+    return min(high, learning_rate * _ADAPTATION) if 0 <= kl < desired_kl / 2 else learning_rate

@@ -9,8 +9,10 @@ from trajtrainer.settings import flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments: those of ``learn``."""
+    """Declare the command's arguments: those of ``learn``, and ``--presets``."""
     flags.add_arguments(parser)
+    help_ = "print the settings that presets stand for (preset: NAME in a behavior), and end"
+    parser.add_argument("--presets", action="store_true", default=argparse.SUPPRESS, help=help_)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,6 +23,11 @@ def run(arguments: argparse.Namespace) -> int:
         DemonstrationError: a data set is missing or cannot be read.
         RunFolderError: the run's name fits no folder.
     """
+    if hasattr(arguments, "presets"):
+        from trajtrainer.settings.presets import described
+
+        print(described(), end="")
+        return 0
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = flags.resolve(arguments)
         _check_search(arguments)

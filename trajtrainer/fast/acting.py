@@ -18,17 +18,20 @@ from torch import Tensor
 from trajtrainer.fast.acting_head import ActingHead, HeadActions
 from trajtrainer.fast.lstm import end_step, gate_scale
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.conditioning import Mlp, swish_layers, weights
+from trajtrainer.nn.conditioning import Mlp, activated_layers, weights
 from trajtrainer.nn.memory import Memory
-from trajtrainer.nn.normalizer import CLIP
 from trajtrainer.steps import BoolArray, FloatArray, ObservationArray
 
 _ENCODER = "body.encoder."  # of such actors there is nothing in it but normalisers
 
 
 def is_mlp(actor: Actor) -> bool:
-    """Return whether an actor is an MLP on vectors, perhaps with a memory, that has something to decide."""
-    return actor.body.is_mlp and (actor.head.mu is not None or actor.head.discrete is not None)
+    """Return whether an actor is an MLP on vectors, perhaps with a memory, that has something to decide.
+
+    One whose noise depends on the state is none.
+    """
+    head = actor.head
+    return actor.body.is_mlp and not head.use_sde and (head.mu is not None or head.discrete is not None)
 
 
 class Acting:
@@ -42,6 +45,7 @@ class Acting:
         body = actor.body
         assert isinstance(body.layers, Mlp)
         self._layers = [(weight.detach(), bias.detach()) for weight, bias in map(weights, body.layers.linears)]
+        self._activation = body.layers.activation
         self._memory = None if body.memory is None else _OneStep(body.memory)
         self._head = ActingHead(actor.head)
         self._normalizers = [*body.encoder.normalizers().values()]
@@ -58,6 +62,7 @@ class Acting:
 
     def _normalizers_changed(self) -> None:
         if self._normalizers:
+            self._clip = self._normalizers[0].clip
             self._mean: FloatArray = np.concatenate([one.mean.numpy() for one in self._normalizers])
             self._scale: FloatArray = np.concatenate([one.standard_deviation().numpy() for one in self._normalizers])
 
@@ -90,9 +95,9 @@ class Acting:
         if self._normalizers:
             rows -= self._mean
             rows /= self._scale
-            np.maximum(rows, -CLIP, out=rows)
-            np.minimum(rows, CLIP, out=rows)
-        return swish_layers(torch.from_numpy(rows), self._layers)
+            np.maximum(rows, -self._clip, out=rows)
+            np.minimum(rows, self._clip, out=rows)
+        return activated_layers(torch.from_numpy(rows), self._layers, activation=self._activation)
 
 
 class _OneStep:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.fast.distribution import GaussianScale, log_of, softmax
-from trajtrainer.nn.distribution import ENV_CLIP
 from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
 from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray
 
@@ -100,6 +99,7 @@ class _Gaussians:
         assert head.mu is not None
         self._size = head.continuous_size
         self._squash = head.tanh_squash
+        self._limit = head.clip_actions
         self._log_sigma = head.log_sigma
         self.layers: Sequence[nn.Linear] = (
             (head.mu,) if head.log_sigma_layer is None else (head.mu, head.log_sigma_layer)
@@ -124,24 +124,23 @@ class _Gaussians:
             off_mean *= scale.sigma
             raw = mu + off_mean
         if not self._squash:
-            return _ContinuousActions(raw, _clipped(raw), scale.log_prob(raw - mu), entropy)
+            return _ContinuousActions(raw, self._clipped(raw), scale.log_prob(raw - mu), entropy)
         log_prob = scale.log_prob(off_mean)
         log_prob -= _log_det_tanh(raw)
         squashed: FloatArray = np.tanh(raw)
         return _ContinuousActions(squashed, squashed, log_prob, entropy)
 
+    def _clipped(self, raw: FloatArray) -> FloatArray:
+        """Return what the environment receives, within [-1, 1]."""
+        clipped: FloatArray = np.maximum(raw, -self._limit)
+        np.minimum(clipped, self._limit, out=clipped)
+        clipped /= self._limit
+        return clipped
+
     def _scale_of(self, outputs: FloatArray) -> tuple[GaussianScale, FloatArray]:
         log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], LOG_SIGMA_RANGE[0])
         scale = GaussianScale.of(np.minimum(log_sigma, LOG_SIGMA_RANGE[1], out=log_sigma))
         return scale, scale.entropy()
-
-
-def _clipped(raw: FloatArray) -> FloatArray:
-    """Return what the environment receives, within [-1, 1]."""
-    clipped: FloatArray = np.maximum(raw, -ENV_CLIP)
-    np.minimum(clipped, ENV_CLIP, out=clipped)
-    clipped /= ENV_CLIP
-    return clipped
 
 
 def _log_det_tanh(raw: FloatArray) -> FloatArray:

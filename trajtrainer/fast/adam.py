@@ -24,10 +24,12 @@ class Adam:
         param_groups: one, with the settings; ``lr`` may be changed.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, weight_decay: float = 0) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], learning_rate: float, weight_decay: float = 0, eps: float = 1e-8
+    ) -> None:
         self.state: defaultdict[Tensor, dict[str, Tensor]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = [
-            {"params": list(parameters), "lr": learning_rate, "betas": (0.9, 0.999), "eps": 1e-8}
+            {"params": list(parameters), "lr": learning_rate, "betas": (0.9, 0.999), "eps": eps}
             | {"weight_decay": weight_decay}
         ]
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trajtrainer.nn.conditioning import Mlp, swish_layers, weights
-from trajtrainer.nn.normalizer import CLIP
+from trajtrainer.nn.conditioning import Mlp, activated_layers, weights
 from trajtrainer.rewards.discriminator import EPSILON, PENALTY_WEIGHT, Discrimination, Discriminator, Inputs
 
 _swish_gradient = torch.ops.aten.silu_backward
@@ -21,7 +20,8 @@ _swish_gradient = torch.ops.aten.silu_backward
 
 def can_differentiate(discriminator: Discriminator) -> bool:
     """Return whether a discriminator is an MLP on vectors, without a bottleneck."""
-    return discriminator.encoder.is_mlp and not discriminator.use_vail
+    body = discriminator.encoder
+    return body.is_mlp and body.is_swish and not discriminator.use_vail
 
 
 @torch.no_grad()
@@ -43,7 +43,7 @@ def differentiate(
     assert isinstance(body.layers, Mlp)
     x, slopes = _encoded(discriminator, [policy, demonstrated, between])
     layers, tape = body.layers.linears, list[tuple[Tensor, Tensor]]()
-    features = swish_layers(x, map(weights, layers), tape)
+    features = activated_layers(x, map(weights, layers), tape)
     estimator = discriminator.estimator
     probability = torch.addmm(estimator.bias, features, estimator.weight.t()).squeeze(1).sigmoid_()
     count = len(x) // 3
@@ -104,7 +104,7 @@ def _encoded(discriminator: Discriminator, parts: list[Inputs]) -> tuple[Tensor,
     if normalizers:
         # Nothing follows beyond the limits.
         steps = [1.0 / normalizers[i].standard_deviation() for i in range(len(obs))]
-        slopes = torch.cat(steps) * (x[2 * count :].abs() < CLIP)
+        slopes = torch.cat(steps) * (x[2 * count :].abs() < normalizers[0].clip)
     actions = [part.actions for part in parts if part.actions is not None]
     if actions:
         x = torch.cat((x, torch.cat(actions)), 1)

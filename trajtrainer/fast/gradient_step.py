@@ -22,7 +22,7 @@ from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters
+from trajtrainer.settings.trainer import OnPolicy
 
 # Multiply-adds of one body's forward pass of a minibatch, as ``multiply_adds`` estimates them.
 #
@@ -34,6 +34,7 @@ _HAND_WRITTEN_BELOW = 20_000_000
 # layers of 16 to 128 units, 8 to 512 rows. What uses a weight several times per row, as convolutions do, takes longer
 # than estimated; the smallest of those networks is where the number is.
 _TWO_THREADS_FROM = 500_000
+_CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 Statistics = dict[str, Tensor]
 # A loss, and its statistics: tag -> 0-d tensor without gradient.
@@ -57,13 +58,14 @@ class GradientStep(ABC):
 
     Args:
         pieces: the objectives' parameters, one after the other, as parts of what is trained.
-        learning_rate: of Adam, until the first step.
+        hyper: of these the learning rate (until the first step), ``adam_eps`` and ``max_grad_norm`` count.
     """
 
-    def __init__(self, pieces: Sequence[Piece], learning_rate: float) -> None:
+    def __init__(self, pieces: Sequence[Piece], hyper: OnPolicy) -> None:
         self.pieces = pieces
         self.parameters = list(dict.fromkeys(piece.leaf for piece in pieces))
-        self._adam = Adam(self.parameters, learning_rate)
+        self._adam = Adam(self.parameters, hyper.learning_rate, eps=hyper.adam_eps)
+        self._max_grad_norm = hyper.max_grad_norm
 
     def encoded(self, obs: Sequence[Tensor]) -> Tensor | None:  # noqa: ARG002
         """Return what the layers take of observations, per sensor [N, *O], as long as no normaliser changes: [N, in].
@@ -86,14 +88,28 @@ class GradientStep(ABC):
         """
         self._adam.param_groups[0]["lr"] = coefficients.learning_rate
         statistics = self._descend(minibatch, coefficients, diagnostics)
+        if self._max_grad_norm is not None:
+            norm = self._clip(self._max_grad_norm)
+            self._adam.step()
+        elif diagnostics:
+            norm = torch.nn.utils.get_total_norm(self._gradients())
         if diagnostics:
-            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-            statistics["Policy/Gradient Norm"] = torch.nn.utils.get_total_norm(gradients)
+            statistics["Policy/Gradient Norm"] = norm
         return statistics
+
+    def _gradients(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def _clip(self, most: float) -> Tensor:
+        """Scale the gradients of all objectives together to a norm of at most this. Return what it was."""
+        gradients = self._gradients()
+        norm = torch.nn.utils.get_total_norm(gradients)
+        torch._foreach_mul_(gradients, (most / (norm + _CLIP_EPSILON)).clamp(max=1.0))
+        return norm
 
     @abstractmethod
     def _descend(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
-        """Write the gradient into the parameters' ``grad`` and let Adam make its step."""
+        """Write the gradient into the parameters' ``grad`` and let Adam make its step unless it is to be clipped."""
 
     def state(self) -> dict[str, Any]:
         """Return the Adam's state as ``torch.optim.Adam.state_dict`` does, in the order of the objectives' parameters.
@@ -118,14 +134,12 @@ class Autograd(GradientStep):
 
     Args:
         objectives: what to minimise.
-        learning_rate: until the first step.
+        hyper: see ``GradientStep``.
         threads: to differentiate them at the same time, which changes no number; None for one after the other.
     """
 
-    def __init__(
-        self, objectives: Sequence[Objective], learning_rate: float, threads: SideBySide | None = None
-    ) -> None:
-        super().__init__([whole(one) for objective in objectives for one in objective.parameters], learning_rate)
+    def __init__(self, objectives: Sequence[Objective], hyper: OnPolicy, threads: SideBySide | None = None) -> None:
+        super().__init__([whole(one) for objective in objectives for one in objective.parameters], hyper)
         self._objectives = objectives
         self.threads = threads
 
@@ -145,7 +159,8 @@ class Autograd(GradientStep):
         for parameter in objective.parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step(objective.parameters)
+        if self._max_grad_norm is None:
+            self._adam.step(objective.parameters)
         return statistics
 
 
@@ -156,11 +171,14 @@ class ClosedForm(GradientStep):
     faster where the networks are small.
     """
 
-    def __init__(self, actor: Actor, critic: Critic, hyper: PPOHyperparameters | POCAHyperparameters) -> None:
+    def __init__(self, actor: Actor, critic: Critic, hyper: OnPolicy) -> None:
         self._stack = StackedNetworks(actor, critic)
-        super().__init__(self._stack.pieces, hyper.learning_rate)
+        super().__init__(self._stack.pieces, hyper)
         self._branches = actor.head.branches
         self._value_clipping = hyper.value_clipping
+        self._joint_ratio = hyper.joint_ratio
+        self._entropy_columns = actor.head.continuous_size if hyper.joint_entropy else 1
+        self._vf_coef = np.float32(hyper.vf_coef)
 
     def encoded(self, obs: Sequence[Tensor]) -> Tensor:
         """See ``GradientStep.encoded``."""
@@ -169,7 +187,8 @@ class ClosedForm(GradientStep):
     def _descend(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
         with np.errstate(all="ignore"):  # the trainer looks for what is not finite, once per update
             statistics = self._differentiate(minibatch, coefficients, diagnostics)
-        self._adam.step()
+        if self._max_grad_norm is None:
+            self._adam.step()
         return statistics
 
     def _differentiate(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
@@ -181,14 +200,21 @@ class ClosedForm(GradientStep):
         outputs = stack(encoded, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
         decisions = ppo_loss.Decisions(outputs.policy, stack.log_sigma, minibatch, self._branches)
         log_ratio = decisions.log_prob - minibatch["log_prob"].numpy()
+        if self._joint_ratio:
+            log_ratio = np.add.reduce(log_ratio, 1, keepdims=True)
         ratio = np.exp(log_ratio)
         policy_loss, grad_log_prob = ppo_loss.policy_loss(ratio, minibatch["advantage"].numpy(), epsilon, row_weight)
         old_values = minibatch["value"].numpy() if self._value_clipping else None
         value_loss, grad_values = ppo_loss.value_loss(
             outputs.values, minibatch["returns"].numpy(), old_values, epsilon, row_weight
         )
-        grad_policy, grad_log_sigma = decisions.gradient(grad_log_prob, coefficients.beta, row_weight)
-        grad_values *= np.float32(0.5)
+        grad_policy, grad_log_sigma = decisions.gradient(
+            np.broadcast_to(grad_log_prob, decisions.log_prob.shape),
+            coefficients.beta,
+            row_weight,
+            self._entropy_columns,
+        )
+        grad_values *= self._vf_coef
         stack.backward(outputs, grad_policy, grad_values, grad_log_sigma)
         statistics = {
             "Losses/Policy Loss": torch.tensor(abs(policy_loss)),
@@ -204,7 +230,7 @@ def gradient_step(
     actor: Actor,
     critic: AnyCritic | GroupCritic,
     objectives: Sequence[Objective],
-    hyper: PPOHyperparameters | POCAHyperparameters,
+    hyper: OnPolicy,
 ) -> GradientStep:
     """Return the fastest gradient step for these networks and settings. The choice changes numbers by rounding at most.
 
@@ -212,7 +238,7 @@ def gradient_step(
         actor: on its device.
         critic: on the same.
         objectives: the actor's and the critic's, or one for both where they have a body in common.
-        hyper: of these ``batch_size``, ``value_clipping`` and ``learning_rate`` count.
+        hyper: of the algorithm.
     """
     work = multiply_adds(actor, hyper.batch_size)
     on_cpu = next(actor.parameters()).device.type == "cpu"
@@ -221,7 +247,7 @@ def gradient_step(
         return ClosedForm(actor, critic, hyper)
     are_two = len(objectives) > 1 and not any(objective.takes_two_cores for objective in objectives)
     two_threads = on_cpu and are_two and work >= _TWO_THREADS_FROM
-    return Autograd(objectives, hyper.learning_rate, SideBySide() if two_threads else None)
+    return Autograd(objectives, hyper, SideBySide() if two_threads else None)
 
 
 def multiply_adds(actor: Actor, rows: int) -> int:

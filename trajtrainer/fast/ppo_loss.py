@@ -105,7 +105,7 @@ class Decisions:
         self.log_prob: FloatArray = log_probs[0] if len(log_probs) == 1 else np.concatenate(log_probs, 1)
 
     def gradient(
-        self, grad_log_prob: FloatArray, entropy_weight: float, weight: RowWeight
+        self, grad_log_prob: FloatArray, entropy_weight: float, weight: RowWeight, entropy_columns: int = 1
     ) -> tuple[FloatArray, FloatArray]:
         """Return the gradient with respect to the policy's outputs [b, C + D] and to log sigma [1, C].
 
@@ -113,10 +113,13 @@ class Decisions:
             grad_log_prob: the gradient with respect to the log-probabilities [b, C + K].
             entropy_weight: the loss has minus so much times the mean entropy.
             weight: of each row.
+            entropy_columns: how often the mean entropy of the continuous actions counts.
         """
         parts, grad_log_sigma = [], self._log_sigma
         if self._gaussians is not None:
-            grad_mu, grad_log_sigma = self._gaussians.gradient(grad_log_prob[:, : self._size], entropy_weight)
+            grad_mu, grad_log_sigma = self._gaussians.gradient(
+                grad_log_prob[:, : self._size], entropy_columns * entropy_weight
+            )
             parts.append(grad_mu)
         if self._branches is not None:
             parts.append(self._branches.gradient(grad_log_prob[:, self._size :], entropy_weight * weight))

@@ -15,7 +15,8 @@ from torch import Tensor
 from trajtrainer.fast import lstm
 from trajtrainer.fast.lstm import LstmStep
 from trajtrainer.fast.stacked_parameters import BodyParts, Linear, MemoryParts
-from trajtrainer.nn.conditioning import swish_layers
+from trajtrainer.nn.conditioning import activated_layers
+from trajtrainer.settings.network import Activation
 from trajtrainer.steps import FloatArray
 
 
@@ -25,7 +26,7 @@ class BodyRun:
 
     Attributes:
         encoding: [n, b, E], or [n, b, U] with a memory.
-        tape: each layer's input [n, b, in], and what it gives ahead of Swish [n, b, E].
+        tape: each layer's input [n, b, in], and what it gives ahead of the activation [n, b, E].
         features: what the last layer gives [n, b, E].
         memory: before the first step [n, S, 2U]; None without one.
         steps: of the memory.
@@ -45,7 +46,7 @@ def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun
     Twin of ``trajtrainer.nn.body.NetworkBody``.
     """
     tape: list[tuple[Tensor, Tensor]] = []
-    features = swish_layers(x, [linear.layer for linear in weights.layers], tape)
+    features = activated_layers(x, [linear.layer for linear in weights.layers], tape, weights.activation)
     if weights.memory is None or memory is None:
         return BodyRun(features, tape, features, None, [])
     steps = _remember(weights.memory, features, memory)
@@ -60,10 +61,20 @@ def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tens
         grad = _memory_gradient(weights.memory, gradients.memory, made, grad)
     for index in range(len(weights.layers) - 1, -1, -1):
         entered, total = made.tape[index]
-        grad = torch.ops.aten.silu_backward(grad, total)
+        after = made.tape[index + 1][0] if index + 1 < len(made.tape) else made.features
+        grad = _activation_gradient(weights.activation, grad, total, after)
         affine_gradient(grad, entered, gradients.layers[index])
         if index:
             grad = torch.bmm(grad, weights.layers[index].weight)
+
+
+def _activation_gradient(activation: Activation, grad: Tensor, total: Tensor, after: Tensor) -> Tensor:
+    """Return the gradient by what goes into an activation: ``total``, out of which it makes ``after``."""
+    if activation is Activation.SWISH:
+        return torch.ops.aten.silu_backward(grad, total)  # type: ignore[no-any-return]
+    if activation is Activation.TANH:
+        return torch.ops.aten.tanh_backward(grad, after)  # type: ignore[no-any-return]
+    return torch.ops.aten.threshold_backward(grad, total, 0)  # type: ignore[no-any-return]
 
 
 def affine_gradient(grad: Tensor, entered: Tensor, out: Linear) -> None:

@@ -70,7 +70,8 @@ class StackedMlps:
         for layer in zip(*(_layers(network) for network in networks), strict=True):
             self._place(layer, bounds)
         self._parts: dict[tuple[int, int], _Part] = {}
-        self._gradient = _Part(BodyParts(self._gradients[:-1], None), self._gradients[-1])
+        self._activation = _mlp(networks[0]).activation
+        self._gradient = _Part(BodyParts(self._gradients[:-1], None, self._activation), self._gradients[-1])
 
     def _place(self, layer: Sequence[Sequence[nn.Linear]], bounds: Sequence[tuple[int, int]]) -> None:
         """Add one layer: for each network the linears that stand side by side in it."""
@@ -129,15 +130,19 @@ class StackedMlps:
         part = self._parts.get((start, stop))
         if part is None:
             some = [Linear.of(weight[start:stop], bias[start:stop]) for weight, bias, _ in self._weights]
-            part = self._parts[start, stop] = _Part(BodyParts(some[:-1], None), some[-1])
+            part = self._parts[start, stop] = _Part(BodyParts(some[:-1], None, self._activation), some[-1])
         return part
 
 
 def _layers(network: nn.Module) -> list[list[nn.Linear]]:
     """Return the linears of each layer that stand side by side; those of the head last."""
+    return [*([linear] for linear in _mlp(network).linears), head_linears(network)]
+
+
+def _mlp(network: nn.Module) -> Mlp:
     mlp = network.body.layers  # type: ignore[union-attr]
     assert isinstance(mlp, Mlp)
-    return [*([linear] for linear in mlp.linears), head_linears(network)]
+    return mlp
 
 
 def head_linears(network: nn.Module) -> list[nn.Linear]:

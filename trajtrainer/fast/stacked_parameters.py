@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Layer, Mlp, linears
 from trajtrainer.nn.critic import Critic
+from trajtrainer.settings.network import Activation
 
 
 class Linear(NamedTuple):
@@ -52,10 +53,12 @@ class BodyParts:
     Attributes:
         layers: the first takes the observations, all give E.
         memory: behind the layers; None without one.
+        activation: behind each layer.
     """
 
     layers: list[Linear]
     memory: MemoryParts | None
+    activation: Activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def parts(flat: Tensor, actor: Actor, critic: Critic) -> Parts:
 
     layers = [
         Linear.of(stacked([one.weight, other.weight]), stacked([one.bias, other.bias]))
-        for one, other in zip(_linears(actor), _linears(critic), strict=True)
+        for one, other in zip(mlp_of(actor).linears, mlp_of(critic).linears, strict=True)
     ]
     memory, head = None, actor.head
     if actor.body.memory is not None and critic.body.memory is not None:
@@ -111,10 +114,11 @@ def parts(flat: Tensor, actor: Actor, critic: Critic) -> Parts:
     policy = joined([linear for linear in (head.mu, head.discrete) if linear is not None])
     values = joined(linears(critic.heads.linears.values()))
     log_sigma = place([] if head.log_sigma is None else [head.log_sigma], 1, head.continuous_size)
-    return Parts(BodyParts(layers, memory), policy, values, log_sigma, homes)
+    return Parts(BodyParts(layers, memory, mlp_of(actor).activation), policy, values, log_sigma, homes)
 
 
-def _linears(network: Actor | Critic) -> list[nn.Linear]:
+def mlp_of(network: Actor | Critic) -> Mlp:
+    """Return the layers of a network whose body is an MLP."""
     layers = network.body.layers
     assert isinstance(layers, Mlp)
-    return layers.linears
+    return layers

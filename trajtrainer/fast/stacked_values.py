@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.values import Encoded, Estimates, Evaluation, SeparateEvaluation, ValueNetworks
 from trajtrainer.fast.adam import Piece
-from trajtrainer.nn.conditioning import Layer, Mlp, affine, linears, swish_layers
+from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
 from trajtrainer.nn.critic import Critic
 
 _LARGEST_HIDDEN = 256  # units, up to which stacking pays
@@ -62,6 +62,9 @@ class StackedEvaluation:
             encode: the actor's observation encoder.
         """
         self._encode = encode
+        layers = networks.critic.body.layers
+        assert isinstance(layers, Mlp)
+        self._activation = layers.activation
         self._signals = len(networks.critic.signals)
         self._outputs = networks.q1.heads.outputs
         self._action_size = networks.q1.body.action_size
@@ -82,17 +85,17 @@ class StackedEvaluation:
         x = encoded[0]
         following = self._encode(batch.next_obs)[0]
         if sampled is None:
-            out = self._heads(_outputs(self._live, x.expand(3, -1, -1)))
-            next_value = self._heads(_outputs(self._target, following.unsqueeze(0)))
+            out = self._heads(self._run(self._live, x.expand(3, -1, -1)))
+            next_value = self._heads(self._run(self._target, following.unsqueeze(0)))
             return Estimates(out[0, :, :, 0], out[1:], out[1:].detach(), next_value[0, :, :, 0])
         nothing = x.new_zeros(len(x), self._action_size)
         wanted = torch.cat((x, sampled), 1)
         after = torch.cat((following, nothing), 1)
         with torch.no_grad():
-            frozen = self._heads(_outputs(self._frozen, torch.stack((wanted, after))))
-        first_q = self._heads(_outputs(self._first_q, wanted).unsqueeze(0))
+            frozen = self._heads(self._run(self._frozen, torch.stack((wanted, after))))
+        first_q = self._heads(self._run(self._first_q, wanted).unsqueeze(0))
         stored = torch.cat((x, batch["continuous"]), 1)
-        live = self._heads(_outputs(self._live, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
+        live = self._heads(self._run(self._live, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
         return Estimates(live[0, :, :, 0], live[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
 
     def follow(self, tau: float) -> None:
@@ -100,16 +103,15 @@ class StackedEvaluation:
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
+    def _run(self, layers: list[Layer], x: Tensor) -> Tensor:
+        """Return what layers with activations between them give: [networks, b, out], or [b, out] of one network."""
+        return affine(activated_layers(x, layers[:-1], activation=self._activation), layers[-1])
+
     def _heads(self, out: Tensor) -> Tensor:
         """View [networks, b, V * P] as [networks, V, b, P]."""
         if self._signals == 1:
             return out.unsqueeze(1)
         return out.view(*out.shape[:2], self._signals, self._outputs).transpose(1, 2)
-
-
-def _outputs(layers: list[Layer], x: Tensor) -> Tensor:
-    """Return what layers with Swish between them give: [networks, b, out], or [b, out] of one network."""
-    return affine(swish_layers(x, layers[:-1]), layers[-1])
 
 
 def _pairs(tensors: list[Tensor]) -> list[Layer]:

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.heads import ActionDistribution, ActionHead
+from trajtrainer.nn.init import orthogonal
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
+
+_POLICY_GAIN = 0.01  # of orthogonal weights
 
 
 class Actor(nn.Module):
@@ -43,8 +46,18 @@ class Actor(nn.Module):
         self.spec = spec
         self.body = NetworkBody(spec.observation_specs, settings)
         self.head = ActionHead(
-            self.body.encoding_size, spec.action_spec, conditional_sigma=conditional_sigma, tanh_squash=tanh_squash
+            self.body.encoding_size,
+            spec.action_spec,
+            conditional_sigma=conditional_sigma,
+            tanh_squash=tanh_squash,
+            clip_actions=settings.clip_actions,
+            log_std_init=settings.log_std_init,
+            use_sde=settings.use_sde,
         )
+        self.ortho_init = settings.ortho_init
+        self.sde_sample_freq = settings.sde_sample_freq
+        if settings.ortho_init:
+            orthogonal(self.head, _POLICY_GAIN)
 
     @property
     def memory_size(self) -> int:

@@ -23,10 +23,11 @@ from trajtrainer.nn.attention import (
 from trajtrainer.nn.conditioning import HyperBody, Mlp
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.graph import Graph
+from trajtrainer.nn.init import orthogonal
 from trajtrainer.nn.memory import Memory, Unrolled
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.normalizer import Normalizer
-from trajtrainer.settings.network import ConditioningType, NetworkSettings
+from trajtrainer.settings.network import Activation, ConditioningType, NetworkSettings
 from trajtrainer.spec import ObservationKind, ObservationSpec, ObservationType, observation_kind
 
 
@@ -130,7 +131,7 @@ def _sensor(spec: ObservationSpec, settings: NetworkSettings, own_size: int) -> 
         return visual_encoder(str(spec.name), spec.shape, settings.vis_encode_type, settings.hidden_units)
     if kind is ObservationKind.VARIABLE_LENGTH:
         return EntityEmbedding(int(spec.shape[1]), own_size)
-    return Normalizer(int(spec.shape[0])) if settings.normalize else nn.Identity()
+    return Normalizer(int(spec.shape[0]), settings.clip_obs) if settings.normalize else nn.Identity()
 
 
 class NetworkBody(nn.Module):
@@ -161,9 +162,13 @@ class NetworkBody(nn.Module):
         self.conditioned = settings.goal_conditioning_type is ConditioningType.HYPER and bool(self.encoder.goals)
         if self.conditioned:
             self.encoder.check_goals()
-            self.layers: nn.Module = HyperBody(size, self.encoder.goal_size, hidden, settings.num_layers)
+            self.layers: nn.Module = HyperBody(
+                size, self.encoder.goal_size, hidden, settings.num_layers, settings.activation
+            )
         else:
-            self.layers = Mlp(size, hidden, settings.num_layers)
+            self.layers = Mlp(size, hidden, settings.num_layers, activation=settings.activation)
+        if settings.ortho_init:
+            orthogonal(self.layers)
         self.memory = Memory(hidden, settings.memory.memory_size) if settings.memory is not None else None
         self.action_size = action_size
         self.memory_size = 0 if self.memory is None else self.memory.memory_size
@@ -174,6 +179,11 @@ class NetworkBody(nn.Module):
         """Whether it is layers on vectors, perhaps with a memory behind them, and nothing else."""
         sensors_are_plain = all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.encoder.sensors)
         return isinstance(self.layers, Mlp) and sensors_are_plain
+
+    @property
+    def is_swish(self) -> bool:
+        """Whether the activation is ML-Agents'."""
+        return isinstance(self.layers, Mlp) and self.layers.activation is Activation.SWISH
 
     def forward(
         self,

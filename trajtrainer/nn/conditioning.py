@@ -14,11 +14,17 @@ from torch import Tensor, nn
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import kaiming_linear, uniform_linear
 from trajtrainer.nn.mlagents import Names
+from trajtrainer.settings.network import Activation
 
 _FEW_GOALS = 8
 _FEW_ROWS = 3  # for which outer products are faster
 
 
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.SWISH: F.silu,
+    Activation.TANH: torch.tanh,
+    Activation.RELU: torch.relu,
+}
 Layer = tuple[Tensor, Tensor]  # the weight [in, out] and the bias [out] of a linear layer; see ``affine``
 
 
@@ -28,20 +34,27 @@ def affine(x: Tensor, layer: Layer) -> Tensor:
     return torch.addmm(bias, x, weight) if x.dim() == 2 else torch.baddbmm(bias, x, weight)
 
 
-def swish_layers(x: Tensor, layers: Iterable[Layer], tape: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
-    """Apply linear layers, each followed by Swish (Ramachandran et al. 2017), to rows as ``affine`` takes them.
+def activated_layers(
+    x: Tensor,
+    layers: Iterable[Layer],
+    tape: list[tuple[Tensor, Tensor]] | None = None,
+    activation: Activation = Activation.SWISH,
+) -> Tensor:
+    """Apply linear layers, each followed by an activation, to rows as ``affine`` takes them.
 
     Args:
         x: [b, in] or [n, b, in].
         layers: in turn.
-        tape: receives what enters each layer and what it gives ahead of Swish.
+        tape: receives what enters each layer and what it gives ahead of the activation.
+        activation: Swish (Ramachandran et al. 2017) in ML-Agents.
     """
+    activate = ACTIVATIONS[activation]
     product = torch.addmm if x.dim() == 2 else torch.baddbmm  # as ``affine``, whose call per layer acting would notice
     for weight, bias in layers:
         total = product(bias, x, weight)
         if tape is not None:
             tape.append((x, total))
-        x = F.silu(total)
+        x = activate(total)
     return x
 
 
@@ -56,10 +69,21 @@ def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
 
 
 class Mlp(nn.Module):
-    """``layers`` times [linear, Swish]. At least one layer, as in ML-Agents. ``gain`` is that of the first weights."""
+    """``layers`` times [linear, activation]. At least one layer, as in ML-Agents.
 
-    def __init__(self, size: int, hidden: int, layers: int, gain: float = 1.0) -> None:
+    Args:
+        size: of what goes in.
+        hidden: units of each layer.
+        layers: how many.
+        gain: of the first weights.
+        activation: Swish in ML-Agents.
+    """
+
+    def __init__(
+        self, size: int, hidden: int, layers: int, gain: float = 1.0, activation: Activation = Activation.SWISH
+    ) -> None:
         super().__init__()
+        self.activation = activation
         sizes = [size] + [hidden] * max(1, layers)
         self.layers = nn.ModuleList(kaiming_linear(a, b, gain) for a, b in pairwise(sizes))
 
@@ -70,7 +94,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode rows [b, in]."""
-        return swish_layers(x, map(weights, self.linears))
+        return activated_layers(x, map(weights, self.linears), activation=self.activation)
 
     @property
     def mlagents_names(self) -> Names:
@@ -79,7 +103,7 @@ class Mlp(nn.Module):
 
     def to_onnx(self, graph: Graph, x: str) -> str:
         """Draw it: [batch, in] to [batch, hidden]."""
-        return graph.swish_layers(self.layers, x)
+        return graph.activated_layers(self.layers, x, self.activation)
 
 
 class FewRows(torch.autograd.Function):
@@ -154,10 +178,13 @@ class HyperLayer(nn.Module):
 
 
 class HyperBody(nn.Module):
-    """``layers`` times [linear, Swish], the last of the linear ones a :class:`HyperLayer`."""
+    """``layers`` times [linear, activation], the last of the linear ones a :class:`HyperLayer`."""
 
-    def __init__(self, size: int, goal_size: int, hidden: int, layers: int) -> None:
+    def __init__(
+        self, size: int, goal_size: int, hidden: int, layers: int, activation: Activation = Activation.SWISH
+    ) -> None:
         super().__init__()
+        self.activation = activation
         self.plain = nn.ModuleList(
             kaiming_linear(size if index == 0 else hidden, hidden) for index in range(max(1, layers) - 1)
         )
@@ -165,7 +192,8 @@ class HyperBody(nn.Module):
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
         """Return the features [B, out] of ``x`` [B, in] under goals [B, goal_size]."""
-        return F.silu(self.hyper(swish_layers(x, map(weights, linears(self.plain))), goal))
+        features = activated_layers(x, map(weights, linears(self.plain)), activation=self.activation)
+        return ACTIVATIONS[self.activation](self.hyper(features, goal))
 
     @property
     def mlagents_names(self) -> Names:
@@ -175,4 +203,5 @@ class HyperBody(nn.Module):
 
     def to_onnx(self, graph: Graph, x: str, goal: str) -> str:
         """Draw it: [batch, in] under goals [batch, goal_size] to [batch, hidden]."""
-        return graph.silu(self.hyper.to_onnx(graph, graph.swish_layers(self.plain, x), goal))
+        features = graph.activated_layers(self.plain, x, self.activation)
+        return graph.activated(self.hyper.to_onnx(graph, features, goal), self.activation)

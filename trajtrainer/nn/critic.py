@@ -40,7 +40,7 @@ class Critic(nn.Module):
     ) -> None:
         super().__init__()
         self.body = NetworkBody(spec.observation_specs, settings, action_size=action_size)
-        self.heads = ValueHeads(self.body.encoding_size, signals, outputs)
+        self.heads = ValueHeads(self.body.encoding_size, signals, outputs, ortho_init=settings.ortho_init)
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class SharedCritic(nn.Module):
     def __init__(self, actor: Actor, signals: Sequence[str]) -> None:
         super().__init__()
         self._actor = (actor,)  # in a tuple, where Module does not see it
-        self.heads = ValueHeads(actor.body.encoding_size, signals)
+        self.heads = ValueHeads(actor.body.encoding_size, signals, ortho_init=actor.ortho_init)
 
     @property
     def body(self) -> NetworkBody:

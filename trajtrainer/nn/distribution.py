@@ -14,7 +14,7 @@ from torch import Tensor
 
 EPSILON = 1e-7  # ML-Agents adds it inside every logarithm and to variances
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-ENV_CLIP = 3.0  # raw continuous actions are clipped to it and divided by it
+ENV_CLIP = 3.0  # ML-Agents clips raw continuous actions to it and divides by it
 _BELOW_ONE = 1.0 - 2.0**-24
 
 
@@ -85,6 +85,7 @@ class ActionDistribution:
         branches: sizes of the K branches.
         branch_starts: where each branch starts among the D columns: int64 [K].
         tanh_squash: continuous actions are the tanh of the Gaussians' values (SAC).
+        clip_actions: limit of raw continuous actions otherwise.
     """
 
     __slots__ = (
@@ -93,6 +94,7 @@ class ActionDistribution:
         "_squashed",
         "branch_starts",
         "branches",
+        "clip_actions",
         "masked_logits",
         "mu",
         "scale",
@@ -107,6 +109,7 @@ class ActionDistribution:
         branches: tuple[int, ...],
         branch_starts: Tensor,
         tanh_squash: bool = False,
+        clip_actions: float = ENV_CLIP,
     ) -> None:
         self.mu = mu
         self.scale = scale
@@ -114,6 +117,7 @@ class ActionDistribution:
         self.branches = branches
         self.branch_starts = branch_starts
         self.tanh_squash = tanh_squash
+        self.clip_actions = clip_actions
         self._probs: Tensor | None = None
         self._log_probs: Tensor | None = None
         # The last squashed draw, before the squashing, and how far that lay off the mean.
@@ -153,10 +157,17 @@ class ActionDistribution:
             self._log_probs = (self.probs + EPSILON).log()
         return self._log_probs
 
-    def sample(self, generator: torch.Generator | None = None) -> Actions:
-        """Draw actions: first the continuous ones, then the branches. Continuous ones are differentiable."""
+    def sample(self, generator: torch.Generator | None = None, normal: Tensor | None = None) -> Actions:
+        """Draw actions: first the continuous ones, then the branches. Continuous ones are differentiable.
+
+        Args:
+            generator: torch's own without one.
+            normal: noise for the continuous actions, [B, C], in standard deviations; drawn without.
+        """
         continuous = self.mu
-        if self.mu.shape[1]:
+        if normal is not None:
+            continuous = self.continuous_from_noise(normal)
+        elif self.mu.shape[1]:
             noise = torch.empty_like(self.mu, requires_grad=False).normal_(generator=generator)
             continuous = self.continuous_from_noise(noise)
         return Actions(continuous, self._sample_discrete(generator))
@@ -227,12 +238,18 @@ class ActionDistribution:
         index = discrete.to(torch.int64)
         return self.all_log_probs.gather(1, index if len(self.branches) == 1 else index + self.branch_starts)
 
-    def entropy(self) -> Tensor:
-        """Return the entropy in each state [B]: the mean over the continuous actions plus the sum over the branches."""
+    def entropy(self, *, joint: bool = False) -> Tensor:
+        """Return the entropy in each state [B]: the mean over the continuous actions plus the sum over the branches.
+
+        With ``joint`` it is the sum over both.
+        """
+        continuous = self.continuous_entropy()
+        if joint:
+            continuous = continuous * self.mu.shape[1]
         if not self.branches:
-            return self.continuous_entropy().expand(self.mu.shape[0])
+            return continuous.expand(self.mu.shape[0])
         discrete = -(self.probs * self.all_log_probs).sum(1)
-        return discrete + self.continuous_entropy() if self.mu.shape[1] else discrete
+        return discrete + continuous if self.mu.shape[1] else discrete
 
     def continuous_entropy(self) -> Tensor:
         """Return the mean over the continuous actions [1 or B]."""
@@ -240,7 +257,9 @@ class ActionDistribution:
 
     def to_env(self, continuous_raw: Tensor) -> Tensor:
         """Return what the environment receives [B, C], within [-1, 1]."""
-        return continuous_raw if self.tanh_squash else continuous_raw.clamp(-ENV_CLIP, ENV_CLIP) / ENV_CLIP
+        if self.tanh_squash:
+            return continuous_raw
+        return continuous_raw.clamp(-self.clip_actions, self.clip_actions) / self.clip_actions
 
 
 def _log_det_tanh(raw: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.errors import ExportError
+from trajtrainer.settings.network import Activation
 
 BATCH = "batch"
 FLOAT, INT64 = 1, 7  # element types, as ONNX numbers them
@@ -154,11 +155,17 @@ class Graph:
         """Apply a linear layer to all numbers of pictures [batch, channels, height, width]."""
         return self.linear(layer, self.reshape(x, [-1, layer.in_features]))
 
-    def swish_layers(self, layers: nn.ModuleList, x: str) -> str:
-        """Apply linear layers, each followed by Swish, to one row per agent."""
+    def activated_layers(self, layers: nn.ModuleList, x: str, activation: Activation) -> str:
+        """Apply linear layers, each followed by an activation, to one row per agent."""
         for layer in layers:
-            x = self.silu(self.linear(layer, x))
+            x = self.activated(self.linear(layer, x), activation)
         return x
+
+    def activated(self, x: str, activation: Activation) -> str:
+        """Apply an activation."""
+        if activation is Activation.SWISH:
+            return self.silu(x)
+        return self.node("Tanh" if activation is Activation.TANH else "Relu", x)
 
     def convolution(self, layer: nn.Module, x: str) -> str:
         """Apply a convolution to pictures [batch, channels, height, width]."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trajtrainer.nn.distribution import ENV_CLIP, ActionDistribution, Actions, GaussianScale
 from trajtrainer.nn.graph import FLOAT, INT64, Graph, to_array
-from trajtrainer.nn.init import kaiming_linear, xavier_linear
+from trajtrainer.nn.init import kaiming_linear, orthogonal, xavier_linear
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.spec import ActionSpec
 
@@ -17,6 +17,7 @@ __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
 
 FORBIDDEN_LOGIT = -1e8
 _MU_GAIN, _SIGMA_GAIN, _BRANCH_GAIN = 0.2, 0.2, 0.1
+_SDE_EPSILON = 1e-6  # variance
 LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
 
 
@@ -30,6 +31,10 @@ class ActionHead(nn.Module):
         action_spec: what there is to decide.
         conditional_sigma: sigma depends on the state (SAC); otherwise it is one learned vector.
         tanh_squash: continuous actions are squashed by tanh (SAC).
+        clip_actions: limit of raw continuous actions, 3 in ML-Agents.
+        log_std_init: logarithm of the first sigma where that does not depend on the state.
+        use_sde: sigma is that of noise that is linear in the encoding, by a learned matrix of standard deviations
+            (Raffin et al. 2021), [E, C] instead of [1, C].
 
     Attributes:
         branch_sizes: the same as ``branches``, on the device of the weights.
@@ -45,16 +50,22 @@ class ActionHead(nn.Module):
         *,
         conditional_sigma: bool = False,
         tanh_squash: bool = False,
+        clip_actions: float = ENV_CLIP,
+        log_std_init: float = 0.0,
+        use_sde: bool = False,
     ) -> None:
         super().__init__()
         size = self.continuous_size = int(action_spec.continuous_size)
         self.branches = tuple(int(size) for size in action_spec.discrete_branches)
         self.conditional_sigma = conditional_sigma
         self.tanh_squash = tanh_squash
+        self.clip_actions = clip_actions
+        self.use_sde = use_sde and size > 0
+        rows, conditional = (encoding_size, False) if self.use_sde else (1, conditional_sigma)
         # In ML-Agents' order of parameters: a learned vector stands ahead of mu, a layer behind it.
-        self.log_sigma = nn.Parameter(torch.zeros(1, size)) if size and not conditional_sigma else None
+        self.log_sigma = nn.Parameter(torch.full((rows, size), log_std_init)) if size and not conditional else None
         self.mu = kaiming_linear(encoding_size, size, _MU_GAIN) if size else None
-        self.log_sigma_layer = kaiming_linear(encoding_size, size, _SIGMA_GAIN) if size and conditional_sigma else None
+        self.log_sigma_layer = kaiming_linear(encoding_size, size, _SIGMA_GAIN) if size and conditional else None
         self.discrete = kaiming_linear(encoding_size, sum(self.branches), _BRANCH_GAIN) if self.branches else None
         sizes = torch.tensor(self.branches, dtype=torch.int64)
         self.register_buffer("branch_sizes", sizes, persistent=False)
@@ -79,25 +90,36 @@ class ActionHead(nn.Module):
 
     def distribution(self, mu: Tensor, scale: GaussianScale, masked_logits: Tensor) -> ActionDistribution:
         """Return the distribution for outputs of the layers: mu [B, C] and logits [B, D], which are masked already."""
-        return ActionDistribution(mu, scale, masked_logits, self.branches, self.branch_starts, self.tanh_squash)
+        return ActionDistribution(
+            mu, scale, masked_logits, self.branches, self.branch_starts, self.tanh_squash, self.clip_actions
+        )
 
     def constant_scale(self) -> GaussianScale | None:
         """Return the Gaussians' scale where it does not depend on the state, else None.
 
         Void when the weights change.
         """
-        return None if self.log_sigma is None else GaussianScale(self.log_sigma)
+        return None if self.log_sigma is None or self.use_sde else GaussianScale(self.log_sigma)
 
     def to_env(self, continuous: Tensor) -> Tensor:
         """Return what the environment receives of raw actions [B, C]: see ``ActionDistribution.to_env``."""
-        return continuous if self.tanh_squash else continuous.clamp(-ENV_CLIP, ENV_CLIP) / ENV_CLIP
+        return (
+            continuous
+            if self.tanh_squash
+            else continuous.clamp(-self.clip_actions, self.clip_actions) / self.clip_actions
+        )
 
     def from_env(self, continuous: Tensor) -> Tensor:
         """Return the raw actions that lead to what the environment receives [B, C]: see ``to_env``."""
-        return continuous if self.tanh_squash else continuous * ENV_CLIP
+        return continuous if self.tanh_squash else continuous * self.clip_actions
 
     def _log_sigma(self, encoding: Tensor) -> Tensor:
         """Return [1, C], or [B, C] where it depends on the state."""
+        if self.use_sde:
+            assert self.log_sigma is not None
+            # No gradient to the encoding, which would learn to be quiet.
+            variance = encoding.detach().square() @ self.log_sigma.exp().square()
+            return 0.5 * (variance + _SDE_EPSILON).log()
         if self.log_sigma is not None:
             return self.log_sigma
         assert self.log_sigma_layer is not None
@@ -127,6 +149,12 @@ class ActionHead(nn.Module):
         if self.log_sigma_layer is not None:
             log_sigma = graph.clip(graph.linear(self.log_sigma_layer, encoding), *LOG_SIGMA_RANGE)
             sigma = graph.node("Exp", log_sigma)
+        elif self.use_sde:
+            assert self.log_sigma is not None
+            # Unity keeps no matrix between steps: each step's noise is drawn anew, with the same distribution.
+            variances = graph.weight("head.variances", to_array(self.log_sigma.exp().square()))
+            variance = graph.node("MatMul", graph.node("Mul", encoding, encoding), variances)
+            sigma = graph.node("Sqrt", graph.node("Add", variance, graph.constant(_SDE_EPSILON)))
         else:
             assert self.log_sigma is not None
             sigma = graph.weight("head.sigma", to_array(self.log_sigma.exp()))
@@ -136,8 +164,8 @@ class ActionHead(nn.Module):
             if self.tanh_squash:
                 graph.node("Tanh", value, output=name)
             else:
-                limited = graph.clip(value, -ENV_CLIP, ENV_CLIP)
-                graph.node("Div", limited, graph.constant(ENV_CLIP), output=name)
+                limited = graph.clip(value, -self.clip_actions, self.clip_actions)
+                graph.node("Div", limited, graph.constant(self.clip_actions), output=name)
 
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, likeliest: str) -> None:
         """Draw the choices [batch, K] of an encoding [batch, E], as values of these names.
@@ -175,13 +203,18 @@ class ValueHeads(nn.Module):
         encoding_size: E.
         signals: names of the reward signals, in order.
         outputs: numbers per signal; 1 for values, the sum of branches for Q networks with discrete actions.
+        ortho_init: orthogonal first weights instead of ML-Agents'.
     """
 
-    def __init__(self, encoding_size: int, signals: Sequence[str], outputs: int = 1) -> None:
+    def __init__(
+        self, encoding_size: int, signals: Sequence[str], outputs: int = 1, *, ortho_init: bool = False
+    ) -> None:
         super().__init__()
         self.signals = tuple(signals)
         self.outputs = outputs
         self.linears = nn.ModuleDict({signal: xavier_linear(encoding_size, outputs) for signal in self.signals})
+        if ortho_init:
+            orthogonal(self.linears, 1.0)
 
     def forward(self, encoding: Tensor) -> Tensor:
         """Return [V, B], or [V, B, outputs] where there are several."""

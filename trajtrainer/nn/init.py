@@ -72,6 +72,13 @@ def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Line
     return layer
 
 
+def orthogonal(layers: nn.Module, gain: float = math.sqrt(2.0)) -> None:
+    """Give the linear layers orthogonal weights (Saxe et al. 2014) instead of what they have. Biases stay."""
+    for layer in layers.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight, gain)
+
+
 def init_lstm(lstm: nn.LSTM) -> None:
     """Fill Xavier-uniform per gate block, biases 0 with +1 for the forget gate (i f g o) in both bias vectors."""
     hidden = lstm.hidden_size

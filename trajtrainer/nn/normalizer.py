@@ -11,16 +11,19 @@ from torch import Tensor, nn
 from trajtrainer.nn.graph import Graph, to_array
 from trajtrainer.nn.mlagents import Names
 
-CLIP = 5.0
+_CLIP = 5.0  # of ML-Agents
 
 
 class Normalizer(nn.Module):
-    """``clamp((x - mean) / sqrt(variance / steps), -5, 5)``, started with one imaginary row of mean 0 and variance 1.
+    """``clamp((x - mean) / sqrt(variance / steps), -clip, clip)``.
+
+    Started with one imaginary row of mean 0 and variance 1.
 
     ``variance`` is the running sum of squared differences, as in ML-Agents' checkpoints, not their mean.
 
     Args:
         size: of the observation.
+        clip: the limit, 5 in ML-Agents.
     """
 
     mlagents_names: ClassVar[Names] = {
@@ -33,15 +36,16 @@ class Normalizer(nn.Module):
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, clip: float = _CLIP) -> None:
         super().__init__()
+        self.clip = clip
         self.register_buffer("steps", torch.tensor(1, dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` [..., size] normalised and clipped."""
-        return ((x - self.mean) / self.standard_deviation()).clamp(-CLIP, CLIP)
+        return ((x - self.mean) / self.standard_deviation()).clamp(-self.clip, self.clip)
 
     def standard_deviation(self) -> Tensor:
         """Return the standard deviation, by which differences from the mean are divided: [size]."""
@@ -55,7 +59,7 @@ class Normalizer(nn.Module):
             lambda name: name.replace("variance", "deviation"),
             lambda _: to_array(self.standard_deviation()),
         )
-        return graph.clip(graph.node("Div", centred, deviation), -CLIP, CLIP)
+        return graph.clip(graph.node("Div", centred, deviation), -self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, x: Tensor, repeats: int = 1) -> None:

@@ -63,7 +63,7 @@ class GailReward(TrainedReward):
         self._demo_path = settings.demo_path
         self._use_actions = settings.use_actions
         self._normalize = network.normalize
-        self._squashed = False
+        self._limit = ENV_CLIP
         self._demonstrated: Columns[Tensor] = Columns({})
         # The weights are the seed's, so this is, too.
         seed = zlib.crc32(self.discriminator.estimator.weight.detach().numpy().tobytes())
@@ -78,7 +78,7 @@ class GailReward(TrainedReward):
 
     def imitate(self, packed: PackedSteps, actor: Actor) -> None:
         """Take recorded steps as what the policy is to be like."""
-        self._squashed = actor.head.tanh_squash
+        self._limit = 1.0 if actor.head.tanh_squash else actor.head.clip_actions
         rows = DemonstrationRows(packed, actor.head, 1, self._device).rows
         self._demonstrated = rows.with_columns({"done": torch.from_numpy(packed["done"]).to(self._device)})
 
@@ -135,7 +135,7 @@ class GailReward(TrainedReward):
 
     def _actions(self, continuous: Tensor, discrete: Tensor, done: Tensor) -> Tensor:
         # Beyond that range a policy's actions are all the same to the environment, and none is demonstrated.
-        continuous = continuous if self._squashed else continuous.clamp(-ENV_CLIP, ENV_CLIP)
+        continuous = continuous.clamp(-self._limit, self._limit)
         flat = flat_actions(continuous, discrete, self._action_spec)
         return torch.cat((flat, done.to(flat.dtype)[:, None]), 1)
 

@@ -93,15 +93,20 @@ class OfAgents(dict[int, Any]):
 class RunningReturns:
     """The standard deviation of the discounted sums of each agent's rewards so far (Burda et al. 2018, section 2.4).
 
-    The sums go on over the ends of episodes, as novelty does.
-
     Attributes:
         of_agent: its sum.
     """
 
-    def __init__(self, gamma: float) -> None:
+    def __init__(self, gamma: float, *, episodic: bool = False) -> None:
+        """Begin without any reward.
+
+        Args:
+            gamma: the discount.
+            episodic: whether sums begin anew with each episode; those of novelty go on, as it does.
+        """
         self.of_agent = OfAgents()
         self._gamma = gamma
+        self._episodic = episodic
         self._count, self._mean, self._squares = 0, 0.0, 0.0
 
     @property
@@ -120,13 +125,13 @@ class RunningReturns:
         self._count = count
 
     def _sums(self, packed: PackedSteps, reward: FloatArray) -> Iterator[float]:
-        rewards, bounds = reward.tolist(), packed.offset.tolist()
-        for agent, start, stop in zip(packed.agent.tolist(), bounds, bounds[1:], strict=False):
+        rewards, bounds, over = reward.tolist(), packed.offset.tolist(), (packed.ended & self._episodic).tolist()
+        for number, agent in enumerate(packed.agent.tolist()):
             total = self.of_agent.get(agent, 0.0)
-            for one in rewards[start:stop]:
+            for one in rewards[bounds[number] : bounds[number + 1]]:
                 total = total * self._gamma + one
                 yield total
-            self.of_agent.keep(agent, total)
+            self.of_agent.keep(agent, 0.0 if over[number] else total)
 
     def state(self) -> list[float]:
         """Return number, mean and sum of squared differences."""

@@ -22,6 +22,7 @@ from trajtrainer.trainers.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 _ACTING_RNG = "acting_rng"
+_EXPLORATION = "exploration"
 _LEARNER = "learner"
 _SELF_PLAY = "self_play"
 _JUDGE = "judge"
@@ -58,6 +59,8 @@ def to_checkpoint(
         tanh_squash=trainer.actor.head.tanh_squash,
     )
     state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
+    if exploration := policy.exploration_state():
+        state["extra"][_EXPLORATION] = exploration
     if self_play is not None:
         state["extra"][_SELF_PLAY] = self_play
     if judge is not None:
@@ -123,6 +126,7 @@ def from_checkpoint(
         rng = state["extra"].get(_ACTING_RNG)
         if isinstance(rng, Tensor) and not reset_step:
             policy.set_rng_state(rng)
+            policy.load_exploration_state(state["extra"].get(_EXPLORATION, {}))
         if self_play is not None and not reset_step and _SELF_PLAY in state["extra"]:
             self_play.restore(state["extra"][_SELF_PLAY])
         if judge is not None and not reset_step:

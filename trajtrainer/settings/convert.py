@@ -23,8 +23,6 @@ from trajtrainer.settings.structuring import faults
 from trajtrainer.settings.trainer import (
     OWN,
     OWN_SELF_PLAY,
-    POCAHyperparameters,
-    PPOHyperparameters,
     SACHyperparameters,
     TrainerSettings,
 )
@@ -219,14 +217,26 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     _spell_out_own(mapping, settings)
     _spell_out_self_play(mapping, settings)
     _spell_out_novelty(mapping)
-    if mapping["default_settings"] is not None:
-        default = mapping["default_settings"]["hyperparameters"]
+    if settings.default_settings is not None:
         for name, behavior in settings.behaviors.items():
-            hyper = behavior.hyperparameters
-            if "value_clipping" in default and isinstance(hyper, PPOHyperparameters | POCAHyperparameters):
-                clipping = hyper.value_clipping
-                mapping["behaviors"][name]["hyperparameters"]["value_clipping"] = clipping
+            _spell_out_below(mapping["behaviors"][name], mapping["default_settings"], behavior)
     return mapping
+
+
+def _spell_out_below(behavior: dict[str, Any], default: dict[str, Any], settings: TrainerSettings) -> None:
+    """Put the options that only we have into the hyperparameters and networks that have them, likewise."""
+    sections = [
+        (behavior["hyperparameters"], default["hyperparameters"], settings.hyperparameters),
+        (behavior["network_settings"], default["network_settings"], settings.network_settings),
+    ]
+    for name, signal in settings.reward_signals.items():
+        if name in default["reward_signals"]:
+            mappings = (part["reward_signals"][name]["network_settings"] for part in (behavior, default))
+            sections.append((*mappings, signal.network_settings))
+    for own, other, found in sections:
+        own |= {
+            key: CONVERTER.unstructure(getattr(found, key)) for key in other if hasattr(found, key) and key not in own
+        }
 
 
 def _spell_out_own(mapping: dict[str, Any], settings: RunSettings) -> None:

@@ -13,6 +13,7 @@ from cattrs.gen import make_dict_unstructure_fn, override
 
 from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest, row_of
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, EnvironmentSettings, Lesson, Sampler
+from trajtrainer.settings.network import OWN_NETWORK, NetworkSettings
 from trajtrainer.settings.rewards import (
     OWN_NOVELTY,
     REWARD_SIGNALS,
@@ -35,6 +36,7 @@ from trajtrainer.settings.structuring import (
 from trajtrainer.settings.trainer import (
     ALGORITHMS,
     OWN,
+    OWN_ON_POLICY,
     OWN_SELF_PLAY,
     Hyperparameters,
     POCAHyperparameters,
@@ -175,13 +177,14 @@ def _register_unstructuring(converter: Converter) -> None:
     converter.register_unstructure_hook(Lesson, partial(_lesson_mapping, converter))
     if_changed, never = override(omit_if_default=True), override(omit=True)
     hidden: dict[type[Any], dict[str, Any]] = {
-        PPOHyperparameters: {"value_clipping": if_changed},
-        POCAHyperparameters: {"value_clipping": if_changed},
+        NetworkSettings: dict.fromkeys(OWN_NETWORK, if_changed),
+        PPOHyperparameters: dict.fromkeys(OWN_ON_POLICY, if_changed),
+        POCAHyperparameters: dict.fromkeys(OWN_ON_POLICY, if_changed),
         EnvironmentSettings: {"listen_address": if_changed},
         SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),
         CuriositySettings: dict.fromkeys(OWN_NOVELTY, if_changed),
         RndSettings: dict.fromkeys(OWN_NOVELTY, if_changed),
-        TrainerSettings: dict.fromkeys(OWN, if_changed),
+        TrainerSettings: {**dict.fromkeys(OWN, if_changed), "preset": never},
         RunSettings: {
             "evaluation": if_changed,
             "actors": if_changed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attrs import field, frozen
 
 from trajtrainer.plugins import Reference, Registry
-from trajtrainer.settings.checks import count, registered, satisfies
+from trajtrainer.settings.checks import between, count, positive, registered, satisfies
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,14 @@ class ConditioningType(enum.Enum):
     NONE = "none"
 
 
+class Activation(enum.Enum):
+    """``activation``: what follows each linear layer."""
+
+    SWISH = "swish"
+    TANH = "tanh"
+    RELU = "relu"
+
+
 @frozen
 class MemorySettings:
     """``memory``: an LSTM, trained on sequences of ``sequence_length`` steps.
@@ -86,6 +94,18 @@ class NetworkSettings:
             observations like any other. No goal signals: no difference.
         deterministic: take the most likely action while training, too. For inference; a policy that never tries
             anything learns badly.
+        activation: what follows each layer: ``swish`` (ML-Agents), ``tanh`` or ``relu``. ``tanh`` is what published
+            results of PPO on control tasks have (Andrychowicz et al. 2021).
+        ortho_init: orthogonal initial weights, sqrt(2) times in the layers, 1 in value heads, 0.01 in the policy's:
+            the first policy acts about the same in all states (Engstrom et al. 2020). Off: those of ML-Agents.
+        clip_obs: limit of normalised observations (``normalize: true``). 5 to 10: where rare large values matter, more.
+        clip_actions: raw continuous actions are limited to plus and minus this, and divided by it. 1 where the action
+            is what the policy's Gaussian gives, as in Stable-Baselines3; 3 is that of ML-Agents. Not with ``sac``.
+        log_std_init: logarithm of the first standard deviation of raw continuous actions. Below 0 where full actions
+            end episodes at once (-2 in MuJoCo's tasks). Not with ``sac``, but for its ``use_sde``.
+        use_sde: generalised state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
+            function of the state that is drawn now and then, so that actions do not jitter. For robots and motors.
+        sde_sample_freq: steps after which that function is drawn anew; -1: with every new policy.
     """
 
     normalize: bool = False
@@ -95,3 +115,25 @@ class NetworkSettings:
     memory: MemorySettings | None = None
     goal_conditioning_type: ConditioningType = ConditioningType.HYPER
     deterministic: bool = False
+    # Not in ML-Agents (docs/learning.md). Dumped only where they are not at their defaults.
+    activation: Activation = Activation.SWISH
+    ortho_init: bool = False
+    clip_obs: float = field(default=5.0, validator=positive)
+    clip_actions: float = field(default=3.0, validator=positive)
+    log_std_init: float = field(default=0.0, validator=between(-20, 2))
+    use_sde: bool = False
+    sde_sample_freq: int = field(
+        default=-1, validator=satisfies(lambda steps: steps == -1 or steps > 0, "-1 or a whole number above 0")
+    )
+
+
+OWN_NETWORK = (
+    "activation",
+    "ortho_init",
+    "clip_obs",
+    "clip_actions",
+    "log_std_init",
+    "use_sde",
+    "sde_sample_freq",
+)
+"""Those of ``NetworkSettings`` that ML-Agents does not know."""

@@ -11,7 +11,8 @@ import logging
 
 import attrs
 
-from trajtrainer.settings.document import Entry
+from trajtrainer.settings.document import Entry, from_mapping
+from trajtrainer.settings.presets import PRESETS
 from trajtrainer.settings.problems import Place
 from trajtrainer.settings.trainer import ALGORITHMS
 
@@ -44,9 +45,13 @@ def prepare(root: Entry) -> None:
     for name, behavior in behaviors.items():
         _drop_framework(behavior, warn)
         if default is not None and isinstance(default.content, dict) and isinstance(behavior.content, dict):
-            behavior = behaviors[name] = _with_defaults(default, behavior)
+            behavior = _with_defaults(
+                default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default))
+            )
+        behavior = behaviors[name] = _with_preset(behavior, _trainer_type(behavior))
         _prepare_reward_signals(behavior, warn)
     if default is not None:
+        default = sections["default_settings"] = _with_preset(default, _trainer_type(default))
         _prepare_reward_signals(default, warn)
     for name, parameter in _mapping(sections.get("environment_parameters")).items():
         if "curriculum" not in parameter.mapping:
@@ -61,6 +66,7 @@ def prepare_behavior(behavior: Entry) -> None:
     """Bring the settings of one behaviour, without defaults, into their full form, in place."""
     warn = _Warnings()
     _drop_framework(behavior, warn)
+    behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
     _prepare_reward_signals(behavior, warn)
 
 
@@ -68,6 +74,17 @@ def _drop_framework(behavior: Entry, warn: _Warnings) -> None:
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
         warn(framework.place, "this option was removed and is ignored; there is only PyTorch")
+
+
+def _with_preset(behavior: Entry, trainer_type: Entry | None) -> Entry:
+    """Return settings with those of their preset below them; as they are without one, or if there is no such preset."""
+    entry = behavior.mapping.get("preset")
+    preset = PRESETS.get(entry.content) if entry is not None and isinstance(entry.content, str) else None
+    name = _DEFAULT_TRAINER if trainer_type is None else trainer_type.content
+    if entry is None or preset is None or name not in preset.of_trainer:
+        return behavior
+    own = Entry({**behavior.mapping, "preset": Entry(None, entry.place)}, behavior.place)
+    return _merged(from_mapping(preset.of_trainer[name], entry.place), own)
 
 
 def _with_defaults(default: Entry, own: Entry) -> Entry:

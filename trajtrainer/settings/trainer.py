@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from attrs import Factory, field, frozen
+from attrs import Factory, field, fields_dict, frozen
 from attrs.validators import optional
 
 from trajtrainer.plugins import Reference, Registry
@@ -15,6 +16,7 @@ from trajtrainer.settings.checks import (
     at_least,
     between,
     check_settings_class,
+    closest,
     count,
     fraction,
     misfit,
@@ -28,6 +30,7 @@ from trajtrainer.settings.checks import (
 )
 from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, StopSettings
 from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.presets import PRESETS
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 
 _ATTENTION_HEADS = 4
@@ -38,6 +41,17 @@ class ScheduleType(enum.Enum):
 
     CONSTANT = "constant"
     LINEAR = "linear"
+    COSINE = "cosine"
+    ADAPTIVE = "adaptive"
+
+
+_of_set_course = satisfies(lambda schedule: schedule is not ScheduleType.ADAPTIVE, "constant, linear or cosine")
+
+
+def _along(hyper: Any) -> ScheduleType:
+    """Return the course of what goes along with the learning rate."""
+    schedule: ScheduleType = hyper.learning_rate_schedule
+    return ScheduleType.CONSTANT if schedule is ScheduleType.ADAPTIVE else schedule
 
 
 @frozen
@@ -65,7 +79,49 @@ class Hyperparameters:
 
 
 @frozen
-class POCAHyperparameters(Hyperparameters):
+class OnPolicyHyperparameters(Hyperparameters):
+    """What PPO and POCA have beyond ML-Agents (docs/learning.md). Dumped only where they are not at their defaults.
+
+    Attributes:
+        joint_ratio: one probability ratio of the whole action, as PPO is published. Off: one of each continuous action
+            and branch, as in ML-Agents.
+        joint_entropy: ``beta`` counts the sum over the continuous actions. Off: their mean, as in ML-Agents.
+        normalize_advantage_per_mini_batch: advantages have mean 0 and standard deviation 1 in each minibatch. Off: in
+            the whole buffer.
+        norm_reward: divide the environment's reward by the running standard deviation of its discounted sums. Where
+            rewards are large, small or of unknown size. Summaries tell of rewards as they are.
+        clip_reward: limit of rewards with ``norm_reward``.
+        max_grad_norm: limit of the norm of the gradient of policy and critic together. 0.5 to 1: steadier. Left out,
+            none.
+        target_kl: an update ends when the policy has moved so far that the KL divergence of a minibatch is above 1.5
+            times this. 0.01 to 0.05. Left out, it never does.
+        value_clipping: clip the change of value estimates as that of the policy (Schulman et al. 2017). In ML-Agents it
+            is inert.
+        vf_coef: weight of the value loss. Matters with ``shared_critic`` and ``max_grad_norm``.
+        adam_eps: epsilon of Adam. 1e-5 in most published results of PPO.
+        desired_kl: the KL divergence of a gradient step that ``learning_rate_schedule: adaptive`` aims at: above twice
+            this the learning rate falls by a third, below half of it grows by a half, from 1e-5 to 1e-2.
+    """
+
+    joint_ratio: bool = False
+    joint_entropy: bool = False
+    normalize_advantage_per_mini_batch: bool = False
+    norm_reward: bool = False
+    clip_reward: float = field(default=10.0, validator=positive)
+    max_grad_norm: float | None = field(default=None, validator=optional(positive))
+    target_kl: float | None = field(default=None, validator=optional(positive))
+    value_clipping: bool = False
+    vf_coef: float = field(default=0.5, validator=not_negative)
+    adam_eps: float = field(default=1e-8, validator=positive)
+    desired_kl: float = field(default=0.01, validator=positive)
+
+
+OWN_ON_POLICY = tuple(set(fields_dict(OnPolicyHyperparameters)) - set(fields_dict(Hyperparameters)))
+"""Those of ``PPOHyperparameters`` and ``POCAHyperparameters`` that ML-Agents does not know."""
+
+
+@frozen
+class POCAHyperparameters(OnPolicyHyperparameters):
     """Those of MA-POCA (Cohen et al. 2021), which are PPO's."""
 
     beta: float = field(default=5e-3, validator=not_negative)
@@ -73,10 +129,8 @@ class POCAHyperparameters(Hyperparameters):
     lambd: float = field(default=0.95, validator=fraction)
     num_epoch: int = field(default=3, validator=count)
     learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
-    beta_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
-    epsilon_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
-    # Not in ML-Agents, where that of values is inert (docs/mlagents-behavior.md#update). Not dumped while it is off.
-    value_clipping: bool = False
+    beta_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=_of_set_course)
+    epsilon_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=_of_set_course)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
         """See ``Hyperparameters``: the attention between groupmates has several heads."""
@@ -86,7 +140,7 @@ class POCAHyperparameters(Hyperparameters):
 
 
 @frozen
-class PPOHyperparameters(Hyperparameters):
+class PPOHyperparameters(OnPolicyHyperparameters):
     """Those of proximal policy optimization (Schulman et al. 2017).
 
     Attributes:
@@ -100,11 +154,10 @@ class PPOHyperparameters(Hyperparameters):
         shared_critic: value heads on the policy's own layers instead of a second network. With pictures, where encoders
             cost most.
         learning_rate_schedule: ``linear`` falls to nothing at ``max_steps``, which settles the end; ``constant`` where
-            the run has no set end.
+            the run has no set end. Not in ML-Agents: ``cosine`` falls slowly first and last; ``adaptive`` follows
+            ``desired_kl``, and the other schedules are constant then.
         beta_schedule: course of ``beta``. Left out, that of the learning rate.
         epsilon_schedule: course of ``epsilon``. Left out, that of the learning rate.
-        value_clipping: clip the change of value estimates as that of the policy (Schulman et al. 2017). Not in
-            ML-Agents, where it is inert.
     """
 
     beta: float = field(default=5e-3, validator=not_negative)
@@ -113,10 +166,11 @@ class PPOHyperparameters(Hyperparameters):
     num_epoch: int = field(default=3, validator=count)
     shared_critic: bool = False
     learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
-    beta_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
-    epsilon_schedule: ScheduleType = field(default=Factory(lambda self: self.learning_rate_schedule, takes_self=True))
-    # Not in ML-Agents, where value clipping is inert (docs/mlagents-behavior.md#update). Not dumped while it is off.
-    value_clipping: bool = False
+    beta_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=_of_set_course)
+    epsilon_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=_of_set_course)
+
+
+OnPolicy = PPOHyperparameters | POCAHyperparameters
 
 
 @frozen
@@ -138,7 +192,7 @@ class SACHyperparameters(Hyperparameters):
 
     # The order of the fields is that of ML-Agents' configuration.yaml.
     learning_rate: float = field(default=3e-4, validator=not_negative)
-    learning_rate_schedule: ScheduleType = ScheduleType.CONSTANT
+    learning_rate_schedule: ScheduleType = field(default=ScheduleType.CONSTANT, validator=_of_set_course)
     batch_size: int = field(default=128, validator=count)
     buffer_size: int = field(default=50000, validator=count)
     buffer_init_steps: int = field(default=0, validator=not_negative)
@@ -171,7 +225,7 @@ class CloningHyperparameters(Hyperparameters):
     """
 
     batch_size: int = field(default=256, validator=count)
-    learning_rate_schedule: ScheduleType = ScheduleType.CONSTANT
+    learning_rate_schedule: ScheduleType = field(default=ScheduleType.CONSTANT, validator=_of_set_course)
     weight_decay: float = field(default=0.0, validator=not_negative)
     policy: PolicyKind = PolicyKind.PPO
     min_std: float = field(default=0.02, validator=positive)
@@ -370,6 +424,8 @@ class TrainerSettings:
         self_play: play against earlier versions of itself, in games of two or more teams.
         behavioral_cloning: imitate recordings beside the training.
         evaluation: play episodes in another environment while training; see Evaluation. Not in ML-Agents.
+        preset: name of settings that lie below those written here: ``baselines`` has those of Stable-Baselines3.
+            ``trajtrainer config --presets`` prints them. Not in ML-Agents.
         stop: what ends the training of this behavior before ``max_steps``, whichever comes first. Not in ML-Agents.
         keep_best: how many best models are kept; 0 keeps none. Not in ML-Agents.
         dataset: files and folders of recorded steps, for ``bc`` and ``iql``, which learn from nothing else. Not in
@@ -396,6 +452,7 @@ class TrainerSettings:
     # Not in ML-Agents. Dumped only where they are not at their defaults.
     evaluation: BehaviorEvaluationSettings | None = None
     stop: StopSettings | None = None
+    preset: str | None = None
     keep_best: int = field(default=1, validator=at_least(0, "a whole number"))
     # Files and folders of recorded steps, for the trainers that learn from nothing else.
     dataset: list[str] = field(factory=list)
@@ -414,6 +471,8 @@ class TrainerSettings:
     def _faults(self) -> Iterator[Fault]:
         if not isinstance(self.hyperparameters, ALGORITHMS[self.trainer_type].settings):
             yield misfit(("hyperparameters",), self.hyperparameters, f"those of trainer_type {self.trainer_type}")
+        if self.preset is not None:
+            yield self._preset_fault(self.preset)
         yield from self.hyperparameters.misfits(self.network_settings)
         memory = self.network_settings.memory
         if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
@@ -439,6 +498,14 @@ class TrainerSettings:
             offline = " or ".join(name for name, row in ALGORITHMS.builtin.items() if row.offline)
             expected = f"none, as trainer_type {self.trainer_type} learns from an environment (trainer_type {offline})"
             yield misfit(("dataset",), self.dataset, expected, ("trainer_type",))
+
+    def _preset_fault(self, name: str) -> Fault:
+        """Tell why it was not put below these settings when they were read."""
+        if name not in PRESETS:
+            return misfit(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
+        known = ", ".join(PRESETS[name].of_trainer)
+        expected = f"none with trainer_type {self.trainer_type}, of which it says nothing (but of {known})"
+        return misfit(("preset",), name, expected, ("trainer_type",))
 
     def _offline_faults(self) -> Iterator[Fault]:
         """Find what has no meaning without an environment."""

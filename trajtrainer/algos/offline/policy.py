@@ -12,7 +12,6 @@ from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.distribution import ENV_CLIP
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import CloningHyperparameters, PolicyKind
 from trajtrainer.spec import BehaviorSpec
@@ -48,7 +47,7 @@ def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
 def limit_sigma(actor: Actor, min_std: float) -> None:
     """Keep a standard deviation that does not depend on the state from becoming smaller than ``min_std``."""
     if actor.head.log_sigma is not None:
-        actor.head.log_sigma.clamp_(min=math.log(ENV_CLIP * min_std))
+        actor.head.log_sigma.clamp_(min=math.log(actor.head.clip_actions * min_std))
 
 
 @torch.no_grad()

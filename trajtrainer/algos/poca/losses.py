@@ -29,6 +29,7 @@ def critic_loss(
     old_values: Tensor | None,
     old_baselines: Tensor,
     epsilon: float,
+    vf_coef: float = 0.5,
 ) -> CriticLoss:
     """Return the squared errors of values and baselines, the baselines' counting half as much.
 
@@ -43,7 +44,8 @@ def critic_loss(
         old_values: [V, b] or None.
         old_baselines: [V, b].
         epsilon: half width of the clipping range.
+        vf_coef: weight of the whole.
     """
     of_values = value_loss(values, returns, mask, old_values=old_values, epsilon=epsilon)
     of_baselines = value_loss(baselines, returns, mask, old_values=old_baselines, epsilon=epsilon)
-    return CriticLoss(0.5 * (of_values + 0.5 * of_baselines), of_values, of_baselines)
+    return CriticLoss(vf_coef * (of_values + 0.5 * of_baselines), of_values, of_baselines)

@@ -45,6 +45,7 @@ class POCA(PPO):
             old_values=minibatch["value"].t() if self._hyper.value_clipping else None,
             old_baselines=minibatch["baseline"].t(),
             epsilon=coefficients.epsilon,
+            vf_coef=self._hyper.vf_coef,
         )
         statistics = {"Losses/Value Loss": loss.value.detach(), "Losses/Baseline Loss": loss.baseline.detach()}
         return loss.total, statistics

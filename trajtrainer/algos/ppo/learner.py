@@ -27,8 +27,10 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic, SharedCritic, update_normalizations
 from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.rewards.novelty import RunningReturns
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters
+from trajtrainer.settings.trainer import OnPolicy, PPOHyperparameters, ScheduleType
 from trajtrainer.steps import BoolArray, FloatArray, IntArray
 
 # Steps that wait to be taken in: of pictures, whose taking in takes as long per step however many there are, few.
@@ -36,6 +38,8 @@ _WAITING_BYTES = 1 << 22
 
 # One minibatch in so many also gives KL divergence, clip fraction and gradient norm.
 _DIAGNOSTICS_EVERY = 8
+
+_EXTRA = "on_policy"  # entry of a checkpoint
 
 
 class PPOLearner(Algorithm):
@@ -63,7 +67,7 @@ class PPOLearner(Algorithm):
     ) -> None:
         super().__init__(context, networks, signals)
         settings, hyper, critic = context.settings, context.settings.hyperparameters, networks["critic"]
-        assert isinstance(hyper, PPOHyperparameters | POCAHyperparameters)
+        assert isinstance(hyper, OnPolicy)
         assert isinstance(critic, Critic | SharedCritic | GroupCritic)
         memory = settings.network_settings.memory
         length = memory.sequence_length if memory is not None else 1
@@ -82,6 +86,8 @@ class PPOLearner(Algorithm):
             device=context.device,
             needs=frozenset().union(*(signal.needs for signal in signals)),
         )
+        gamma = next((signal.gamma for signal in signals if isinstance(signal, ExtrinsicReward)), 0.0)
+        self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
         self._shuffle = torch.Generator().manual_seed(context.draws_seed)
         entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
         # Normalisers that act a quarter of a buffer late make 3DBall learn visibly later.
@@ -127,9 +133,20 @@ class PPOLearner(Algorithm):
             update_normalizations(self.actor, self._critic, obs)
         if self.context.is_stopping():
             return {}  # there is no update to come
+        if self._returns is not None:
+            rewards = self._scaled(self._returns, packed, rewards)
         targets, statistics = self._targets(packed, rewards, obs, bootstrap_obs)
         self._buffer.append(packed, targets)
         return statistics
+
+    def _scaled(self, returns: RunningReturns, packed: PackedSteps, rewards: FloatArray) -> FloatArray:
+        """Return rewards [V, B], the environment's divided by the deviation of its discounted sums, and limited."""
+        scaled, most = rewards.copy(), np.float32(self._hyper.clip_reward)
+        for row, signal in zip(scaled, self.signals, strict=True):
+            if isinstance(signal, ExtrinsicReward):
+                returns.add(packed, row)
+                np.clip(row / np.float32(returns.deviation), -most, most, out=row)
+        return scaled
 
     def _targets(
         self, packed: PackedSteps, rewards: FloatArray, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
@@ -169,7 +186,9 @@ class PPOLearner(Algorithm):
         buffer, hyper = self._buffer, self._hyper
         coefficients = self._ppo.coefficients(step)
         variance = explained_variance(buffer.column("value").sum(1), buffer.column("returns").sum(1))
-        columns = {"advantage": normalized(buffer.column("advantage"), buffer.loss_mask)}
+        columns = {}
+        if not hyper.normalize_advantage_per_mini_batch:
+            columns["advantage"] = normalized(buffer.column("advantage"), buffer.loss_mask)
         encoded = self._ppo.encoded(buffer.observations)
         if encoded is not None:
             columns["encoded"] = encoded
@@ -186,6 +205,8 @@ class PPOLearner(Algorithm):
             for tag, value in statistics.items():
                 found.setdefault(tag, []).append(value)
             self.gradient_steps += 1
+            if self._ppo.has_moved_far(statistics):
+                break
         buffer.clear()
         # Read back from the device once per update.
         means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}
@@ -210,6 +231,8 @@ class PPOLearner(Algorithm):
     def forget(self, worker: int | None) -> None:
         """See ``Algorithm``."""
         self._values.forget(worker)
+        if self._returns is not None:
+            self._returns.of_agent.forget(worker)
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
         """See ``Algorithm``."""
@@ -222,3 +245,20 @@ class PPOLearner(Algorithm):
     def generators(self) -> dict[str, torch.Generator]:
         """See ``Algorithm``."""
         return {"shuffle": self._shuffle}
+
+    def extra_state(self) -> dict[str, Any]:
+        """See ``Algorithm``: the adapted learning rate, and the scale of rewards."""
+        state: dict[str, Any] = {}
+        if self._hyper.learning_rate_schedule is ScheduleType.ADAPTIVE:
+            state["learning_rate"] = self._ppo.adapted_rate
+        if self._returns is not None:
+            state["returns"] = self._returns.state()
+        return {_EXTRA: state} if state else {}
+
+    def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
+        """See ``Algorithm``."""
+        state = extra.get(_EXTRA, {})
+        if "learning_rate" in state:
+            self._ppo.adapted_rate = float(state["learning_rate"])
+        if self._returns is not None and "returns" in state:
+            self._returns.load_state(state["returns"])

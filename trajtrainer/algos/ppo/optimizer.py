@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,19 +11,24 @@ from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.algos.ppo import losses
-from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, decayed
+from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
 from trajtrainer.fast.gradient_step import Loss, Objective, gradient_step
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic
 from trajtrainer.nn.heads import ActionDistribution
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import OnPolicy, ScheduleType, TrainerSettings
+
+_FAR = 1.5  # times target_kl ends an update, as in Stable-Baselines3
 
 
 class PPO:
     """The losses of actor and critic, and their schedules. How they are minimised, ``gradient_step`` chooses.
 
     Shapes: b rows of a minibatch, V reward signals.
+
+    Attributes:
+        adapted_rate: the learning rate as ``learning_rate_schedule: adaptive`` has brought it.
     """
 
     def __init__(self, actor: Actor, critic: AnyCritic | GroupCritic, settings: TrainerSettings) -> None:
@@ -33,18 +39,24 @@ class PPO:
             critic: with one head per reward signal. A ``SharedCritic`` has its heads on the actor's body.
             settings: with hyperparameters of PPO, or of what builds on it.
         """
-        assert isinstance(settings.hyperparameters, PPOHyperparameters | POCAHyperparameters)
+        assert isinstance(settings.hyperparameters, OnPolicy)
+        self._columns = actor.head.continuous_size + len(actor.head.branches)
         self.actor = actor
         self.critic = critic
         self._hyper = settings.hyperparameters
         self._max_steps = settings.max_steps
+        self._adaptive = self._hyper.learning_rate_schedule is ScheduleType.ADAPTIVE
+        self._needs_kl = self._adaptive or self._hyper.target_kl is not None
         self._step = gradient_step(actor, critic, self.objectives(), self._hyper)
+        self.adapted_rate = self._hyper.learning_rate
 
     def coefficients(self, step: int) -> Coefficients:
         """Return learning rate, clipping range and entropy weight at trainer step ``step``."""
         hyper, last = self._hyper, self._max_steps
         return Coefficients(
-            learning_rate=decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step),
+            learning_rate=self.adapted_rate
+            if self._adaptive
+            else decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step),
             epsilon=decayed(hyper.epsilon_schedule, hyper.epsilon, MIN_EPSILON, last, step),
             beta=decayed(hyper.beta_schedule, hyper.beta, MIN_BETA, last, step),
         )
@@ -60,7 +72,22 @@ class PPO:
 
         Diagnostics take about a twentieth of a small update's time, so a trainer asks for them now and then.
         """
-        return self._step(minibatch, coefficients, diagnostics=diagnostics)
+        if self._hyper.normalize_advantage_per_mini_batch:
+            advantage = losses.normalized(minibatch["advantage"], minibatch.loss_mask)
+            minibatch = minibatch.with_rows({"advantage": advantage})
+        if self._adaptive:
+            coefficients = replace(coefficients, learning_rate=self.adapted_rate)
+        return self._step(minibatch, coefficients, diagnostics=diagnostics or self._needs_kl)
+
+    def has_moved_far(self, statistics: Mapping[str, Tensor]) -> bool:
+        """Adapt the learning rate to what a gradient step found. Return whether the update is to end with it."""
+        if not self._needs_kl:
+            return False
+        # Of all actions together, whatever the ratio is of: as if they were independent, which their formulas are.
+        kl = statistics["Policy/Approximate KL"].item() * (1 if self._hyper.joint_ratio else self._columns)
+        if self._adaptive:
+            self.adapted_rate = adapted(self.adapted_rate, kl, self._hyper.desired_kl)
+        return self._hyper.target_kl is not None and kl > _FAR * self._hyper.target_kl
 
     def objectives(self) -> list[Objective]:
         """Return the loss of the actor and that of the critic, or of both where they have a body in common."""
@@ -70,7 +97,7 @@ class PPO:
         return [Objective(actor, self._actor_loss), Objective(critic, self._critic_loss)]
 
     def loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool = False) -> Loss:
-        """Return ``policy loss + value loss / 2 - beta * entropy`` and its statistics (without gradient)."""
+        """Return ``policy loss + vf_coef * value loss - beta * entropy`` and its statistics (without gradient)."""
         return _sum(*(objective.loss(minibatch, coefficients, diagnostics) for objective in self.objectives()))
 
     def _shared_loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Loss:
@@ -98,9 +125,11 @@ class PPO:
     ) -> Loss:
         mask, epsilon = minibatch.loss_mask, coefficients.epsilon
         log_ratio = distribution.log_prob(minibatch["continuous"], minibatch["discrete"]) - minibatch["log_prob"]
+        if self._hyper.joint_ratio:
+            log_ratio = log_ratio.sum(1, keepdim=True)
         ratio = log_ratio.exp()
         policy_loss = losses.clipped_policy_loss(ratio, minibatch["advantage"], epsilon, mask)
-        entropy = masked_mean(distribution.entropy(), mask)
+        entropy = masked_mean(distribution.entropy(joint=self._hyper.joint_entropy), mask)
         with torch.no_grad():
             statistics = {"Losses/Policy Loss": policy_loss.abs()}
             if diagnostics:
@@ -112,7 +141,7 @@ class PPO:
         value_loss = losses.value_loss(
             values, minibatch["returns"].t(), minibatch.loss_mask, old_values=old_values, epsilon=coefficients.epsilon
         )
-        return 0.5 * value_loss, {"Losses/Value Loss": value_loss.detach()}
+        return self._hyper.vf_coef * value_loss, {"Losses/Value Loss": value_loss.detach()}
 
     def state(self) -> dict[str, Any]:
         """See ``GradientStep.state``: the actor's parameters come first."""

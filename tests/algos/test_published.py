@@ -1,0 +1,267 @@
+"""The options that published results of PPO rest on, against their slow obvious versions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+
+from tests.fast.samples import SPECS, make, minibatch
+from tests.nn.specs import behavior, network, vector
+from tests.trainers.rig import Rig, Trajectory, vector_spec
+from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.exploration import StateDependentNoise
+from trajtrainer.algos.ppo import losses
+from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, decayed
+from trajtrainer.fast.gradient_step import Autograd, ClosedForm
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import Critic
+from trajtrainer.queues import PolicyUpdate
+from trajtrainer.settings.network import Activation, NetworkSettings
+from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
+
+SMALL = NetworkSettings(hidden_units=8, num_layers=1)
+STILL = Coefficients(learning_rate=0.0, epsilon=0.2, beta=0.3)
+
+
+def settings(**hyper: Any) -> TrainerSettings:
+    chosen = {"batch_size": 8, "buffer_size": 32, "num_epoch": 3, "learning_rate": 1e-2, **hyper}
+    return TrainerSettings(hyperparameters=PPOHyperparameters(**chosen), network_settings=SMALL, max_steps=10_000)
+
+
+def filled(rig: Rig, seed: int = 0) -> Rig:
+    """Give a rig one buffer of episodes of 5 steps."""
+    rng = np.random.default_rng(seed)
+    for agent in range(8):
+        rig.put(Trajectory(5, ended=True, agent=agent, columns={"reward": rng.normal(size=5).astype(np.float32)}))
+    rig.trainer.advance()
+    return rig
+
+
+# Losses
+
+
+def test_the_joint_ratio_is_that_of_the_whole_action() -> None:
+    actor, _, ppo = make(SPECS["hybrid"], network(), joint_ratio=True)
+    batch = minibatch(SPECS["hybrid"])
+
+    _, statistics = ppo.loss(batch, STILL)
+
+    distribution, _ = actor.distribution(batch.obs, batch["mask"])
+    new = distribution.log_prob(batch["continuous"], batch["discrete"]).sum(1)
+    ratio, advantage = (new - batch["log_prob"].sum(1)).exp(), batch["advantage"]
+    expected = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    torch.testing.assert_close(statistics["Losses/Policy Loss"], expected.abs())
+
+
+def test_the_joint_entropy_is_the_sum_over_all_actions() -> None:
+    actor, _, _ = make(SPECS["hybrid"], network())
+    batch = minibatch(SPECS["hybrid"])
+    distribution, _ = actor.distribution(batch.obs, batch["mask"])
+
+    branches = -(distribution.probs * distribution.probs.add(1e-7).log()).sum(1)
+    gaussians = (0.5 + 0.5 * math.log(2 * math.pi) + distribution.log_sigma).sum(1)
+    torch.testing.assert_close(distribution.entropy(joint=True), gaussians + branches)
+
+
+@pytest.mark.parametrize("way", [Autograd, ClosedForm])
+def test_the_gradient_of_both_networks_is_clipped_together(way: type) -> None:
+    most = 0.03
+    actor, critic, ppo = make(SPECS["hybrid"], network(), max_grad_norm=most, learning_rate=0.0)
+    if way is Autograd:
+        ppo._step = Autograd(ppo.objectives(), ppo._hyper)
+    batch = minibatch(SPECS["hybrid"])
+    parameters = [*actor.parameters(), *critic.parameters()]
+    loss, _ = ppo.loss(batch, STILL)
+    gradients = torch.autograd.grad(loss, parameters)
+    norm = torch.cat([one.flatten() for one in gradients]).norm()
+
+    found = ppo.update(batch, STILL)
+
+    torch.testing.assert_close(found["Policy/Gradient Norm"], norm)
+    clipped = torch.cat([one.grad.flatten() for one in ppo._step.parameters if one.grad is not None])
+    assert clipped.norm().item() == pytest.approx(most, rel=1e-4)
+    # Adam's first moments, a tenth of the gradient each, tell where it went.
+    moments = [one["exp_avg"] for one in ppo.state()["state"].values()]
+    for moment, gradient in zip(moments, gradients, strict=True):
+        torch.testing.assert_close(moment, 0.1 * gradient * most / norm, rtol=1e-3, atol=1e-7)
+
+
+def test_advantages_are_normalised_in_each_minibatch() -> None:
+    batch = minibatch(SPECS["continuous"])
+    given = batch.with_rows({"advantage": 5.0 + 3.0 * batch["advantage"]})
+    normal = batch.with_rows({"advantage": losses.normalized(batch["advantage"], None)})
+
+    one = make(SPECS["continuous"], network(), normalize_advantage_per_mini_batch=True)[2].update(given, STILL)
+    other = make(SPECS["continuous"], network())[2].update(normal, STILL)
+
+    torch.testing.assert_close(one["Losses/Policy Loss"], other["Losses/Policy Loss"], rtol=1e-4, atol=1e-5)
+
+
+# Updates
+
+
+def test_an_update_ends_when_the_policy_has_moved_far() -> None:
+    steps = {kl: filled(Rig(settings(target_kl=kl))).trainer.algorithm.gradient_steps for kl in (None, 1e-9, 1e9)}
+
+    assert steps[None] == steps[1e9] == 3 * 5  # of 40 rows
+    assert 1 <= steps[1e-9] <= 3  # the first ones are of the policy that acted
+
+
+def test_the_learning_rate_follows_the_divergence_and_is_saved() -> None:
+    changes = {"learning_rate_schedule": ScheduleType.ADAPTIVE}
+    falling, rising = (Rig(settings(**changes, desired_kl=desired)) for desired in (1e-9, 1e9))
+    for rig in (falling, rising):
+        filled(rig)
+    slow, fast = (rig.trainer.algorithm._ppo.adapted_rate for rig in (falling, rising))  # type: ignore[attr-defined]
+    assert ADAPTIVE_RANGE[0] <= slow < 1e-2 == fast
+
+    again = Rig(settings(**changes, desired_kl=1e-9))
+    again.trainer.restore(falling.trainer.checkpoint_state(), reset_step=False)
+    assert again.trainer.algorithm._ppo.coefficients(0).learning_rate == slow  # type: ignore[attr-defined]
+
+
+def test_adaptation_stays_within_its_range() -> None:
+    assert adapted(1e-5, 1.0, 0.01) == 1e-5
+    assert adapted(9e-3, 0.0, 0.01) == 1e-2
+    assert adapted(1e-3, 0.01, 0.01) == 1e-3
+
+
+@pytest.mark.parametrize("step", [0, 250, 500, 1000, 2000])
+def test_a_cosine_is_half_a_wave(step: int) -> None:
+    expected = 0.1 + 0.3 * 0.5 * (1 + math.cos(math.pi * min(step, 1000) / 1000))
+
+    assert decayed(ScheduleType.COSINE, 0.4, 0.1, 1000, step) == pytest.approx(expected)
+
+
+def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(settings(norm_reward=True, clip_reward=0.8, buffer_size=1000))
+    learner: Any = rig.trainer.algorithm
+    learnt: list[Any] = []
+    targets = learner._targets
+
+    def noted(packed: Any, rewards: Any, *obs: Any) -> Any:
+        learnt.append(rewards[0])
+        return targets(packed, rewards, *obs)
+
+    monkeypatch.setattr(learner, "_targets", noted)
+    rng = np.random.default_rng(3)
+    running: dict[int, float] = {}
+    seen: list[float] = []
+    for agent, ended in [(0, False), (1, True), (0, True), (1, False), (0, False)]:
+        reward = (4.0 + rng.normal(size=6)).astype(np.float32)
+        rig.put(Trajectory(6, ended=ended, agent=agent, columns={"reward": reward}))
+        rig.trainer.advance()
+        total = running.get(agent, 0.0)
+        for one in reward.tolist():
+            total = 0.99 * total + one
+            seen.append(total)
+        running[agent] = 0.0 if ended else total
+        np.testing.assert_allclose(learnt[-1], np.clip(reward / np.std(seen), -0.8, 0.8), rtol=1e-5)
+    assert rig.trainer.episodes.recent[0] > 20  # summaries tell of rewards as they are
+    again: Any = Rig(settings(norm_reward=True)).trainer
+    again.restore(rig.trainer.checkpoint_state(), reset_step=False)
+    assert again.algorithm._returns.deviation == pytest.approx(np.std(seen))
+
+
+# Networks
+
+
+def test_orthogonal_weights_are_orthogonal() -> None:
+    spec = behavior([vector(9)], 2, (3,))
+    made = network(hidden=8, layers=2, ortho_init=True, activation=Activation.TANH)
+    actor, critic = Actor(spec, made), Critic(spec, made, ["extrinsic"])
+    identity = torch.eye(8)
+    for body in (actor.body, critic.body):
+        for linear in body.layers.linears:  # type: ignore[union-attr]
+            torch.testing.assert_close(linear.weight @ linear.weight.t(), 2.0 * identity, rtol=1e-4, atol=1e-4)
+    assert actor.head.mu is not None
+    assert actor.head.discrete is not None
+    for layer in (actor.head.mu, actor.head.discrete):
+        assert layer.weight.norm(dim=1).tolist() == pytest.approx([0.01] * len(layer.weight), rel=1e-4)
+    (value,) = critic.heads.linears.values()
+    assert isinstance(value, torch.nn.Linear)
+    assert value.weight.square().sum().item() == pytest.approx(1.0)
+
+
+def test_limits_of_observations_and_actions() -> None:
+    actor = Actor(behavior([vector(1)], 1), network(normalize=True, clip_obs=7.0, clip_actions=1.0, log_std_init=-2.0))
+    (normalizer,) = actor.body.encoder.normalizers().values()
+
+    assert normalizer(torch.tensor([[100.0], [-6.5]])).tolist() == [[7.0], [-6.5]]
+    assert actor.head.to_env(torch.tensor([[1.5], [0.4]])).tolist() == [[1.0], pytest.approx([0.4])]
+    assert actor.head.log_sigma is not None
+    assert actor.head.log_sigma.tolist() == [[-2.0]]
+
+
+# Noise that depends on the state
+
+
+def sde_policy(*, frequency: int = -1, seed: int = 0) -> Policy:
+    torch.manual_seed(1)
+    actor = Actor(vector_spec(3, 2), network(use_sde=True, sde_sample_freq=frequency, log_std_init=-0.5))
+    return Policy(actor, seed=seed)
+
+
+def acted(policy: Policy, rows: int = 4) -> torch.Tensor:
+    obs = np.ones((rows, 3), np.float32)
+    return torch.from_numpy(
+        policy.act((obs,), np.zeros((rows, 0), np.bool_), np.zeros((rows, 0), np.float32)).continuous
+    )
+
+
+def test_the_same_state_has_the_same_noise_until_it_is_drawn_anew() -> None:
+    policy = sde_policy(frequency=2)
+    first, second, third = (acted(policy) for _ in range(3))
+
+    assert torch.equal(first, second)
+    assert not torch.equal(second, third)
+    assert len({tuple(row) for row in first.tolist()}) == 4  # each row has a matrix of its own
+
+
+def test_a_new_policy_has_new_noise() -> None:
+    policy = sde_policy()
+    first, second = acted(policy), acted(policy)
+    policy.load(PolicyUpdate(1, policy.weights()))
+
+    assert torch.equal(first, second)
+    assert not torch.equal(acted(policy), first)
+
+
+def test_noise_goes_on_after_a_checkpoint() -> None:
+    policy, other = sde_policy(frequency=3), sde_policy(frequency=3, seed=8)
+    acted(policy)
+    other.load_exploration_state(policy.exploration_state())
+    other.set_rng_state(policy.rng_state())
+
+    for _ in range(4):
+        assert torch.equal(acted(policy), acted(other))
+
+
+def test_noise_has_the_variance_that_its_log_prob_is_of() -> None:
+    policy = sde_policy()
+    actions = acted(policy, 20_000)
+    distribution, _ = policy.actor.distribution([torch.ones(1, 3)], torch.zeros(1, 0, dtype=torch.bool))
+
+    torch.testing.assert_close(actions.std(0), distribution.sigma[0], rtol=0.03, atol=0.0)
+    torch.testing.assert_close(actions.mean(0), distribution.mu[0], rtol=0.0, atol=0.05)
+
+
+def test_noise_of_another_policy_is_refused() -> None:
+    noise = StateDependentNoise(sde_policy().actor)
+
+    with pytest.raises(ValueError, match="matrices of noise"):
+        noise.load({"matrices": torch.zeros(1, 2, 2), "steps": 0})
+
+
+def test_a_policy_with_such_noise_learns_by_autograd() -> None:
+    rig = Rig(evolve(settings(), network_settings=evolve(SMALL, use_sde=True)), vector_spec(1, 2))
+    before = rig.trainer.actor.head.log_sigma.clone()  # type: ignore[union-attr]
+    filled(rig)
+
+    assert isinstance(rig.trainer.algorithm._ppo._step, Autograd)  # type: ignore[attr-defined]
+    assert not torch.equal(rig.trainer.actor.head.log_sigma, before)  # type: ignore[arg-type]
