@@ -66,7 +66,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_all_pages_with_examples_are_run() -> None:
     with_examples = {page.name for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))}
-    run = re.findall(r'run_examples\(\w+ / "([\w.]+)"\)', Path(__file__).read_text(encoding="utf-8"))
+    run = re.findall(r'run_examples\(\w+ / "([\w.-]+)"\)', Path(__file__).read_text(encoding="utf-8"))
     assert with_examples == {PAGE.name, *run}
 
 
