@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mlagents_envs.exception import UnityActionException
 
 from tests.wrappers.world import Episode, World
-from trajtrainer.errors import SettingsError
+from trajtrainer.errors import SettingsError, UnsupportedError
 from trajtrainer.pettingzoo import UnityAECEnv, UnityParallelEnv
 
 SCENES = [
@@ -144,6 +144,29 @@ def test_who_has_ended_is_out_until_the_next_reset() -> None:
     assert env.agents == everybody
     env.close()
     assert world.is_closed
+
+
+def play_to_the_end(env: UnityParallelEnv) -> None:
+    while env.agents:
+        env.step({})
+
+
+def test_agents_with_ever_new_ids_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.wrappers.cast._MOST_KNOWN", 10)
+    env = UnityParallelEnv(World(1, agents=5))
+    known = []
+    for _ in range(12):
+        env.reset()
+        for _ in range(3):
+            if env.agents:
+                env.step({})
+        known.append(len(env.possible_agents))
+    assert 10 < max(known) < 30
+    assert known != sorted(known)  # forgotten now and then
+    monkeypatch.setattr("trajtrainer.wrappers.cast._MOST_GONE", 0)
+    env.reset()
+    with pytest.raises(UnsupportedError, match="More than 0 agents have come and gone"):
+        play_to_the_end(env)
 
 
 def test_only_one_behavior() -> None:

@@ -14,13 +14,15 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.errors import SettingsError, UnsupportedError
 from trajtrainer.steps import BoolArray, StepBatch
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.wrappers.scene import Batches, Player, Scene
 from trajtrainer.wrappers.spaces import BehaviorSpaces, Decisions, Form, mapped, pick
 
 _LOCAL_ID = 0xFFFFFFFF
+_MOST_KNOWN = 1_000
+_MOST_GONE = 100_000
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class Cast:
     Attributes:
         agents: names of those whose episode goes on.
         asked: those of them that ask for a decision, in the order of the message.
-        possible_agents: all that were there since the last reset but one, and those of the reset.
+        possible_agents: all that are known. Those of earlier episodes are forgotten where there are too many.
 
     Raises:
         SettingsError, EnvironmentFaultError: see ``Scene``.
@@ -112,8 +114,9 @@ class Cast:
     def reset(self, seed: int | None, options: Mapping[str, Any] | None) -> Turn:
         """Begin all episodes anew. Raises what ``Scene.begin`` raises."""
         batches = self._scene.begin(seed, options)
-        self.possible_agents, self.agents = list(self._last), []
-        self._gone, self._last = set(), {}
+        if len(self.possible_agents) > _MOST_KNOWN:  # new ones in every episode
+            self.possible_agents = []
+        self.agents, self._gone, self._last = [], set(), {}
         turn = Turn()
         self._take(batches, turn)
         return turn
@@ -125,6 +128,7 @@ class Cast:
             ResetNeeded: there is nobody, as before the first reset and after the last one's end.
             SettingsError: an action for an agent that is not there.
             UnityActionException: an action that is not of the action space.
+            UnsupportedError: too many agents have come and gone.
             EnvironmentFaultError: the player fails.
         """
         if not self.agents:
@@ -191,7 +195,12 @@ class Cast:
 
     def _end(self, row: _Row, turn: Turn) -> None:
         self.agents.remove(row.name)
+        del self._last[row.name]
         self._gone.add(row.name)
+        if len(self._gone) > _MOST_GONE:
+            raise UnsupportedError(
+                f"More than {_MOST_GONE} agents have come and gone since the last reset. Call reset() now and then."
+            )
         self._tell(row, turn, reward=turn.rewards.get(row.name, 0.0) + row.reward)
         turn.terminations[row.name], turn.truncations[row.name] = not row.interrupted, row.interrupted
 

@@ -208,20 +208,24 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         """Seat the agents that decide; add to the rewards of those that go on. Returns bool [N], who decides."""
         rows = slice(batch.num_terminal, None)
         agents, before = batch.agent[rows], self._seats.playing.copy()
-        self._asking = seats = self._seats.take(agents)
+        columns = tuple(column[rows] for column in batch.obs)
+        if agents.tobytes() == self._usual:
+            self._seats.playing[:] = True
+            self._asking = seats = self._everybody
+            self._columns, self._mask = columns, batch.mask[rows]
+        else:
+            self._asking = seats = self._seats.take(agents)
+            self._columns, self._mask = _written(self._columns, seats, columns), self._mask.copy()
+            self._mask[seats] = batch.mask[rows]
+            self._agent_ids = _constant(np.where(self._seats.agents < 0, -1, self._seats.agents & _LOCAL_ID))
+            self._usual = agents.tobytes() if np.array_equal(seats, self._everybody) else None
         if reward is not None:
             go_on = before[seats]  # what is there at an episode's beginning belongs to no decision
             reward[seats[go_on]] += _rewards(batch, rows)[go_on]
-        self._columns = _written(self._columns, seats, tuple(column[rows] for column in batch.obs))
-        self._mask = self._mask.copy()
-        self._mask[seats] = batch.mask[rows]
         if self._group is not None:
             self._group[seats] = batch.group[rows]
-        self._agent_ids = _constant(np.where(self._seats.agents < 0, -1, self._seats.agents & _LOCAL_ID))
         deciding = np.zeros(self.num_envs, np.bool_)
         deciding[seats] = True
-        is_usual = np.array_equal(seats, self._everybody)
-        self._usual = agents.tobytes() if is_usual else None
         return deciding
 
     def _after(
