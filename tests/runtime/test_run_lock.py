@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from trajtrainer.rundir.run_lock import RunLock, ask_to_stop, find_holder, lock_
 from trajtrainer.settings.run import CheckpointSettings
 
 LIMIT_S = 60.0
+# Windows' answer to who opens a file at the moment at which it is removed.
+BEING_REMOVED = [PermissionError] if sys.platform == "win32" else []
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -41,7 +44,7 @@ def folder(results: Path, *, resume: bool = False, force: bool = False, inferenc
 @pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])
 def test_a_second_run_is_refused_with_folder_and_process(tmp_path: Path, options: dict[str, bool]) -> None:
     with folder(tmp_path).exclusive():
-        expected = rf"^Process {os.getpid()} on .* is training into {tmp_path / 'ppo'} at this moment"
+        expected = rf"^Process {os.getpid()} on .* is training into {re.escape(str(tmp_path / 'ppo'))} at this moment"
         with pytest.raises(RunFolderError, match=expected), folder(tmp_path, **options).exclusive():
             raise AssertionError("it began")
         with pytest.raises(RunFolderError, match=expected), folder(tmp_path, **options).exclusive():
@@ -90,7 +93,7 @@ def test_of_many_that_come_and_go_only_one_has_it(tmp_path: Path) -> None:
         entered, latest = 0, time.monotonic() + LIMIT_S
         while entered < 100 and time.monotonic() < latest:
             lock = RunLock(tmp_path / "lock", tmp_path)
-            with contextlib.suppress(RunFolderError):
+            with contextlib.suppress(RunFolderError, *BEING_REMOVED):
                 lock.acquire()
                 inside.append(number)
                 most.append(len(inside))
@@ -109,7 +112,7 @@ def test_of_many_that_come_and_go_only_one_has_it(tmp_path: Path) -> None:
 def test_a_lock_that_does_not_tell_whose_it_is(tmp_path: Path, text: str) -> None:
     lock = RunLock(tmp_path / "lock", tmp_path)
     lock.acquire()
-    (tmp_path / "lock").write_text(text)
+    (tmp_path / "lock").write_text(text, encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"^Another process is training into"):
         RunLock(tmp_path / "lock", tmp_path).acquire()
     lock.release()
@@ -128,6 +131,8 @@ def test_a_link_is_not_followed(tmp_path: Path, kind: str) -> None:
         os.mkfifo(path)
     else:
         path.symlink_to(target)
+        if not path.is_symlink():
+            pytest.skip("Wine makes links of its own")
     with (
         pytest.raises(RunFolderError, match=r"\.ppo\.lock, .*is a link or no plain file"),
         folder(tmp_path).exclusive(),

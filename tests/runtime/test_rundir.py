@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def finished_run(results: Path, run_id: str = "ppo", behavior: str = "Ball") -> 
 
 
 def files(path: Path) -> list[str]:
-    return sorted(str(p.relative_to(path)) for p in path.rglob("*"))
+    return sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
 
 
 def test_layout(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_layout(tmp_path: Path) -> None:
         behavior.numbered(665, ".onnx"),
         behavior.numbered(665, ".pt"),
     ]
-    assert [str(path.relative_to(tmp_path)) for path in paths if path] == [
+    assert [path.relative_to(tmp_path).as_posix() for path in paths if path] == [
         "x/configuration.yaml",
         "x/run_logs/timers.json",
         "x/run_logs/training_status.json",
@@ -90,7 +91,7 @@ def test_layout_is_that_of_mlagents(shared_data: Path, run: str) -> None:
         its = RunFolder(CheckpointSettings(run_id=run, inference=True)).behavior(name)
         paths |= {its.exported, its.checkpoint, its.path / "events.out.tfevents.*"}
         paths |= {its.numbered(step, suffix) for step in steps for suffix in (".pt", ".onnx")}
-    assert {str(path.relative_to(mine.path)) for path in paths} == expected
+    assert {path.relative_to(mine.path).as_posix() for path in paths} == expected
 
 
 def test_a_taken_run_id_is_refused(tmp_path: Path) -> None:
@@ -129,6 +130,7 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
         folder(tmp_path, force=True).check({})
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows finds nothing under such a name, which is no error")
 def test_a_name_that_the_file_system_refuses_is_a_clear_error(tmp_path: Path) -> None:
     run = folder(tmp_path / ("x" * 300))
     with pytest.raises(RunFolderError, match="cannot be read"):
@@ -141,7 +143,7 @@ def test_initializing_from_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"Could not initialize from .*old.*Make sure models"):
         folder(tmp_path, initialize_from="old").check({})
     (tmp_path / "old").mkdir()
-    with pytest.raises(RunFolderError, match=r"old/Ball/checkpoint\.pt: the file does not exist"):
+    with pytest.raises(RunFolderError, match=r"old[/\\]Ball[/\\]checkpoint\.pt: the file does not exist"):
         folder(tmp_path, initialize_from="old").check({"Ball": None})
 
 
@@ -202,7 +204,9 @@ def test_inference_writes_nothing(tmp_path: Path) -> None:
 
 
 def snapshot(path: Path) -> dict[str, tuple[int, bytes]]:
-    return {str(p.relative_to(path)): (p.stat().st_mtime_ns, p.read_bytes()) for p in path.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(path).as_posix(): (p.stat().st_mtime_ns, p.read_bytes()) for p in path.rglob("*") if p.is_file()
+    }
 
 
 def run_with_logs(results: Path) -> Path:
