@@ -51,5 +51,11 @@ def test_an_extra_installs_what_the_package_uses(extra: str) -> None:
         assert imported(module) != [], requirement
 
 
+def test_the_page_about_installing_has_every_extra() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    told = {name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`([a-z]+)`", row)}
+    assert set(PROJECT["optional-dependencies"]) <= told
+
+
 def test_only_the_simulated_player_needs_grpc() -> None:
     assert imported("grpc") == ["trajtrainer/sim/player.py"]
