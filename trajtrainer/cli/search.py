@@ -59,12 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.envs.select import check
         from trajtrainer.run.datasets import load_datasets
         from trajtrainer.run.signals import StopRequest
+        from trajtrainer.run.tracking import check_tracking
         from trajtrainer.search.run import Search, StudyFolder
         from trajtrainer.search.study import import_optuna
 
         import_optuna()
         check(plan.settings.env_settings.env_path)
         load_datasets(plan.settings, max_steps=1)
+        check_tracking(plan.settings)
         start, stop = _start(arguments.backend, plan.parallel), StopRequest()
         with StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
             search = Search(plan, folder, start, stop)

@@ -29,6 +29,7 @@ from trajtrainer.run.opponents import check_opponents
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
+from trajtrainer.run.tracking import check_tracking
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.network import ENCODERS
@@ -131,6 +132,7 @@ def session(
             check_experts(settings)
         check_opponents(settings, _all_behaviors(settings))
         check_actors(settings)
+        check_tracking(settings)
         datasets = load_datasets(settings)
         device = choose_device(settings.torch_settings.device)
         set_threads()

@@ -15,6 +15,7 @@ from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.timers_file import timers_json
+from trajtrainer.run.tracking import tracking_writers
 from trajtrainer.run.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
@@ -126,6 +127,7 @@ def make_run(
     writers: list[StatsWriter] = [ConsoleWriter(), gauges, rewards]
     if folder.writes:
         writers.append(TensorboardWriter(lambda behavior: folder.behavior(behavior).path))
+        writers += tracking_writers(settings, folder)
     writers += plugin_writers(settings)
     return Run(
         settings,

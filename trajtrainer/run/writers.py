@@ -18,6 +18,7 @@ import numpy as np
 
 from trajtrainer.errors import RunFolderError, TrajtrainerError
 from trajtrainer.plugins import resolve
+from trajtrainer.run.mlagents_writers import mlagents_writers
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
@@ -240,7 +241,7 @@ class GuardedWriter(StatsWriter):
 
 
 def plugin_writers(settings: RunSettings) -> list[StatsWriter]:
-    """Return the statistics writers of installed packages.
+    """Return the statistics writers of installed packages, those for ML-Agents included.
 
     Args:
         settings: the run's.
@@ -263,7 +264,7 @@ def plugin_writers(settings: RunSettings) -> list[StatsWriter]:
             logger.debug("This is why:", exc_info=True)
             continue
         writers += [GuardedWriter(name, writer) for writer in found]
-    return writers
+    return writers + [GuardedWriter(name, writer) for name, writer in mlagents_writers(settings)]
 
 
 def hyperparameters_text(settings: Mapping[str, Any]) -> str:

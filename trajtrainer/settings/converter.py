@@ -33,6 +33,7 @@ from trajtrainer.settings.structuring import (
     list_hook,
     mapping_hook,
 )
+from trajtrainer.settings.tracking import TrackingSettings
 from trajtrainer.settings.trainer import (
     ALGORITHMS,
     OWN,
@@ -185,9 +186,11 @@ def _register_unstructuring(converter: Converter) -> None:
         CuriositySettings: dict.fromkeys(OWN_NOVELTY, if_changed),
         RndSettings: dict.fromkeys(OWN_NOVELTY, if_changed),
         TrainerSettings: {**dict.fromkeys(OWN, if_changed), "preset": never},
+        TrackingSettings: dict.fromkeys(("wandb", "mlflow", "trackio"), if_changed),
         RunSettings: {
             "evaluation": if_changed,
             "actors": if_changed,
+            "tracking": if_changed,
             "deterministic": never,
             "behaviors_required": never,
             "inference_episodes": never,

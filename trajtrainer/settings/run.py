@@ -26,6 +26,7 @@ from trajtrainer.settings.evaluation import (
     evaluations,
     missing,
 )
+from trajtrainer.settings.tracking import TrackingSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class RunSettings:
         engine_settings: what Unity's engine is told.
         environment_parameters: name of a parameter -> a number, a sampler or a curriculum.
         evaluation: when behaviors are evaluated while they train. Not in ML-Agents.
+        tracking: services that follow the run. Not in ML-Agents.
         actors: how many act, and where; left out: the learner's own loop does. Not in ML-Agents.
         checkpoint_settings: the run's name, and what becomes of earlier runs.
         torch_settings: where networks are trained.
@@ -103,9 +105,10 @@ class RunSettings:
     env_settings: EnvironmentSettings = field(factory=EnvironmentSettings)
     engine_settings: EngineSettings = field(factory=EngineSettings)
     environment_parameters: dict[str, EnvironmentParameterSettings] | None = None
-    # Not in ML-Agents. Not dumped while there is none.
+    # These are not in ML-Agents. Not dumped while there is none.
     evaluation: EvaluationSettings | None = None
     actors: ActorSettings | None = None
+    tracking: TrackingSettings | None = None
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False

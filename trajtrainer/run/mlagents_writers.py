@@ -1,0 +1,207 @@
+"""Statistics writers that were written for ML-Agents (entry points of the group ``mlagents.stats_writer``).
+
+Such a package imports ``mlagents.trainers.stats`` and, for its types, ``mlagents.trainers.settings``. ML-Agents cannot
+be installed beside us, so that modules of these names stand in for them, with what a writer needs and nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import logging
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trajtrainer.settings.convert import to_mapping, trainer_mapping
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
+from trajtrainer.stats import StatsSummary as Summary
+from trajtrainer.stats import StatsWriter as Writer
+from trajtrainer.steps import Aggregation
+from trajtrainer.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
+
+from mlagents_envs.side_channel.stats_side_channel import StatsAggregationMethod  # isort: skip
+
+logger = logging.getLogger(__name__)
+
+GROUP = "mlagents.stats_writer"
+_OWN = "mlagents."  # its own entry, of writers that we have
+_METHODS = {kind: StatsAggregationMethod[kind.name] for kind in Aggregation}
+
+
+class StatsSummary(NamedTuple):
+    """All values of a tag since the last summary, as ML-Agents has them."""
+
+    full_dist: list[float]
+    aggregation_method: StatsAggregationMethod
+
+    @staticmethod
+    def empty() -> StatsSummary:
+        """Return that of a tag without values."""
+        return StatsSummary([], StatsAggregationMethod.AVERAGE)
+
+    @property
+    def aggregated_value(self) -> float:
+        """The sum for SUM and the mean otherwise."""
+        return self.sum if self.aggregation_method == StatsAggregationMethod.SUM else self.mean
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values."""
+        return float(np.mean(self.full_dist))
+
+    @property
+    def std(self) -> float:
+        """Their population standard deviation."""
+        return float(np.std(self.full_dist))
+
+    @property
+    def num(self) -> int:
+        """Their number."""
+        return len(self.full_dist)
+
+    @property
+    def sum(self) -> float:
+        """Their sum."""
+        return float(np.sum(self.full_dist))
+
+
+class StatsPropertyType(enum.Enum):
+    """The kinds of ``add_property``."""
+
+    HYPERPARAMETERS = "hyperparameters"
+    SELF_PLAY = "selfplay"
+
+
+class StatsWriter(ABC):
+    """The base class of writers, as ML-Agents has it. ``on_add_stat`` is never called here."""
+
+    def on_add_stat(self, category: str, key: str, value: float, aggregation: Any = None) -> None:  # noqa: B027
+        """Learn of one value."""
+
+    @abstractmethod
+    def write_stats(self, category: str, values: dict[str, StatsSummary], step: int) -> None:
+        """Write one summary."""
+
+    def add_property(self, category: str, property_type: StatsPropertyType, value: Any) -> None:  # noqa: B027
+        """Learn of a behaviour's settings."""
+
+
+class RunOptions:
+    """The settings of a run under ML-Agents' name, with what only it has.
+
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self.checkpoint_settings = _Checkpoints(settings.checkpoint_settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all settings as plain values."""
+        return to_mapping(self._settings)
+
+
+class _Checkpoints:
+    def __init__(self, settings: CheckpointSettings) -> None:
+        self._settings = settings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+    @property
+    def write_path(self) -> str:
+        return str(Path(self._settings.results_dir) / self._settings.run_id)
+
+    @property
+    def run_logs_dir(self) -> str:
+        return str(Path(self.write_path) / "run_logs")
+
+
+class MlagentsWriter(Writer):
+    """Hands everything to a writer of ML-Agents, in its words.
+
+    Args:
+        writer: of a package.
+        settings: of the run.
+    """
+
+    def __init__(self, writer: Any, settings: RunSettings) -> None:
+        self._writer = writer
+        self._settings = settings
+
+    def write_stats(self, category: str, values: Mapping[str, Summary], step: int) -> None:
+        """See ``Writer``."""
+        theirs = {
+            tag: StatsSummary([float(value) for value in summary.values], _METHODS[summary.aggregation])
+            for tag, summary in values.items()
+            if len(summary.values)
+        }
+        self._writer.write_stats(category, theirs, step)
+
+    def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: ARG002
+        """See ``Writer``."""
+        settings = self._settings.for_behavior(category)
+        self._writer.add_property(category, StatsPropertyType.HYPERPARAMETERS, trainer_mapping(settings))
+        if settings.self_play is not None:
+            self._writer.add_property(category, StatsPropertyType.SELF_PLAY, True)
+
+
+def mlagents_writers(settings: RunSettings) -> list[tuple[str, Writer]]:
+    """Return (name, writer) of all that installed packages have for ML-Agents; one that fails is told and left out."""
+    entries = [entry for entry in entry_points(group=GROUP) if not entry.value.startswith(_OWN)]
+    if entries:
+        _stand_in()
+    return [(entry.name, writer) for entry in entries for writer in _made(entry, settings)]
+
+
+def _made(entry: EntryPoint, settings: RunSettings) -> list[Writer]:
+    try:
+        made = list(entry.load()(RunOptions(settings)))
+        wrong = [each for each in made if not hasattr(each, "write_stats")]
+        if wrong:
+            raise TypeError(f"it made {wrong[0]!r}, expected a list of StatsWriter")
+    except Exception as error:
+        package = entry.dist.name if entry.dist is not None else entry.module
+        logger.error(
+            "The statistics writer %r of package %s (%s) for ML-Agents is left out: %s: %s. Of mlagents there are "
+            "trainers.stats and trainers.settings.RunOptions here.",
+            entry.name, package, entry.value, type(error).__name__, error,
+        )  # fmt: skip
+        logger.debug("This is why:", exc_info=True)
+        return []
+    return [MlagentsWriter(each, settings) for each in made]
+
+
+def _stand_in() -> None:
+    """Make the modules importable, unless ML-Agents itself is."""
+    if "mlagents" in sys.modules or importlib.util.find_spec("mlagents") is not None:
+        return
+    contents: dict[str, dict[str, Any]] = {
+        "mlagents": {"__path__": []},
+        "mlagents.trainers": {"__path__": []},
+        "mlagents.trainers.stats": {
+            "StatsWriter": StatsWriter,
+            "StatsSummary": StatsSummary,
+            "StatsPropertyType": StatsPropertyType,
+            "StatsAggregationMethod": StatsAggregationMethod,
+        },
+        "mlagents.trainers.settings": {"RunOptions": RunOptions},
+    }
+    for name, content in contents.items():
+        module = ModuleType(name, "What statistics writers need of ML-Agents, by trajtrainer.")
+        module.__dict__.update(content)
+        sys.modules[name] = module
+        above, _, last = name.rpartition(".")
+        if above:
+            setattr(sys.modules[above], last, module)
