@@ -138,6 +138,21 @@ def test_each_trial_is_a_run_of_its_own_and_the_best_is_written(stage: Stage) ->
     assert found.study.importances()[RATE] > 0.5
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, {5005}), ({"base_port": 7000, "num_envs": 3}, {7000, 7006})])
+def test_trials_at_once_have_ports_of_their_own(
+    given: dict[str, int], expected: set[int], stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONFIGURATION, "env_settings", {**CONFIGURATION["env_settings"], **given})
+    together = threading.Barrier(2, timeout=20)
+
+    def at_once(settings: RunSettings) -> Iterator[dict[str, Any]]:
+        together.wait()
+        yield from good(settings)
+
+    stage.search(at_once, parallel=2, trials=6)
+    assert {run.env_settings.base_port for run in stage.runs} == expected  # by default they choose free ones
+
+
 def test_less_may_be_better(stage: Stage) -> None:
     stage.search(direction="minimize")
     assert rate_of(stage.best) == max(map(rate_of, stage.runs), key=lambda rate: abs(np.log10(rate) + 2))

@@ -29,6 +29,7 @@ from trajtrainer.search.trial import TrialTask
 from trajtrainer.settings.convert import dump
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.search import Combined, Direction, Plan, Value
+from trajtrainer.unity.session import BASE_PORT
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ class Search:
         self._start = start
         self._stop = stop
         self._handles: set[TrialHandle] = set()
+        self._slots = set(range(plan.parallel))  # numbers of trials at once that are free
         self._lock = threading.Lock()  # of the handles
         self._is_ending = False
         self._failures = 0
@@ -230,19 +232,23 @@ class Search:
     def _try(self, trial: Any) -> Outcome:
         """Make the runs of a trial, one seed after the other."""
         reached = []
-        for offset in range(self.plan.search.seeds):
-            outcome = self._make_run(trial, offset)
-            if outcome.value is None:
-                return outcome
-            reached.append(outcome.value)
+        slot = self._slots.pop()
+        try:
+            for offset in range(self.plan.search.seeds):
+                outcome = self._make_run(trial, offset, slot)
+                if outcome.value is None:
+                    return outcome
+                reached.append(outcome.value)
+        finally:
+            self._slots.add(slot)
         if self.plan.search.combined is Combined.IQM:
             return Outcome(float(interquartile_mean(np.array(reached))))
         return Outcome(float(np.mean(reached)))
 
-    def _make_run(self, trial: Any, offset: int) -> Outcome:
+    def _make_run(self, trial: Any, offset: int, slot: int) -> Outcome:
         """Make the run of one seed. The first one tells whether to prune."""
         try:
-            task = self._task(trial, offset)
+            task = self._task(trial, offset, slot)
             with self._lock:
                 if self._is_ending:
                     return Outcome()
@@ -266,9 +272,9 @@ class Search:
             is_cut_off = outcome == Outcome() and not self._is_ending
         return Outcome(error=f"its process {how_it_ended}") if is_cut_off else outcome
 
-    def _task(self, trial: Any, offset: int) -> TrialTask:
+    def _task(self, trial: Any, offset: int, slot: int) -> TrialTask:
         search = self.plan.search
-        settings = self.plan.settings_with(trial.params).with_seed(search.seed + offset)
+        settings = _with_ports(self.plan.settings_with(trial.params).with_seed(search.seed + offset), slot)
         run_id = self.folder.run_id(trial.number, search.seed + offset if search.seeds > 1 else None)
         run = self.folder.results / run_id
         is_there = any(run.glob(f"*/{CHECKPOINT_NAME}"))  # it was interrupted
@@ -289,3 +295,13 @@ class Search:
             sign=1 if search.direction is Direction.MAXIMIZE else -1,
             reports=search.reports,
         )
+
+
+def _with_ports(settings: RunSettings, slot: int) -> RunSettings:
+    """Return the settings with ports that no other trial under way has. By default runs choose free ones themselves."""
+    env = settings.env_settings
+    if env.base_port == BASE_PORT:
+        return settings
+    own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
+    # Evaluations look for free ports behind those of the training.
+    return evolve(settings, env_settings=evolve(env, base_port=env.base_port + slot * 2 * own))

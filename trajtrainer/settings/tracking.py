@@ -69,7 +69,13 @@ class TrackioSettings:
 
 @frozen
 class TrackingSettings:
-    """``tracking``: the services that follow a run, each if it is there."""
+    """``tracking``: the services that follow a run, each if it is there.
+
+    Attributes:
+        wandb: Weights & Biases.
+        mlflow: MLflow.
+        trackio: Trackio.
+    """
 
     wandb: WandbSettings | None = None
     mlflow: MlflowSettings | None = None
