@@ -10,6 +10,7 @@ import importlib
 import time
 from pathlib import Path
 
+from scripts.benchmarks import learning
 from scripts.benchmarks.report import Row, show, write
 
 PARTS = (
@@ -29,26 +30,35 @@ PARTS = (
     "gym",
     "mlagents",
 )
+# It takes hours, so it runs only when it is asked for.
+LEARNING = "learning"
 # Part -> option that names the virtual environment of what it is compared with.
 OTHERS = {"gym": "sb3", "offline": "d3rlpy", "mlagents": "mlagents"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("scripts/bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all without any")
-    parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for the part gym")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}, or learning; all but that"
+    )
+    parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for gym and learning")
     parser.add_argument("--d3rlpy", type=Path, metavar="VENV", help="with d3rlpy, for the part offline")
     parser.add_argument("--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the part mlagents")
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
+    learning.add_arguments(parser)
     arguments = parser.parse_args()
-    unknown = set(arguments.parts) - set(PARTS)
+    known = (*PARTS, LEARNING)
+    unknown = set(arguments.parts) - set(known)
     if unknown:
-        parser.error(f"unknown parts {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+        parser.error(f"unknown parts {', '.join(sorted(unknown))}; expected some of {', '.join(known)}")
     rows: list[Row] = []
     for part in arguments.parts or PARTS:
         module = importlib.import_module(f"scripts.benchmarks.{part}")
         other = OTHERS.get(part)
-        found = module.measure() if other is None else module.measure(getattr(arguments, other))
+        if part == LEARNING:
+            found = learning.measure(arguments)
+        else:
+            found = module.measure() if other is None else module.measure(getattr(arguments, other))
         show(found)
         rows += found
     write(rows, arguments.output)

@@ -1,0 +1,68 @@
+"""The tasks of ``scripts/bench learning``, and how its runs are planned, resumed and told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.benchmarks import learning
+from trajtrainer.settings.convert import read_file, settle
+
+CONFIG = Path(__file__).resolve().parents[1] / "config"
+
+
+@pytest.mark.parametrize("task", learning.TASKS)
+def test_a_task_has_a_configuration_of_one_behavior_and_the_zoos_environment(task: str) -> None:
+    said = learning.TASKS[task]
+    settings = settle(*read_file(CONFIG / said["config"]))
+
+    (behavior,) = settings.behaviors.values()
+    assert behavior.max_steps >= said["steps"]
+    assert settings.env_settings.env_path is not None
+    if "sb3" in said:
+        assert settings.env_settings.env_path == f"gym:{said['sb3']['env']}"
+
+
+def test_runs_are_ours_and_theirs_in_turn_and_first_seeds_come_first() -> None:
+    planned = list(learning.planned(["CartPole", "FrozenLake"], 2, Path("venv")))
+
+    assert [(work.task, work.who, work.seed) for work in planned] == [
+        ("CartPole", "trajtrainer", 1),
+        ("CartPole", "sb3", 1),
+        ("FrozenLake", "trajtrainer", 1),
+        ("CartPole", "trajtrainer", 2),
+        ("CartPole", "sb3", 2),
+        ("FrozenLake", "trajtrainer", 2),
+    ]
+
+
+def test_what_is_there_is_told_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+
+    def begin(command: Any, **_: Any) -> argparse.Namespace:
+        begun.append(command)
+        return argparse.Namespace(returncode=1)
+
+    monkeypatch.setattr(subprocess, "run", begin)
+    for seed, rewards in enumerate(([490, 500], [500, 500], [400, 420]), 1):
+        found = {"task": "CartPole", "who": "trajtrainer", "seed": seed, "steps": 100000, "episodes": rewards}
+        (tmp_path / f"CartPole-trajtrainer-{seed}.json").write_text(
+            json.dumps({**found, "curve": [[0, 9], [10, 30 * seed]]})
+        )
+    arguments = argparse.Namespace(tasks=["CartPole"], seeds=4, jobs=2, minutes=None, results=tmp_path, sb3=None)
+
+    (row,) = learning.measure(arguments)
+
+    assert [command[-3:-1] for command in begun] == [["CartPole", "4"]]
+    assert (row.runs, row.bar) == ([495, 500, 410], 500)
+    table = (tmp_path / "learning.md").read_text()
+    assert "| CartPole | 100,000 | 500 | **468.3** [410, 500] (495, 500, 410) |" in table
+    assert (tmp_path / "learning.png").stat().st_size > 1000
+    begun.clear()
+    learning.measure(argparse.Namespace(**{**vars(arguments), "minutes": 1e-9}))
+    assert begun == []
