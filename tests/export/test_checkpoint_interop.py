@@ -49,7 +49,7 @@ def modules_of(case: Case) -> dict[str, nn.Module]:
         )
         return {"actor": actor, "critic": critic}
     action = spec.action_spec
-    q = {"action_size": action.continuous_size, "outputs": max(1, sum(action.discrete_branches))}
+    q: dict[str, Any] = {"action_size": action.continuous_size, "outputs": max(1, sum(action.discrete_branches))}
     return {
         "actor": actor,
         "q1": Critic(spec, settings, case.signals, **q),

@@ -135,7 +135,7 @@ class Case:
     def group_critic(self) -> GroupCritic:
         return load(GroupCritic(self.spec, self.settings, self.signals), self.checkpoint["Optimizer:critic"])
 
-    def value_network(self, key: str, prefix: str = "", **shape: int) -> Critic:
+    def value_network(self, key: str, prefix: str = "", **shape: Any) -> Critic:
         critic = Critic(self.spec, self.settings, self.signals, **shape)
         return load(critic, self.checkpoint[key], prefix)
 

@@ -129,6 +129,9 @@ hyperparameters = {
         save_replay_buffer=booleans,
         init_entcoef=above_zero,
         reward_signal_steps_per_update=above_zero,
+        target_entropy=st.none() | numbers,
+        layer_norm=booleans,
+        dropout_rate=st.floats(0, 0.9),
     ),
 }
 self_play = st.builds(

@@ -130,6 +130,20 @@ class Replay:
             keep, keep_after = np.flatnonzero(step_rows >= oldest), np.flatnonzero(after_rows >= oldest)
             self._write(packed, step_rows[keep], after_rows[keep_after], keep, keep_after)
 
+    def steps_ahead(self, numbers: LongArray, most: int) -> IntArray:
+        """Return how many steps of its trajectory there are from each sequence on, at most ``most``, i32 [n].
+
+        Only without a memory, where each step is a sequence: a trajectory's steps stand in neighbouring rows, and
+        between those of two trajectories there is the row of what was observed after the first one's last.
+        """
+        starts = self._sequences["start"]
+        first = starts.take(numbers)
+        count = np.ones(len(numbers), np.int32)
+        for ahead in range(1, most):
+            there = starts.take(np.minimum(numbers + ahead, len(starts) - 1)) == first + ahead
+            count += there & (count == ahead)
+        return count
+
     def sample(self, numbers: LongArray) -> Sample:
         """Copy sequences out of the ring.
 

@@ -31,8 +31,8 @@ def can_stack(networks: ValueNetworks) -> bool:
 
     Their encodings of an observation are the same then, as their normalisers are.
     """
-    body = networks.critic.body
-    return body.is_mlp and body.memory is None
+    bodies = (networks.critic.body, networks.q1.body)
+    return all(body.is_mlp and body.memory is None for body in bodies)
 
 
 def value_evaluation(networks: ValueNetworks, encode: nn.Module, stacked: bool | None = None) -> Evaluation:

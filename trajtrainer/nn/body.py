@@ -20,7 +20,7 @@ from trajtrainer.nn.attention import (
     padding_mask,
     padding_mask_to_onnx,
 )
-from trajtrainer.nn.conditioning import HyperBody, Mlp
+from trajtrainer.nn.conditioning import HyperBody, Mlp, Regularization
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import orthogonal
@@ -141,6 +141,7 @@ class NetworkBody(nn.Module):
         observation_specs: the behaviour's sensors.
         settings: ``network_settings``.
         action_size: numbers that are appended to the encoded observations (Q networks, GAIL); 0 for none.
+        regularization: of the layers; none in ML-Agents.
 
     Attributes:
         encoding_size: E, of the output: hidden_units, or half the memory size with a memory.
@@ -153,7 +154,12 @@ class NetworkBody(nn.Module):
     mlagents_names: ClassVar[Names] = {"encoder": "observation_encoder", "layers": "_body_endoder", "memory": "lstm"}
 
     def __init__(
-        self, observation_specs: Sequence[ObservationSpec], settings: NetworkSettings, *, action_size: int = 0
+        self,
+        observation_specs: Sequence[ObservationSpec],
+        settings: NetworkSettings,
+        *,
+        action_size: int = 0,
+        regularization: Regularization | None = None,
     ) -> None:
         super().__init__()
         self.encoder = ObservationEncoder(observation_specs, settings)
@@ -166,7 +172,9 @@ class NetworkBody(nn.Module):
                 size, self.encoder.goal_size, hidden, settings.num_layers, settings.activation
             )
         else:
-            self.layers = Mlp(size, hidden, settings.num_layers, activation=settings.activation)
+            self.layers = Mlp(
+                size, hidden, settings.num_layers, activation=settings.activation, regularization=regularization
+            )
         if settings.ortho_init:
             orthogonal(self.layers)
         self.memory = Memory(hidden, settings.memory.memory_size) if settings.memory is not None else None
@@ -178,7 +186,7 @@ class NetworkBody(nn.Module):
     def is_mlp(self) -> bool:
         """Whether it is layers on vectors, perhaps with a memory behind them, and nothing else."""
         sensors_are_plain = all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.encoder.sensors)
-        return isinstance(self.layers, Mlp) and sensors_are_plain
+        return isinstance(self.layers, Mlp) and self.layers.regularization is None and sensors_are_plain
 
     @property
     def is_swish(self) -> bool:

@@ -68,6 +68,32 @@ def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
     return [module for module in modules if isinstance(module, nn.Linear)]
 
 
+class Regularization:
+    """What DroQ does to the layers of its critics (Hiraoka et al. 2022): dropout, then layer normalisation.
+
+    The normalisation has no weights of its own, so that a checkpoint has the same ones with and without.
+
+    Args:
+        layer_norm: whether to normalise.
+        dropout_rate: part that is dropped in training.
+
+    Attributes:
+        generator: of what is dropped, seeded by torch's own.
+    """
+
+    def __init__(self, *, layer_norm: bool, dropout_rate: float) -> None:
+        self._layer_norm = layer_norm
+        self._kept = 1.0 - dropout_rate
+        self.generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return rows [b, hidden] regularised."""
+        if self._kept < 1.0:
+            kept = torch.empty(x.shape).bernoulli_(self._kept, generator=self.generator)
+            x = x * kept.div_(self._kept).to(x.device)
+        return F.layer_norm(x, x.shape[-1:]) if self._layer_norm else x
+
+
 class Mlp(nn.Module):
     """``layers`` times [linear, activation]. At least one layer, as in ML-Agents.
 
@@ -77,13 +103,21 @@ class Mlp(nn.Module):
         layers: how many.
         gain: of the first weights.
         activation: Swish in ML-Agents.
+        regularization: of what each layer gives, ahead of the activation; none in ML-Agents.
     """
 
     def __init__(
-        self, size: int, hidden: int, layers: int, gain: float = 1.0, activation: Activation = Activation.SWISH
+        self,
+        size: int,
+        hidden: int,
+        layers: int,
+        gain: float = 1.0,
+        activation: Activation = Activation.SWISH,
+        regularization: Regularization | None = None,
     ) -> None:
         super().__init__()
         self.activation = activation
+        self.regularization = regularization
         sizes = [size] + [hidden] * max(1, layers)
         self.layers = nn.ModuleList(kaiming_linear(a, b, gain) for a, b in pairwise(sizes))
 
@@ -94,7 +128,11 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode rows [b, in]."""
-        return activated_layers(x, map(weights, self.linears), activation=self.activation)
+        if self.regularization is None:
+            return activated_layers(x, map(weights, self.linears), activation=self.activation)
+        for layer in map(weights, self.linears):
+            x = ACTIVATIONS[self.activation](self.regularization.apply(affine(x, layer)))
+        return x
 
     @property
     def mlagents_names(self) -> Names:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
+from trajtrainer.nn.conditioning import Regularization
 from trajtrainer.nn.heads import ActionDistribution, ValueHeads
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import GroupCritic
@@ -25,6 +26,7 @@ class Critic(nn.Module):
         signals: names of the reward signals, in order.
         action_size: numbers of the action that go in beside the observations; 0 for a state's value.
         outputs: numbers per signal; a Q network with discrete actions gives one for each of them.
+        regularization: of the layers; none in ML-Agents.
     """
 
     mlagents_names: ClassVar[Names] = {"body": "network_body", "heads": "value_heads"}
@@ -37,9 +39,12 @@ class Critic(nn.Module):
         *,
         action_size: int = 0,
         outputs: int = 1,
+        regularization: Regularization | None = None,
     ) -> None:
         super().__init__()
-        self.body = NetworkBody(spec.observation_specs, settings, action_size=action_size)
+        self.body = NetworkBody(
+            spec.observation_specs, settings, action_size=action_size, regularization=regularization
+        )
         self.heads = ValueHeads(self.body.encoding_size, signals, outputs, ortho_init=settings.ortho_init)
 
     @property

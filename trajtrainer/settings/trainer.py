@@ -188,6 +188,14 @@ class SACHyperparameters(Hyperparameters):
             more explores more in the beginning.
         reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out,
             ``steps_per_update``.
+        target_entropy: what the entropy of the continuous actions is brought to. Left out, minus their number. Higher
+            keeps exploring. Not in ML-Agents.
+        n_step: rewards of so many steps count before the value of what follows (Hessel et al. 2018). 1 to 5: learns
+            faster where reward comes late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
+        layer_norm: normalise what the layers of the critics give: with few steps per update and ``dropout_rate`` this
+            is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
+        dropout_rate: part of what the layers of the critics give that is dropped while they learn; 0.01 for DroQ. Not
+            in ML-Agents.
     """
 
     # The order of the fields is that of ML-Agents' configuration.yaml.
@@ -203,6 +211,21 @@ class SACHyperparameters(Hyperparameters):
     reward_signal_steps_per_update: float = field(
         default=Factory(lambda self: self.steps_per_update, takes_self=True), validator=positive
     )
+    # Not in ML-Agents (docs/learning.md). Dumped only where they are not at their defaults.
+    target_entropy: float | None = None
+    n_step: int = field(default=1, validator=count)
+    layer_norm: bool = False
+    dropout_rate: float = field(default=0.0, validator=between(0, 0.9))
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
+        """See ``Hyperparameters``: steps of several are counted on within a trajectory only."""
+        if self.n_step > 1 and network.memory is not None:
+            expected = "1 with network_settings.memory"
+            yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
+
+
+OWN_SAC = ("target_entropy", "n_step", "layer_norm", "dropout_rate")
+"""Those of ``SACHyperparameters`` that ML-Agents does not know."""
 
 
 class PolicyKind(enum.Enum):
@@ -474,6 +497,10 @@ class TrainerSettings:
         if self.preset is not None:
             yield self._preset_fault(self.preset)
         yield from self.hyperparameters.misfits(self.network_settings)
+        n_step = getattr(self.hyperparameters, "n_step", 1)
+        if n_step > self.time_horizon:
+            expected = f"at most time_horizon ({self.time_horizon})"
+            yield misfit(("hyperparameters", "n_step"), n_step, expected, ("time_horizon",))
         memory = self.network_settings.memory
         if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
             expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"

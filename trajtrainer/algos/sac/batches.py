@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
-from trajtrainer.columns import Columns
+from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_sample import Sample
 from trajtrainer.rewards.signal import RewardSignal
@@ -41,6 +41,7 @@ class ReplayBatches:
         action_size: int,
         seed: int,
         device: torch.device,
+        n_step: int = 1,
     ) -> None:
         """Make batches out of a replay.
 
@@ -51,7 +52,9 @@ class ReplayBatches:
             action_size: C.
             seed: of the draws and the policy's noise.
             device: of the networks.
+            n_step: rewards of so many steps are summed up, of fewer where the trajectory ends.
         """
+        self._n_step = n_step
         self._replay = replay
         self._signals = signals
         self._per_batch = max(1, batch_size // replay.sequence_length)
@@ -70,8 +73,11 @@ class ReplayBatches:
             yield self._draw(min(block, count - start))
 
     def _draw(self, count: int) -> list[Minibatch]:
-        sample = self._replay.sample(self._numbers(count))
+        numbers = self._numbers(count)
+        sample = self._replay.sample(numbers)
         rows = sample.rows.map(self._tensor).with_columns(self._learned(sample))
+        if self._n_step > 1:
+            rows = rows.with_columns(self._further(numbers, sample))
         sequences = {name: self._tensor(one) for name, one in sample.sequences.items() if one.shape[1]}
         return list(split(rows, Columns(sequences), count, sample.sequence_length))
 
@@ -87,6 +93,21 @@ class ReplayBatches:
             columns["done"] = self._tensor(sample.rows["terminated"] | sample.rows["interrupted"])
         if sample.real is not None:
             columns["loss_mask"] = self._tensor(sample.real).float()
+        return columns
+
+    def _further(self, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
+        """Return the columns that tell what followed several steps later instead of one."""
+        ahead = self._replay.steps_ahead(numbers, self._n_step)
+        rewards = np.zeros((len(self._signals), len(sample)), np.float32)
+        last = sample
+        for step in range(self._n_step):
+            # Whose trajectory has ended repeats its last step, which counts no more.
+            last = self._replay.sample(numbers + np.minimum(step, ahead - 1))
+            rewards += self._rewards(last) * (step < ahead) * self._gamma**step
+        goes_on = ~(last.rows["terminated"] & self._ends)
+        columns = {name: self._tensor(last.rows[name]) for name in last.rows if name.startswith(NEXT_OBSERVATIONS)}
+        columns["rewards"] = self._tensor(rewards).t()
+        columns["discount"] = self._tensor((self._gamma**ahead * goes_on).astype(np.float32)).t()
         return columns
 
     def _rewards(self, sample: Sample) -> FloatArray:

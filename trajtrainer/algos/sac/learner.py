@@ -21,6 +21,7 @@ from trajtrainer.algos.values import ValueEstimator, mean_values
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.errors import CheckpointError
+from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.critic import Critic
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
@@ -77,6 +78,7 @@ class SACLearner(Algorithm):
             action_size=context.spec.action_spec.continuous_size,
             seed=context.draws_seed,
             device=context.device,
+            n_step=hyper.n_step,
         )
         self._pace = Pace(hyper.steps_per_update, hyper.buffer_init_steps)
         self._signal_pace = Pace(hyper.reward_signal_steps_per_update, hyper.buffer_init_steps)
@@ -168,7 +170,10 @@ class SACLearner(Algorithm):
 
     def generators(self) -> dict[str, torch.Generator]:
         """See ``Algorithm``."""
-        return self._batches.generators()
+        layers = self._networks.q1.body.layers
+        regularization = layers.regularization if isinstance(layers, Mlp) else None
+        of_layers = {} if regularization is None else {"dropout": regularization.generator}
+        return {**self._batches.generators(), **of_layers}
 
     def extra_state(self) -> dict[str, Any]:
         """See ``Algorithm``: the entropy coefficients and the pace. The replay is apart."""

@@ -19,6 +19,7 @@ from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.fast.stacked_values import value_evaluation
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.conditioning import Regularization
 from trajtrainer.nn.critic import Critic
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
@@ -38,9 +39,19 @@ def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor,
     outputs = max(1, sum(spec.action_spec.discrete_branches))
     actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
     critic, target = Critic(spec, network, names), Critic(spec, network, names)
-    q1, q2 = (Critic(spec, network, names, action_size=continuous, outputs=outputs) for _ in range(2))
+    of_q: dict[str, Any] = {"action_size": continuous, "outputs": outputs, "regularization": _regularization(settings)}
+    q1, q2 = (Critic(spec, network, names, **of_q) for _ in range(2))
     target.load_state_dict(critic.state_dict())
     return actor, ValueNetworks(critic=critic, target=target, q1=q1, q2=q2)
+
+
+def _regularization(settings: TrainerSettings) -> Regularization | None:
+    """Return that of the Q networks, whose estimates of actions never taken are what is to be kept in bounds."""
+    hyper = settings.hyperparameters
+    assert isinstance(hyper, SACHyperparameters)
+    if not hyper.layer_norm and not hyper.dropout_rate:
+        return None
+    return Regularization(layer_norm=hyper.layer_norm, dropout_rate=hyper.dropout_rate)
 
 
 class _Entropy(NamedTuple):
@@ -88,6 +99,7 @@ class SAC:
         self._max_steps = settings.max_steps
         branches, device = actor.head.branches, actor.head.branch_sizes.device
         self._num_branches, self._continuous_size = len(branches), actor.head.continuous_size
+        self._target_entropy = -self._continuous_size if hyper.target_entropy is None else hyper.target_entropy
         start = math.log(hyper.init_entcoef)
         self.log_alpha_discrete = torch.full((len(branches),), start, device=device).requires_grad_()
         self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_()
@@ -183,7 +195,7 @@ class SAC:
         if entropy.continuous is not None:
             mean = sac_losses.mean_of_rows(entropy.continuous, mask)
             gain = gain + value + mean * self.log_alpha_continuous.detach().exp().squeeze(0)
-            surplus = mean.detach() + self._continuous_size
+            surplus = mean.detach() - self._target_entropy
             coefficient_loss = coefficient_loss + self.log_alpha_continuous.squeeze(0) * surplus
         if entropy.discrete is not None:
             means = sac_losses.mean_of_rows(entropy.discrete, mask)
