@@ -25,6 +25,7 @@ PARTS = (
     "sac",
     "networks",
     "workers",
+    "actors",
     "attack",
     "offline",
     "gym",

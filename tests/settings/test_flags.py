@@ -12,6 +12,7 @@ from attrs import fields
 
 from tests.settings.command_line import parse_command_line
 from trajtrainer.errors import SettingsError
+from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.flag_table import FLAGS
 from trajtrainer.settings.flags import add_arguments
@@ -43,6 +44,8 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--torch": ("", None, "REMOVED"),
     "--tensorflow": ("", None, "REMOVED"),
     "--results-dir": ("checkpoint_settings.results_dir", "results", "TEXT"),
+    "--actors": ("actors.count", None, "WHOLE"),
+    "--actor-backend": ("actors.backend", None, "TEXT"),
     "--timeout-wait": ("env_settings.timeout_wait", 60, "WHOLE"),
     "--width": ("engine_settings.width", 84, "WHOLE"),
     "--height": ("engine_settings.height", 84, "WHOLE"),
@@ -89,7 +92,7 @@ def write(path: Path, text: str) -> str:
 def looked_up(settings: RunSettings, path: str) -> Any:
     value: Any = settings
     for key in path.split("."):
-        value = getattr(value, key)
+        value = getattr(value, key, None)  # a section may not be there
     return value
 
 
@@ -103,10 +106,11 @@ def test_every_setting_of_the_sections_has_its_option() -> None:
         f"{section}.{field.name}" for section in sections for field in fields(type(getattr(RunSettings(), section)))
     }
 
-    assert {flag.path for flag in FLAGS} - {"", "debug", "deterministic"} == settable
+    short = {"debug", "deterministic", "actors.count", "actors.backend"}
+    assert {flag.path for flag in FLAGS} - {"", *short} == settable
 
 
-@pytest.mark.parametrize("option", FROZEN)
+@pytest.mark.parametrize("option", [each for each in FROZEN if not each.startswith("--actor")])
 def test_an_option_sets_its_place_and_nothing_else(option: str) -> None:
     path, _, kind = FROZEN[option]
     others = ["--env", "Game"] if option in ("--num-envs",) else []
@@ -119,6 +123,13 @@ def test_an_option_sets_its_place_and_nothing_else(option: str) -> None:
     changed |= {"env_settings.env_path"} if others else set()
     for other in {path for path, _, _ in FROZEN.values() if path} - changed:
         assert looked_up(settings, other) == looked_up(RunSettings(), other)
+
+
+def test_options_of_actors_make_the_section() -> None:
+    settings = parse_command_line(["--env", "Game", "--actors", "3"])
+    assert settings.actors == ActorSettings(count=3)
+    settings = parse_command_line(["--env", "Game", "--actor-backend", "thread"])
+    assert settings.actors == ActorSettings(backend=Backend.THREAD)
 
 
 def test_command_line_beats_file_beats_default(configuration: Path) -> None:

@@ -1,0 +1,96 @@
+"""Actors in processes beside a learner, against the same work in one loop; players that take their time."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from scripts.benchmarks.ppo import BALL, HUNDRED, Case, follow
+from scripts.benchmarks.report import Row, interleaved
+
+RUNS = 3
+STEP_MS = 5.0
+# Longer than the default runs: processes are there one after the other, and the last ones shall count, too.
+_BUFFERS = 8
+_BUSY = "Actors/Learner Busy"
+_WAITING = "Actors/Waiting"
+
+_BALL = replace(BALL, max_steps=20 * 12000)
+_HUNDRED = replace(HUNDRED, max_steps=20 * 10240)
+_SLOW = replace(
+    BALL,
+    name=f"3DBall, {STEP_MS:g} ms a step",
+    player=[*BALL.player, "--step-ms", str(STEP_MS)],
+    hyperparameters={**BALL.hyperparameters, "buffer_size": 2048},
+    time_horizon=64,
+    summary_freq=2048,
+)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one run: agent steps per second, and the parts of the time in which the learner worked and actors waited."""
+
+    speed: float
+    busy: float
+    waiting: float
+
+
+def measure() -> list[Row]:
+    """All cases in turn, several times."""
+    rows: list[Row] = []
+    for case in (_BALL, _HUNDRED):
+        runs = _in_turn([(case, 0), (case, 1)])
+        (loop, one) = runs
+        rows += [
+            Row(f"{case.name}, in one loop", "agent-steps/s", [run.speed for run in loop]),
+            Row(f"{case.name}, one actor and the learner", "agent-steps/s", [run.speed for run in one]),
+            Row(f"{case.name}, against one loop", "times", _ratios(one, loop, 1), 1.3),
+            Row(f"{case.name}, learner busy", "%", [100 * run.busy for run in one], 95),
+            Row(f"{case.name}, actor waiting", "%", [100 * run.waiting for run in one]),
+        ]
+    counts = (1, 4, 16)
+    runs = _in_turn([(replace(_SLOW, max_steps=_BUFFERS * 2048 * count), count) for count in counts])
+    for count, found in zip(counts, runs, strict=True):
+        rows.append(Row(f"{_SLOW.name}, {count} actors", "agent-steps/s", [run.speed for run in found]))
+        rows.append(Row(f"{_SLOW.name}, {count} actors, of linear", "%", _ratios(found, runs[0], 100 / count), 90))
+    return rows
+
+
+def _ratios(these: list[Figures], those: list[Figures], scale: float) -> list[float]:
+    return [scale * this.speed / that.speed for this, that in zip(these, those, strict=True)]
+
+
+def _in_turn(cases: list[tuple[Case, int]]) -> list[list[Figures]]:
+    found: list[list[Figures]] = [[] for _ in cases]
+
+    def one(index: int, case: Case, actors: int) -> float:
+        found[index].append(train(case, actors))
+        return 0.0
+
+    interleaved([partial(one, index, *case) for index, case in enumerate(cases)], RUNS)
+    return found
+
+
+def train(case: Case, actors: int) -> Figures:
+    """One run with so many actors, 0 for one loop. All but its first fifth counts."""
+    settings = case.settings()
+    if actors:
+        settings["actors"] = {"count": actors, "max_policy_lag": 1}
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.yaml"
+        config.write_text(yaml.safe_dump(settings))
+        command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--results-dir={folder}", "--run-id=run"]
+        command += ["--seed=1", "--base-port=16100", f"--env={case.player[0]}", "--env-args", *case.player[1:]]
+        summaries = follow(command).summaries
+        (first_step, first_s, _), (last_step, last_s, _) = summaries[len(summaries) // 5], summaries[-1]
+        gauges = json.loads((Path(folder) / "run" / "run_logs" / "timers.json").read_text())["gauges"]
+    found = {tag: [gauge["value"] for name, gauge in gauges.items() if tag in name] for tag in (_BUSY, _WAITING)}
+    busy, waiting = (max(values, default=float("nan")) for values in found.values())
+    return Figures((last_step - first_step) / (last_s - first_s), busy, waiting)
