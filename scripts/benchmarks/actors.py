@@ -18,8 +18,8 @@ RUNS = 3
 STEP_MS = 5.0
 # Longer than the default runs: processes are there one after the other, and the last ones shall count, too.
 _BUFFERS = 8
-_BUSY = "Actors/Learner Busy"
-_WAITING = "Actors/Waiting"
+_BUSY = "Actors.LearnerBusy.mean"
+_WAITING = "Actors.Waiting.mean"
 
 _BALL = replace(BALL, max_steps=20 * 12000)
 _HUNDRED = replace(HUNDRED, max_steps=20 * 10240)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from trajtrainer.actors.statistics import ActorReport
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior
@@ -73,6 +74,7 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
         folder=SimpleNamespace(writes=False),
         datasets={},
         curriculum=Curriculum(None, 0),
+        actors=ActorReport(),
         rewards=RewardHistory(),
         hooks=Hooks(),
     )
