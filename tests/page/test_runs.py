@@ -68,6 +68,10 @@ def test_how_a_run_ended(tmp_path: Path) -> None:
     assert state(tmp_path) == "stopped"
     lock_file(run).write_text("1 somewhere")  # which nobody holds
     assert state(tmp_path) == "killed"
+    status = json.loads((run / "run_logs" / "training_status.json").read_text())
+    status["Ball"]["final_checkpoint"]["creation_time"] = time.time() + 1
+    (run / "run_logs" / "training_status.json").write_text(json.dumps(status))
+    assert state(tmp_path) == "stopped", "the lock was left behind by one that had saved everything"
     (run / "run_logs" / "training_status.json").write_text("{}")
     lock_file(run).unlink()
     assert state(tmp_path) == "ended"

@@ -31,7 +31,7 @@ ELO = "Self-play/ELO"
 _LARGEST_TEXT = 1 << 23
 _END_OF_LOG = 1 << 20
 _MOST_RUNS = 2000
-_MOST_FOLDERS = 20_000
+_MOST_FOLDERS = 5_000
 _DEEPEST = 5
 _MOST_FILES = 2000
 _MOST_SETTINGS = 5000
@@ -39,7 +39,9 @@ _MOST_BLOCKS = 300
 _LONGEST_TEXT = 500
 # A run of ML-Agents has no lock: one that writes is at work.
 _FRESH_S = 90.0
+# A search in a large folder costs its time less often.
 _SEARCH_S = 1.0
+_PAUSE_PER_COST = 20
 _NUMBERED = re.compile(r"-(\d{1,18})\.(?:pt|onnx)$")
 
 
@@ -149,13 +151,19 @@ class Run:
             message = "" if holder.is_here else "on another machine"
         elif log.ended_by is not None:
             name, message = "failed", log.ended_by
-        elif self.folder.entry((*beside, lock_file(self._path).name)) is not None:
+        elif self._was_killed(self.folder.entry((*beside, lock_file(self._path).name))):
             name, message = "killed", "ended without saving; go on with --resume"
         elif time.time() - self._updated() < _FRESH_S and not self._has_own_log():
             name = "active"
         elif any("final_checkpoint" in section for section in self._sections().values()):
             name = "finished" if self._has_enough() else "stopped"
         return {"state": name, "message": message, "can_stop": name == "running" and not message}
+
+    def _was_killed(self, lock: Entry | None) -> bool:
+        """Return whether a lock that nobody holds is of a process that has not saved everything before its end."""
+        finals = [section.get("final_checkpoint") for section in self._sections().values()]
+        saved = [finite_or_none(each.get("creation_time")) or 0.0 for each in finals if isinstance(each, dict)]
+        return lock is not None and max(saved, default=0.0) < lock.changed
 
     def summary(self) -> dict[str, Any]:
         """Return what the list of runs shows."""
@@ -305,7 +313,8 @@ class Runs:
 
     def find(self) -> dict[str, Run]:
         """Return run id -> run, of those that are there now, or were a second ago."""
-        if time.monotonic() < self._due_s:
+        begin_s = time.monotonic()
+        if begin_s < self._due_s:
             return self.known
         there = self._search() if self.only is None else [(self.only,)] if is_run(self.folder, (self.only,)) else []
         found = {}
@@ -313,7 +322,8 @@ class Runs:
             run_id = "/".join(parts)
             found[run_id] = self.known.get(run_id) or Run(self.folder, run_id, parts)
         self.known = found
-        self._due_s = time.monotonic() + _SEARCH_S
+        end_s = time.monotonic()
+        self._due_s = end_s + max(_SEARCH_S, _PAUSE_PER_COST * (end_s - begin_s))
         return found
 
     def _search(self) -> list[Parts]:

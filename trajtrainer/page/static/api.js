@@ -1,7 +1,5 @@
 // The server: requests, and the stream of what is new.
 
-let csrf = "";
-
 function query(parameters) {
   const search = new URLSearchParams();
   for (const [key, value] of Object.entries(parameters))
@@ -25,13 +23,9 @@ export async function get(path, parameters = {}, signal = undefined) {
   return answer(await fetch(address(path, parameters), { signal }));
 }
 
-export async function session() {
-  const found = await get("session");
-  csrf = found.csrf;
-  return found;
-}
-
 export async function stop(run) {
+  // Asked for anew: the server may be another one than that which the page came from.
+  const { csrf } = await get("session");
   const headers = { "X-Trajtrainer-Page": csrf };
   return answer(await fetch(address("stop", { run }), { method: "POST", headers }));
 }

@@ -122,13 +122,14 @@ export class Chart {
   // Draws what is there already: anew where lines, colors or axes are others.
   draw() {
     const weight = state.smoothing, tables = [], series = [{}], bands = [];
+    const banded = Math.sqrt(this.#lines.filter((line) => line.low).length);
     for (const line of this.#lines) {
       line.x = state.byTime ? line.times : line.steps;
       line.smooth = weight > 0 && line.mean.length > 2 ? smoothed(line.mean, weight) : null;
       const stroke = css(`--c${color(line.id)}`);
       const columns = [line.x];
       if (line.low) {
-        bands.push({ series: [series.length, series.length + 1], fill: faded(stroke, line.smooth ? 0.12 : 0.2) });
+        bands.push({ series: [series.length, series.length + 1], fill: faded(stroke, 0.22 / banded) });
         series.push({ points: { show: false } }, { points: { show: false } });
         columns.push(line.high, line.low);
       }

@@ -1,6 +1,6 @@
 // The page: runs at the side, curves of those that are shown, or everything of one of them.
 
-import { session as begin, Stream } from "./api.js";
+import { get, Stream } from "./api.js";
 import { curvesView } from "./curves.js";
 import { runView } from "./run.js";
 import { runsView } from "./runs.js";
@@ -36,7 +36,7 @@ function empty(session) {
 async function start() {
   let session;
   try {
-    session = await begin();
+    session = await get("session");
   } catch (error) {
     live.textContent = error.message;
     return;
