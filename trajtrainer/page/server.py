@@ -160,8 +160,8 @@ class Api:
         versions: dict[str, Any] = {}
         alive_s = time.monotonic()
         while not self._is_ending():
-            listed = json.dumps(await look(self._viewer.summaries))
             found, is_whole = await look(self._viewer.look, watched)
+            listed = json.dumps(await look(self._viewer.summaries))
             changed = [run_id for run_id in watched if found.get(run_id) != versions.get(run_id)]
             versions = found
             if listed != shown:
