@@ -42,6 +42,7 @@ _FRESH_S = 90.0
 # A search in a large folder costs its time less often.
 _SEARCH_S = 1.0
 _PAUSE_PER_COST = 20
+_NAMES_S = 0.5
 _NUMBERED = re.compile(r"-(\d{1,18})\.(?:pt|onnx)$")
 
 
@@ -97,6 +98,8 @@ class Run:
     _timers: Kept[dict[str, Any]] = field(init=False)
     _settings: Kept[dict[str, Any]] = field(init=False)
     _log: Kept[Log] = field(init=False)
+    _names: list[str] = field(default_factory=list, init=False)
+    _names_due_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         logs = (*self.parts, LOGS)
@@ -230,7 +233,11 @@ class Run:
         return self.curves.version, logs, self._holder(), round(self.curves.share_read, 2)
 
     def _behavior_names(self) -> list[str]:
-        return [entry.name for entry in behavior_folders(self.folder, self.parts)]
+        """Return the behaviours' folders, of half a second ago at most: all entries of all folders are looked at."""
+        if time.monotonic() > self._names_due_s:
+            self._names = [entry.name for entry in behavior_folders(self.folder, self.parts)]
+            self._names_due_s = time.monotonic() + _NAMES_S
+        return self._names
 
     def _behavior(self, name: str) -> dict[str, Any]:
         """Return how far a behaviour is: by its curves, or as long as they were not read by the other files."""
