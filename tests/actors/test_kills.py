@@ -22,7 +22,7 @@ from trajtrainer.trainers.trainer import Trainer
 
 
 def settings(**actors: Any) -> dict[str, Any]:
-    trainer = ppo(2400, network_settings={"hidden_units": 4, "num_layers": 1}, time_horizon=3)
+    trainer = ppo(1500, network_settings={"hidden_units": 4, "num_layers": 1}, time_horizon=3)
     trainer |= {"checkpoint_interval": 50_000, "keep_best": 0}
     quotas = {"max_lifetime_restarts": -1, "restarts_rate_limit_n": -1}
     return {"behaviors": {"Counted": trainer}, "env_settings": quotas, "actors": actors}
@@ -43,17 +43,17 @@ def test_steps_are_counted_once_whatever_is_killed(tmp_path: Path, monkeypatch: 
     killed: set[int] = set()
     options: dict[str, Any] = {"results_dir": tmp_path, "verbose": False, "num_envs": 2}
     with trajtrainer.Training(settings(count=2), Counted, run_id="run", **options) as training:
-        for _ in training.epochs(steps=800):
+        for _ in training.epochs(steps=600):
             running = [process for process in multiprocessing.active_children() if process.name.startswith("actor-")]
             victim = running[len(killed) % len(running)]
             victim.kill()
             killed.add(victim.pid or 0)
-    assert len(killed) >= 2
+    assert killed
     assert not multiprocessing.active_children()
     assert len(os.listdir("/proc/self/fd")) <= files + 2, "log files and the like, but no pipes and no memory"
     steps = np.concatenate([seen for seen, _, _ in counted])
     agents = np.concatenate([np.repeat(agent, np.diff(offset)) for _, offset, agent in counted])
-    assert len(steps) == training.result.behaviors["Counted"].steps > 2400
+    assert len(steps) == training.result.behaviors["Counted"].steps > 1500
     told = np.column_stack([steps, agents])
     assert len(np.unique(told, axis=0)) == len(told), "a step was counted twice"
     for seen, offset, _ in counted:
