@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 _ON_POLICY: dict[str, Any] = {
     "batch_size": 64,
     "buffer_size": 2047,
@@ -88,6 +86,8 @@ PRESETS: dict[str, Preset] = {
 
 def described() -> str:
     """Return all presets as YAML with comments."""
+    import yaml  # late: commands that only tell their options do not need it
+
     parts = []
     for name, preset in PRESETS.items():
         parts.append(f"# preset: {name}: {preset.meaning}\n")
