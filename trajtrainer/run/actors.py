@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -71,10 +72,10 @@ def _check_noise(settings: RunSettings) -> None:
 @contextlib.contextmanager
 def learner_on_other_cores(given: ActorSettings | None) -> Iterator[None]:
     """Keep this process off the cores that ``cpu_affinity`` gives to actors, if there are others, while this lasts."""
-    if given is None or given.cpu_affinity is None:
+    if sys.platform != "linux":
         yield
         return
-    if not (hasattr(os, "sched_getaffinity") and hasattr(os, "sched_setaffinity")):  # as on macOS and Windows
+    if given is None or given.cpu_affinity is None:
         yield
         return
     before = os.sched_getaffinity(0)
