@@ -72,19 +72,16 @@ def _check_noise(settings: RunSettings) -> None:
 @contextlib.contextmanager
 def learner_on_other_cores(given: ActorSettings | None) -> Iterator[None]:
     """Keep this process off the cores that ``cpu_affinity`` gives to actors, if there are others, while this lasts."""
-    if sys.platform != "linux":
+    taken = {core for cores in (given and given.cpu_affinity) or () for core in cores}
+    if sys.platform == "linux" and taken:
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, before - taken or before)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+    else:
         yield
-        return
-    if given is None or given.cpu_affinity is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    others = before - {core for cores in given.cpu_affinity for core in cores}
-    os.sched_setaffinity(0, others or before)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
