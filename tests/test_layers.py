@@ -27,7 +27,22 @@ LAYERS: list[list[set[str]]] = [
     [{"wrappers"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"settings"}],
-    [{"spec", "steps", "errors", "stats", "timers", "plugins", "version", "cores", "printable", "columns", "queues"}],
+    [
+        {
+            "spec",
+            "steps",
+            "errors",
+            "stats",
+            "timers",
+            "plugins",
+            "version",
+            "cores",
+            "printable",
+            "columns",
+            "queues",
+            "cluster",
+        }
+    ],
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
@@ -50,6 +65,7 @@ TORCH_FREE = {
     "data",
     "demos",
     "queues",
+    "cluster",
     "curriculum",
     "side_channels",
     "wrappers",

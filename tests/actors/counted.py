@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
+
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.trainers.trainer import Trainer
 
 
 class Counted(gymnasium.Env[Any, Any]):
@@ -33,3 +38,32 @@ class Counted(gymnasium.Env[Any, Any]):
 
     def _see(self) -> NDArray[np.float32]:
         return np.array([os.getpid() % 1_000_000, self.episode, self.steps], np.float32)
+
+
+class Taken:
+    """What trainers take in of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._seen: list[tuple[Any, Any, Any]] = []
+        count = Trainer._count
+
+        def recording(trainer: Trainer, packed: PackedSteps) -> bool:
+            # The learner's buffer is used again.
+            self._seen.append((packed.obs[0].copy(), packed.offset.copy(), packed.agent.copy()))
+            return count(trainer, packed)
+
+        monkeypatch.setattr(Trainer, "_count", recording)
+
+    def check(self, num_steps: int, least: int) -> NDArray[Any]:
+        """See that it is ``num_steps`` steps, none twice and all in their order; returns their agents."""
+        steps = np.concatenate([seen for seen, _, _ in self._seen])
+        agents: NDArray[Any] = np.concatenate([np.repeat(agent, np.diff(offset)) for _, offset, agent in self._seen])
+        assert len(steps) == num_steps > least
+        told = np.column_stack([steps, agents])
+        assert len(np.unique(told, axis=0)) == len(told), "a step was counted twice"
+        for seen, offset, _ in self._seen:
+            for start, stop in itertools.pairwise(offset):
+                own = seen[start:stop]
+                assert (own[:, :2] == own[0, :2]).all()
+                assert (np.diff(own[:, 2]) == 1).all()
+        return agents

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import subprocess
@@ -11,14 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import trajtrainer
-from tests.actors.counted import Counted
+from tests.actors.counted import Counted, Taken
 from tests.runtime.runs import ppo
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.trainers.trainer import Trainer
 
 
 def settings(**actors: Any) -> dict[str, Any]:
@@ -30,15 +26,7 @@ def settings(**actors: Any) -> dict[str, Any]:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files by /proc")
 def test_steps_are_counted_once_whatever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[tuple[Any, Any, Any]] = []
-    count = Trainer._count
-
-    def recording(self: Trainer, packed: PackedSteps) -> bool:
-        # The learner's buffer is used again.
-        counted.append((packed.obs[0].copy(), packed.offset.copy(), packed.agent.copy()))
-        return count(self, packed)
-
-    monkeypatch.setattr(Trainer, "_count", recording)
+    taken = Taken(monkeypatch)
     files = len(os.listdir("/proc/self/fd"))
     killed: set[int] = set()
     options: dict[str, Any] = {"results_dir": tmp_path, "verbose": False, "num_envs": 2}
@@ -51,16 +39,7 @@ def test_steps_are_counted_once_whatever_is_killed(tmp_path: Path, monkeypatch: 
     assert killed
     assert not multiprocessing.active_children()
     assert len(os.listdir("/proc/self/fd")) <= files + 2, "log files and the like, but no pipes and no memory"
-    steps = np.concatenate([seen for seen, _, _ in counted])
-    agents = np.concatenate([np.repeat(agent, np.diff(offset)) for _, offset, agent in counted])
-    assert len(steps) == training.result.behaviors["Counted"].steps > 1500
-    told = np.column_stack([steps, agents])
-    assert len(np.unique(told, axis=0)) == len(told), "a step was counted twice"
-    for seen, offset, _ in counted:
-        for start, stop in itertools.pairwise(offset):
-            own = seen[start:stop]
-            assert (own[:, :2] == own[0, :2]).all()
-            assert (np.diff(own[:, 2]) == 1).all()
+    agents = taken.check(training.result.behaviors["Counted"].steps, 1500)
     # The copies of an actor are stepped together, as one worker.
     assert {int(agent) >> 32 for agent in agents} == {0, 2}
 

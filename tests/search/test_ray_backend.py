@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trajtrainer import cluster
 from trajtrainer.errors import SettingsError
 from trajtrainer.search import ray_backend
 from trajtrainer.search.trial import TrialTask
@@ -55,8 +56,17 @@ class Ray:
         self.actors: list[Any] = []
         self.killed: list[Any] = []
 
+    def is_initialized(self) -> bool:
+        return False
+
+    def shutdown(self) -> None:
+        """Ends nothing."""
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return []
+
     def init(self, **options: Any) -> None:
-        if options["address"] == "nowhere":
+        if options["address"] == "10.0.0.2:6379":
             raise ConnectionError("no such cluster")
         self.options = options
 
@@ -97,8 +107,8 @@ def test_a_trial_is_a_process_of_an_actor(ray: Ray) -> None:
     assert list(trial.messages()) == [{"report": 1, "value": 2.0}, {"value": 3.0}]
     assert trial.end() == "ended with the exit code 0"
     assert len(ray.killed) == 1
-    # One's own is for this machine alone, and tells nobody.
-    assert ray.options["_node_ip_address"] == "127.0.0.1"
+    # One's own is for this machine alone.
+    assert ray.options["address"] == "local"
     assert ray.options["include_dashboard"] is False
     assert ray.options["num_cpus"] == 3
 
@@ -110,12 +120,13 @@ def test_a_node_that_is_lost_is_the_end_of_its_trial(ray: Ray) -> None:
 
 
 def test_a_cluster_is_joined_by_its_address(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_probe", lambda _: None)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     ray_backend.starter(1)
     assert ray.options["address"] == "10.0.0.1:6379"
     assert "num_cpus" not in ray.options
-    monkeypatch.setenv("RAY_ADDRESS", "nowhere")
-    with pytest.raises(SettingsError, match="Ray cannot be reached at nowhere: no such cluster"):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    with pytest.raises(SettingsError, match=r"can be reached at 10\.0\.0\.2:6379: no such cluster\."):
         ray_backend.starter(1)
 
 

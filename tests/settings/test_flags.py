@@ -12,7 +12,7 @@ from attrs import fields
 
 from tests.settings.command_line import parse_command_line
 from trajtrainer.errors import SettingsError
-from trajtrainer.settings.actors import ActorSettings, Backend
+from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.flag_table import FLAGS
 from trajtrainer.settings.flags import add_arguments
@@ -46,6 +46,7 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--results-dir": ("checkpoint_settings.results_dir", "results", "TEXT"),
     "--actors": ("actors.count", None, "WHOLE"),
     "--actor-backend": ("actors.backend", None, "TEXT"),
+    "--ray-address": ("actors.ray.address", None, "TEXT"),
     "--timeout-wait": ("env_settings.timeout_wait", 60, "WHOLE"),
     "--width": ("engine_settings.width", 84, "WHOLE"),
     "--height": ("engine_settings.height", 84, "WHOLE"),
@@ -106,11 +107,11 @@ def test_every_setting_of_the_sections_has_its_option() -> None:
         f"{section}.{field.name}" for section in sections for field in fields(type(getattr(RunSettings(), section)))
     }
 
-    short = {"debug", "deterministic", "actors.count", "actors.backend"}
+    short = {"debug", "deterministic", "actors.count", "actors.backend", "actors.ray.address"}
     assert {flag.path for flag in FLAGS} - {"", *short} == settable
 
 
-@pytest.mark.parametrize("option", [each for each in FROZEN if not each.startswith("--actor")])
+@pytest.mark.parametrize("option", [each for each in FROZEN if "--actor" not in each and each != "--ray-address"])
 def test_an_option_sets_its_place_and_nothing_else(option: str) -> None:
     path, _, kind = FROZEN[option]
     others = ["--env", "Game"] if option in ("--num-envs",) else []
@@ -130,6 +131,10 @@ def test_options_of_actors_make_the_section() -> None:
     assert settings.actors == ActorSettings(count=3)
     settings = parse_command_line(["--env", "Game", "--actor-backend", "thread"])
     assert settings.actors == ActorSettings(backend=Backend.THREAD)
+    settings = parse_command_line(["--env", "Game", "--actor-backend", "ray", "--ray-address", "auto"])
+    assert settings.actors == ActorSettings(backend=Backend.RAY, ray=RaySettings(address="auto"))
+    with pytest.raises(SettingsError, match="has no effect, as it is for backend ray"):
+        parse_command_line(["--env", "Game", "--ray-address", "auto"])
 
 
 def test_command_line_beats_file_beats_default(configuration: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.actors.collector import NewBehavior
+from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.algos.acting import Acts
 from trajtrainer.data.packed_layout import Counts
 from trajtrainer.envs.protocol import Environment, Parameters
@@ -46,12 +47,14 @@ class ActorTask:
         make_environment: starts its environments; must be picklable unless it stays in this process.
         cores: of the processor, to which it and what it starts are bound; None for all.
         log_level: of this package.
+        logs: of its players, where they may have to be sent to the learner.
     """
 
     number: int
     make_environment: Callable[[], Environment]
     cores: Sequence[int] | None
     log_level: int
+    logs: NodeLogs | None = None
 
 
 # Orders, from the learner.

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 from attrs import evolve
 
 from trajtrainer.actors.group import ActorGroup
+from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.actors.pipe_crew import PipeCrew, log_level
 from trajtrainer.actors.protocol import ActorTask, Crew
+from trajtrainer.actors.ray_crew import RayCrew
+from trajtrainer.cluster import connect
 from trajtrainer.cores import usable_cores
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.child_process import without_main_module
 from trajtrainer.errors import SettingsError
 from trajtrainer.run.run import Run
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.settings.actors import ActorSettings, Backend
+from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
+from trajtrainer.unity import executable
 
 logger = logging.getLogger(__name__)
 
@@ -111,10 +118,9 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
     """
     given = settings.actors
     assert given is not None
-    make_task = partial(_task, run, settings, make_environment)
     overrides = {number: given.override(number) for number in range(given.count)}
     return ActorGroup(
-        _crew(given, make_task),
+        _crew(run, settings, make_environment),
         settings.env_settings,
         workers=settings.envs_of_actor,
         seed=settings.env_settings.seed,
@@ -128,26 +134,42 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
     )
 
 
-def _crew(given: ActorSettings, make_task: Callable[[int], ActorTask]) -> Crew:
+def _crew(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Crew:
+    given = settings.actors
+    assert given is not None
+    make_task = partial(_task, run, settings, make_environment)
+    if given.backend is Backend.RAY:
+        cluster = connect(given.ray.address, math.ceil(given.count * given.ray.num_cpus) or 1, "actors.backend ray")
+        make_task = partial(make_task, node=cluster.here)
+        return RayCrew(cluster, make_task, given.count, given.ray, partial(_log_folder, run.folder))
     if given.backend is Backend.PROCESS:
         _check_pickle(make_task(0))
     return PipeCrew(make_task, given.count, threads=given.backend is Backend.THREAD)
 
 
-def _task(run: Run, settings: RunSettings, make_environment: EnvironmentFactory, number: int) -> ActorTask:
+def _task(
+    run: Run, settings: RunSettings, make_environment: EnvironmentFactory, number: int, node: str | None = None
+) -> ActorTask:
     given = settings.actors
     assert given is not None
-    folder = None
-    if run.folder.writes:
-        folder = run.folder.open_logs / f"actor-{number}"
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = _log_folder(run.folder, number)
+    logs = None if node is None else NodeLogs(folder, node)
     own = settings_of_actor(settings, number)
     if make_environment is environment_of_settings:
-        make = partial(environment_of_settings, own, LogFolder(folder), beside=True)
+        make = partial(environment_of_settings, own, logs or LogFolder(folder), beside=True)
     else:
         make = partial(make_environment, own, run.folder)
     cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]
-    return ActorTask(number, make, cores, log_level(number))
+    return ActorTask(number, make, cores, log_level(number), logs)
+
+
+def _log_folder(folder: RunFolder, number: int) -> Path | None:
+    """Return the folder of an actor's logs, which is there then; None if nothing may be written."""
+    if not folder.writes:
+        return None
+    path = folder.open_logs / f"actor-{number}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
@@ -159,10 +181,20 @@ def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
     if override is not None:
         seed = seed if override.seed == UNSEEDED else override.seed
         arguments = arguments if override.env_args is None else override.env_args
+    if given is not None and given.backend is Backend.RAY:
+        env = evolve(env, env_path=_path_for_others(env.env_path, given.ray))
     env = evolve(env, num_envs=settings.envs_of_actor, base_port=env.base_port + first, seed=seed, env_args=arguments)
     if number and engine.no_graphics_monitor:
         engine = evolve(engine, no_graphics=True)
     return evolve(settings, env_settings=env, engine_settings=engine, actors=None)
+
+
+def _path_for_others(path: str | None, ray: RaySettings) -> str | None:
+    """Return a build's path as other nodes know it: whole, unless it is in the folder that is sent to them."""
+    is_sent = ray.runtime_env is not None and ray.runtime_env.working_dir is not None
+    if path is None or is_sent or not is_player(path) or executable.is_simulation(path):
+        return path
+    return os.path.abspath(os.path.expanduser(path.strip()))
 
 
 def _check_pickle(task: ActorTask) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.cluster import connect
 from trajtrainer.search.process import TrialHandle, TrialProcess
 from trajtrainer.search.trial import TrialTask
 
@@ -91,20 +90,6 @@ def starter(parallel: int) -> Callable[[TrialTask], TrialHandle]:
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
     """
-    try:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        import ray
-    except ImportError as error:
-        raise SettingsError(
-            "--backend ray needs the package ray, which is not installed. Install it with: pip install "
-            "'trajtrainer[ray]'."
-        ) from error
-    address = os.environ.get("RAY_ADDRESS")
-    # One's own is for this machine alone.
-    alone: dict[str, Any] = {"num_cpus": parallel, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else alone))
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise SettingsError(f"Ray cannot be reached at {address or 'this machine'}: {error}.") from error
+    ray = connect(None, parallel, "--backend ray").ray
     keeper = ray.remote(num_cpus=1, max_concurrency=_THREADS)(_Keeper)
     return lambda task: RemoteTrial(ray, keeper.remote(task))

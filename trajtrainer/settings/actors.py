@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from typing import Any
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.settings.checks import Fault, at_least, fraction, misfit, not_negative, refuse
@@ -52,6 +53,51 @@ class ActorOverride:
 
 
 @frozen
+class RuntimeEnvSettings:
+    """``runtime_env``: what Ray brings to a node before an actor starts there, by its own names.
+
+    Attributes:
+        working_dir: a folder that is copied to all nodes (100 MiB at most), or a URI; relative paths begin there.
+        py_modules: packages of Python that are copied, as folders or URIs.
+        pip: packages that are installed.
+        env_vars: variables of the actors' environment.
+    """
+
+    working_dir: str | None = None
+    py_modules: list[str] | None = None
+    pip: list[str] | None = None
+    env_vars: dict[str, str] | None = None
+
+
+@frozen
+class RaySettings:
+    """``ray``: the cluster, and what each actor needs there; see [Clusters](clusters.md).
+
+    Attributes:
+        address: of a cluster: ``HOST:PORT``, or ``auto`` for that of this machine. Left out: that of ``RAY_ADDRESS``,
+            or one that is started on this machine for the run.
+        num_cpus: cores that are reserved for each actor.
+        resources: others that each actor needs, by their names in the cluster, such as ``{players: 1}``.
+        runtime_env: what is brought to a node first.
+    """
+
+    address: str | None = None
+    num_cpus: float = field(default=1.0, validator=not_negative)
+    resources: dict[str, float] | None = None
+    runtime_env: RuntimeEnvSettings | None = None
+
+    def needs(self) -> dict[str, float]:
+        """Return all that an actor needs, by Ray's names."""
+        return {"CPU": self.num_cpus, **(self.resources or {})}
+
+    def runtime_env_of_ray(self) -> dict[str, Any] | None:
+        """Return ``runtime_env`` as Ray takes it."""
+        if self.runtime_env is None:
+            return None
+        return {name: value for name, value in asdict(self.runtime_env).items() if value is not None}
+
+
+@frozen
 class ActorSettings:
     """``actors``: how many act, and where; see [Actors](actors.md).
 
@@ -63,6 +109,7 @@ class ActorSettings:
             policy that its next buffer must come from.
         cpu_affinity: the cores of each actor, the first one's first; begins anew after the last list.
         overrides: what is different for single actors.
+        ray: the cluster, with backend ``ray``.
     """
 
     backend: Backend = Backend.PROCESS
@@ -71,6 +118,7 @@ class ActorSettings:
     max_policy_lag: int = field(default=1, validator=not_negative)
     cpu_affinity: list[list[int]] | None = None
     overrides: list[ActorOverride] = field(factory=list)
+    ray: RaySettings = field(factory=RaySettings)
 
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())
@@ -83,6 +131,8 @@ class ActorSettings:
             yield Fault(
                 ("cpu_affinity",), "has no cores for some actor, expected lists of core numbers such as [[0], [1]]"
             )
+        if self.backend is not Backend.RAY and self.ray != RaySettings():
+            yield Fault(("ray",), "has no effect, as it is for backend ray", (("backend",),))
         seen: set[int | None] = set()
         for index, override in enumerate(self.overrides):
             path = ("overrides", str(index), "actor")

@@ -117,6 +117,9 @@ FLAGS: tuple[Flag, ...] = (
         "Let so many actors act while the learner learns, each in a process with environments of its own", "N"),
     Flag("--actor-backend", "actors.backend", Kind.TEXT,
         "Where actors are: inline (in the learner's loop), thread, process or ray", "BACKEND"),
+    Flag("--ray-address", "actors.ray.address", Kind.TEXT,
+        "Cluster of Ray for the actors: HOST:PORT, or auto for that of this machine; without it one is started here",
+        "ADDRESS"),
     Flag("--timeout-wait", "env_settings.timeout_wait", Kind.WHOLE,
         "How long to wait for each answer of a player, in seconds", "S"),
     Flag("--width", "engine_settings.width", Kind.WHOLE, "Width of the player's window in pixels", "N", Group.ENGINE),
@@ -141,7 +144,7 @@ FLAGS: tuple[Flag, ...] = (
 
 _TRAINING = {
     "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
-    "--tensorflow", "--actors", "--actor-backend",
+    "--tensorflow", "--actors", "--actor-backend", "--ray-address",
 }  # fmt: skip
 _OTHER_HELP = {
     "--quiet": "Print warnings and errors only",

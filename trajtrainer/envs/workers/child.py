@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.workers import messages
@@ -204,10 +204,17 @@ class LockedPipe:
             messages.post(self.connection, kind, *content)
 
 
+class Posts(Protocol):
+    """Sends messages to a parent, from any thread."""
+
+    def post(self, kind: bytes, *content: object) -> None:
+        """Send a message."""
+
+
 class _LogForwarder(logging.Handler):
     """Sends log records to the parent, which knows where they shall appear."""
 
-    def __init__(self, pipe: LockedPipe) -> None:
+    def __init__(self, pipe: Posts) -> None:
         super().__init__()
         self._pipe = pipe
 
@@ -219,7 +226,7 @@ class _LogForwarder(logging.Handler):
             self._pipe.post(messages.LOG, fields)
 
 
-def forward_log(pipe: LockedPipe, level: int) -> None:
+def forward_log(pipe: Posts, level: int) -> None:
     """Send what this package logs, from a level on, to the parent alone."""
     logger = logging.getLogger(_PACKAGE)
     logger.setLevel(level)

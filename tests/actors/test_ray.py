@@ -1,0 +1,215 @@
+"""Actors on a cluster of Ray: its two nodes are simulated on this machine, everything else is real."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trajtrainer
+from tests.actors.counted import Counted, Taken
+from tests.actors.test_backends import run
+from tests.actors.test_kills import settings
+from tests.runtime.process_tree import command_of, descendants
+from trajtrainer.actors.node_logs import NodeLogs
+from trajtrainer.actors.protocol import ActorTask, End, Failed, Hello, Report
+from trajtrainer.actors.ray_crew import RayCrew
+from trajtrainer.cluster import connect
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.errors import SettingsError
+from trajtrainer.settings.actors import RaySettings
+from trajtrainer.unity.faults import LaunchError
+
+# It looks at its variables when it is imported, so that nothing does that before ``nodes``.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")
+
+STORE = 80 << 20
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A cluster with two nodes, on loopback, with a token."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("RAY_AUTH_MODE", "token"),
+            ("RAY_AUTH_TOKEN", "0" * 64),
+            ("RAY_USAGE_STATS_ENABLED", "0"),
+            ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"),
+            ("RAY_health_check_period_ms", "500"),
+            ("RAY_health_check_failure_threshold", "3"),
+        ):
+            patch.setenv(name, value)
+        from ray.cluster_utils import Cluster
+
+        options = {"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=options)
+        cluster.add_node(num_cpus=2, object_store_memory=STORE)
+        try:
+            yield cluster
+        finally:
+            cluster.shutdown()
+
+
+def used_bytes() -> int:
+    """What Ray's stores hold, of all nodes that answer."""
+    import ray
+    from grpc import RpcError
+    from ray._private.internal_api import node_stats
+
+    used = 0
+    for node in ray.nodes():
+        with suppress(RpcError):
+            stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"])
+            used += stats.store_stats.object_store_bytes_used
+    return used
+
+
+def test_one_actor_in_turn_with_the_learner_is_bit_equal_to_the_loop(tmp_path: Path, nodes: Any) -> None:
+    expected, weights = run(tmp_path)
+    result, state = run(tmp_path, backend="ray", max_policy_lag=0, ray={"address": nodes.address})
+    assert result.behaviors["Lamp"].steps == expected.behaviors["Lamp"].steps
+    assert result.behaviors["Lamp"].mean_reward == expected.behaviors["Lamp"].mean_reward
+    tensors = [name for name, value in weights["Policy"].items() if isinstance(value, torch.Tensor)]
+    assert tensors
+    assert all(torch.equal(state["Policy"][name], weights["Policy"][name]) for name in tensors)
+
+
+def failing(logs: NodeLogs, path: str) -> Environment:
+    log = logs.player_log(0)
+    assert log is not None
+    log.write_text("a player's last words\n")
+    raise LaunchError(f"There is no build {path}.")
+
+
+def until_failed(crew: RayCrew) -> dict[int, list[Report]]:
+    """The reports of all actors, each of which fails."""
+    found: dict[int, list[Report]] = {number: [] for number in range(len(crew))}
+    deadline_s = time.monotonic() + 60
+    while not all(reports and isinstance(reports[-1], Failed) for reports in found.values()):
+        assert time.monotonic() < deadline_s
+        for number, report in crew.reports(1.0):
+            found[number].append(report)
+    return found
+
+
+def test_faults_name_the_node_and_what_players_said_is_kept(tmp_path: Path, nodes: Any) -> None:
+    cluster = connect(nodes.address, 1, "a test")
+
+    def make_task(number: int) -> ActorTask:
+        folder(number).mkdir(exist_ok=True)
+        logs = NodeLogs(folder(number), cluster.here)
+        return ActorTask(number, partial(failing, logs, "/builds/game"), None, 20, logs)
+
+    def folder(number: int) -> Path:
+        return tmp_path / str(number)
+
+    crew = RayCrew(cluster, make_task, 2, RaySettings(address=nodes.address), folder)
+    try:
+        for number in range(2):
+            crew.start(number)
+        for number, (hello, failed) in until_failed(crew).items():
+            assert hello == Hello(trajtrainer.__version__)
+            assert isinstance(failed, Failed)
+            assert isinstance(failed.error, LaunchError)
+            assert str(failed.error).startswith("There is no build /builds/game. (On node ")
+            assert socket.gethostname() in str(failed.error)
+            assert (folder(number) / "Player-0.log").read_text() == "a player's last words\n"
+    finally:
+        crew.close()
+    crew.close()
+
+
+class Unknown:
+    """Cannot be unpickled elsewhere."""
+
+    def __call__(self) -> Environment:
+        raise AssertionError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, ("a_game_that_is_not_there",)
+
+
+def test_a_version_is_told_before_a_task_is_looked_at(nodes: Any) -> None:
+    cluster = connect(nodes.address, 1, "a test")
+    crew = RayCrew(cluster, lambda number: ActorTask(number, Unknown(), None, 20), 1, RaySettings(), lambda _: None)
+    try:
+        crew.start(0)
+        seen: list[Report] = []
+        while not seen:
+            seen += [report for _, report in crew.reports(1.0)]
+        assert seen == [Hello(trajtrainer.__version__)], "who is refused for it is not told of more"
+        crew.post(0, End())
+        (failed,) = until_failed(crew)[0]
+        assert isinstance(failed, Failed)
+        assert isinstance(failed.error, SettingsError)
+        assert "a_game_that_is_not_there" in str(failed.error)
+        assert "runtime_env" in str(failed.error)
+    finally:
+        crew.close()
+
+
+def test_too_many_actors_are_told_and_impossible_ones_refused(nodes: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def make(**needs: Any) -> RayCrew:
+        cluster = connect(nodes.address, 1, "a test")
+        return RayCrew(
+            cluster, lambda number: ActorTask(number, Unknown(), None, 20), 5, RaySettings(**needs), lambda _: None
+        )
+
+    make().close()
+    (warning,) = [record.message for record in caplog.records if "room for" in record.message]
+    assert "actors.count is 5" in warning
+    assert "2 CPU" in warning
+    assert "room for 4" in warning
+    with pytest.raises(SettingsError, match=r"needs 1 CPU, 1 players\..*None of them has room"):
+        make(resources={"players": 1})
+
+
+def test_steps_are_counted_once_whatever_is_lost(tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    crews: list[RayCrew] = []
+    start = RayCrew.start
+
+    def starting(crew: RayCrew, number: int) -> None:
+        crews.append(crew)
+        start(crew, number)
+
+    monkeypatch.setattr(RayCrew, "start", starting)
+    taken = Taken(monkeypatch)
+    options: dict[str, Any] = {"results_dir": tmp_path, "verbose": False, "num_envs": 2}
+    used = []
+    given = settings(count=3, backend="ray", ray={"address": nodes.address})
+    given["behaviors"]["Counted"]["max_steps"] = 1_000_000
+    lost: list[str] = []
+    deadline_s = time.monotonic() + 60
+    with trajtrainer.Training(given, Counted, run_id="run", **options) as training:
+        for _ in training.epochs(steps=400):
+            assert time.monotonic() < deadline_s
+            used.append(used_bytes())
+            if not lost:
+                ray.kill(crews[0].handle(0))
+                lost.append("an actor")
+            elif len(lost) == 1 and len(crews) == 3 + 1:
+                nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+                lost.append("a node")
+            elif len(lost) == 2 and len(crews) > 3 + 1:
+                break
+    taken.check(training.result.behaviors["Counted"].steps, 1200)
+    assert max(used) < 2 << 20
+    deadline_s = time.monotonic() + 10
+    while actors() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not actors()
+
+
+def actors() -> list[int]:
+    return [pid for pid in descendants(os.getpid()) if "ActorHost" in " ".join(command_of(pid))]

@@ -1,0 +1,64 @@
+"""Logs of players on machines that do not have the run's folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+_MOST_BYTES = 1 << 20  # of one file: its end
+_MOST_FILES = 64
+_NAME = re.compile(r"Player-\d{1,9}\.log")
+
+
+class NodeLogs:
+    """``PlayerLogs`` of one actor: in its folder of the run where the learner is, and elsewhere to be sent there.
+
+    Args:
+        folder: of the run; None if nothing may be written.
+        node: that the folder is on.
+    """
+
+    def __init__(self, folder: Path | None, node: str) -> None:
+        self.folder = folder
+        self._node = node
+        self._is_away = False
+
+    def arrive(self, node: str) -> None:
+        """Take a folder on this node, if it is another one."""
+        if self.folder is not None and node != self._node:
+            self.folder, self._is_away = Path(tempfile.mkdtemp(prefix="trajtrainer-logs-")), True
+
+    def player_log(self, worker: int) -> Path | None:
+        """See ``PlayerLogs``."""
+        return None if self.folder is None else self.folder / f"Player-{worker}.log"
+
+    def take(self) -> dict[str, bytes]:
+        """Return the ends of all logs that the run's folder does not have, and remove them: name -> text."""
+        if not self._is_away or self.folder is None:
+            return {}
+        found = {path.name: _end_of(path) for path in sorted(self.folder.glob("Player-*.log"))[:_MOST_FILES]}
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return found
+
+
+def write_logs(folder: Path, logs: Mapping[str, bytes]) -> None:
+    """Write what ``NodeLogs.take`` has sent. An actor that was started again goes on with the logs that it has.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    for name, text in logs.items():
+        if _NAME.fullmatch(name):
+            with (folder / name).open("ab") as file:
+                file.write(text)
+
+
+def _end_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - _MOST_BYTES))
+        return file.read(_MOST_BYTES)

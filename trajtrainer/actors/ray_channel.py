@@ -1,0 +1,162 @@
+"""An actor's end of Ray: the methods of a Ray actor carry orders in and messages out, together with their bytes."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+
+from trajtrainer.actors.actor import Actor
+from trajtrainer.actors.node_logs import NodeLogs
+from trajtrainer.actors.protocol import ActorTask, Buffer, Hello, Order, Report, Room, Weights
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.child import forward_log
+from trajtrainer.errors import SettingsError, TrajtrainerError
+from trajtrainer.version import __version__
+
+# Of the messages between environments' workers FAULT, LOG and END are the same here.
+REPORT = b"r"
+FILES = b"t"  # logs of players: name -> its end
+
+# What is waiting to be fetched; the learner's credit bounds experience, and this the log.
+_MOST_WAITING = 10_000
+
+Message = tuple[bytes, Any]
+
+
+class RayChannel:
+    """See ``Channel``. Its other end are ``deliver`` and ``fetch``, which Ray calls in threads of its own."""
+
+    def __init__(self) -> None:
+        self._incoming: SimpleQueue[Order] = SimpleQueue()
+        self._outgoing: SimpleQueue[Message] = SimpleQueue()
+
+    def deliver(self, order: Order, weights: Buffer | None = None) -> None:
+        """Take an order, with its weights if it has any."""
+        if weights is not None:
+            assert isinstance(order, Weights)
+            order = replace(order, place=weights)
+        self._incoming.put(order)
+
+    def fetch(self) -> list[Message]:
+        """Wait for messages; return all that are there, up to the first that decides whether others count."""
+        found = [self._outgoing.get()]
+        with suppress(Empty):
+            while not isinstance(found[-1][1], Hello):
+                found.append(self._outgoing.get_nowait())
+        return found
+
+    def post(self, kind: bytes, *content: object) -> None:
+        """Send a message."""
+        if kind != messages.LOG or self._outgoing.qsize() < _MOST_WAITING:
+            self._outgoing.put((kind, *(content or (None,))))  # type: ignore[arg-type]
+
+    def orders(self, *, wait: bool) -> Sequence[Order]:
+        """See ``Channel``. Where the learner is gone, Ray ends this process."""
+        found: list[Order] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._incoming.get(block=wait and not found))
+        return found
+
+    def report(self, report: Report) -> None:
+        """See ``Channel``."""
+        self.post(REPORT, report)
+
+    def room(self, size: int) -> Room:
+        """See ``Channel``. Ray copies it to its store as it is fetched."""
+        buffer = np.empty(size, np.uint8)
+        return Room(buffer, buffer)
+
+    def weights(self, place: Buffer) -> Buffer:
+        """See ``Channel``."""
+        return place
+
+
+class ActorHost:
+    """A Ray actor: runs one of ours in a thread. Knows Ray by its arguments only.
+
+    Args:
+        pickled: its task, which is not looked at before this package has told its version.
+        level: of the log.
+        node: where it runs, for messages.
+    """
+
+    def __init__(self, pickled: bytes, level: int) -> None:
+        torch.set_num_threads(1)
+        self._channel = RayChannel()
+        forward_log(self._channel, level)
+        threading.Thread(target=self._run, args=(pickled,), name="actor", daemon=True).start()
+
+    def deliver(self, order: Order, weights: Buffer | None = None) -> None:
+        """See ``RayChannel``."""
+        self._channel.deliver(order, weights)
+
+    def fetch(self) -> list[Message]:
+        """See ``RayChannel``."""
+        return self._channel.fetch()
+
+    def _run(self, pickled: bytes) -> None:
+        try:
+            task = self._task(pickled)
+        except SettingsError as error:
+            self._channel.report(Hello(__version__))
+            self._channel.post(messages.FAULT, error)
+            return
+        actor = Actor(task, self._channel)
+        try:
+            actor.run()
+        except Exception as error:
+            self._send_logs(task.logs)
+            # First told, and only then closed, which may take seconds.
+            self._channel.post(messages.FAULT, messages.portable(_placed(error)))
+        finally:
+            with suppress(Exception):
+                actor.close()
+        self._send_logs(task.logs)
+        self._channel.post(messages.END)
+
+    def _task(self, pickled: bytes) -> ActorTask:
+        try:
+            task: ActorTask = pickle.loads(pickled)  # noqa: S301  (by the learner, whose cluster this is)
+        except Exception as error:
+            raise SettingsError(
+                f"What makes the environments cannot be loaded on node {node_name()}: {error}. The modules that it "
+                "needs have to be there: install them, or send them with actors.ray.runtime_env."
+            ) from error
+        if task.logs is not None:
+            task.logs.arrive(_node_id())
+        return task
+
+    def _send_logs(self, logs: NodeLogs | None) -> None:
+        if logs is not None:
+            with suppress(OSError):
+                self._channel.post(FILES, logs.take())
+
+
+def _placed(error: Exception) -> Exception:
+    """Let a mistake that a user can mend tell the node."""
+    if isinstance(error, TrajtrainerError):
+        error.args = (f"{error} (On node {node_name()}.)",)
+    return error
+
+
+def node_name() -> str:
+    """Return what a user knows this machine by."""
+    import ray
+
+    return f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+
+
+def _node_id() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())

@@ -1,0 +1,211 @@
+"""Starts Ray or reaches a cluster that runs already, for whatever has a use for other machines (docs/clusters.md).
+
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ipaddress
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from trajtrainer.errors import SettingsError
+
+_LOGGER = logging.getLogger(__name__)
+
+_CONNECT_S = 10.0
+_AUTO = "auto"
+# Paths of sockets below it may be no longer than about 100 characters.
+_SHORT = Path("/tmp")  # noqa: S108  (a folder of its own is made in it)
+
+
+class Node(NamedTuple):
+    """One machine of a cluster, or what plays one.
+
+    Attributes:
+        id: of Ray's.
+        name: for messages.
+        resources: what it has in all, such as ``CPU``.
+    """
+
+    id: str
+    name: str
+    resources: dict[str, float]
+
+
+class Cluster:
+    """Ray, connected.
+
+    Attributes:
+        ray: the package.
+        address: that was given; None for one of this process's own.
+    """
+
+    def __init__(self, ray: ModuleType, address: str | None, *, ends: bool, folder: str | None = None) -> None:
+        self.ray = ray
+        self.address = address
+        self._ends = ends
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return "Ray on this machine" if self.address is None else f"Ray's cluster at {self.address}"
+
+    @property
+    def here(self) -> str:
+        """The id of the node that this process is on."""
+        return str(self.ray.get_runtime_context().get_node_id())
+
+    def nodes(self) -> list[Node]:
+        """Return all nodes that are there."""
+        return [
+            Node(node["NodeID"], f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", node["Resources"])
+            for node in self.ray.nodes()
+            if node["Alive"]
+        ]
+
+    def close(self) -> None:
+        """Leave it, and end it if it is of this process's own. May be called again."""
+        if self._ends:
+            self._ends = False
+            self.ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            atexit.unregister(self.close)
+
+
+def connect(address: str | None, cpus: int, what: str) -> Cluster:
+    """Connect with a cluster, or start one on this machine, for this machine alone.
+
+    Args:
+        address: ``HOST:PORT``, or ``auto`` for the one that this machine is a node of. None takes that of
+            ``RAY_ADDRESS``, and starts one of this process's own where that is not set.
+        cpus: that one of its own offers.
+        what: asks for it, for messages.
+
+    Raises:
+        SettingsError: Ray is not installed, or there is no cluster at the address.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address not in (None, _AUTO):
+        _probe(address)
+    ray = _imported(what, alone=address is None)
+    if ray.is_initialized():
+        return Cluster(ray, address, ends=False)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        return _started(ray, cpus, quiet)
+    try:
+        _init(ray, address=address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SettingsError(
+            f"No cluster of Ray can be reached at {address}: {_first_line(error)} This machine has to be a node of it: "
+            "'ray start --address=HOST:PORT' makes it one (docs/clusters.md)."
+        ) from error
+    cluster = Cluster(ray, address, ends=True)
+    _tell_of_network(cluster)
+    return cluster
+
+
+def _imported(what: str, *, alone: bool) -> ModuleType:
+    if alone and "ray" not in sys.modules:  # it looks at these when it is imported
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        # So is loopback chosen, whatever it is named after; an address that is given as loopback is not taken.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise SettingsError(
+            f"{what} needs the package ray, which is not installed. Install it with: pip install 'trajtrainer[ray]'."
+        ) from error
+    module: ModuleType = ray
+    return module
+
+
+def _started(ray: ModuleType, cpus: int, quiet: dict[str, Any]) -> Cluster:
+    folder = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
+    try:
+        _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise SettingsError(f"Ray cannot be started on this machine: {_first_line(error)}") from error
+    cluster = Cluster(ray, None, ends=True, folder=folder)
+    atexit.register(cluster.close)
+    return cluster
+
+
+def _init(ray: ModuleType, **options: Any) -> None:
+    """Connect, and leave signals to whoever has a use for them."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**options)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _probe(address: str) -> None:
+    """See that somebody listens there: Ray itself would try for minutes.
+
+    Raises:
+        SettingsError: nobody does, or it is no address.
+    """
+    if address.startswith("ray://"):
+        raise SettingsError(
+            f"Ray's address {address} is one of Ray Client, which copies all that is sent. Expected HOST:PORT of the "
+            "cluster itself, on a machine that is a node of it."
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise SettingsError(f"Ray's address is {address!r}; expected 'auto' or HOST:PORT such as 10.0.0.5:6379.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise SettingsError(
+            f"No cluster of Ray answers at {address}: {error}. Expected the address that 'ray start --head' has told "
+            "(its port is 6379 unless chosen), reachable from here."
+        ) from error
+
+
+def _tell_of_network(cluster: Cluster) -> None:
+    """Tell of a cluster that can be reached by others."""
+    addresses = {str(node["NodeManagerAddress"]) for node in cluster.ray.nodes() if node["Alive"]}
+    if all(_is_loopback(each) for each in addresses):
+        return
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        _LOGGER.info("%s is on the network (%s), and asks for its token.", cluster, ", ".join(sorted(addresses)))
+        return
+    _LOGGER.warning(
+        "%s is on the network (%s), and asks for no token: whoever reaches its ports can run programs on all nodes. "
+        "Start it with RAY_AUTH_MODE=token (docs/clusters.md).",
+        cluster,
+        ", ".join(sorted(addresses)),
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _first_line(error: BaseException) -> str:
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line if line.endswith(".") else f"{line}."
