@@ -53,7 +53,9 @@ def test_an_extra_installs_what_the_package_uses(extra: str) -> None:
 
 def test_the_page_about_installing_has_every_extra() -> None:
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    told = {name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`([a-z0-9]+)`", row)}
+    told = {
+        name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`([a-z0-9]+)`", row)
+    }
     assert set(PROJECT["optional-dependencies"]) <= told
 
 
