@@ -85,7 +85,7 @@ class Cluster:
             atexit.unregister(self.close)
 
 
-def connect(address: str | None, cpus: int, what: str) -> Cluster:
+def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, Any] | None = None) -> Cluster:
     """Connect with a cluster, or start one on this machine, for this machine alone.
 
     Args:
@@ -93,6 +93,7 @@ def connect(address: str | None, cpus: int, what: str) -> Cluster:
             ``RAY_ADDRESS``, and starts one of this process's own where that is not set.
         cpus: that one of its own offers.
         what: asks for it, for messages.
+        runtime_env: what is brought to the nodes, as Ray takes it.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
@@ -102,8 +103,10 @@ def connect(address: str | None, cpus: int, what: str) -> Cluster:
         _probe(address)
     ray = _imported(what, alone=address is None)
     if ray.is_initialized():
+        if runtime_env:
+            _LOGGER.warning("Ray is connected already, so that the runtime_env has no effect: give it to ray.init().")
         return Cluster(ray, address, ends=False)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": runtime_env}
     if address is None:
         return _started(ray, cpus, quiet)
     try:

@@ -28,8 +28,10 @@ def test_elsewhere_their_ends_are_sent_and_nothing_stays(tmp_path: Path, monkeyp
     monkeypatch.setattr(node_logs, "_MOST_BYTES", 8)
     logs = NodeLogs(tmp_path, "a node")
     logs.arrive("another node")
-    away = logs.folder
-    assert away is not None
+    assert logs.take() == {}
+    log = logs.player_log(0)
+    assert log is not None
+    away = log.parent
     assert away != tmp_path
     (away / "Player-0.log").write_bytes(b"begin and end")
     (away / "Player-1.log").write_bytes(b"short")

@@ -173,6 +173,18 @@ def test_too_many_actors_are_told_and_impossible_ones_refused(nodes: Any, caplog
         make(resources={"players": 1})
 
 
+def test_a_folder_is_brought_to_the_nodes(tmp_path: Path, nodes: Any) -> None:
+    folder = tmp_path / "sent"
+    folder.mkdir()
+    (folder / "sent_game.py").write_text("from tests.actors.counted import Counted as make\n")
+    given = settings(
+        count=1, backend="ray", ray={"address": nodes.address, "runtime_env": {"working_dir": str(folder)}}
+    )
+    given["behaviors"]["Counted"]["max_steps"] = 200
+    result = trajtrainer.learn(given, "python:sent_game:make", run_id="run", results_dir=tmp_path, verbose=False)
+    assert result.behaviors["Counted"].steps > 200
+
+
 def test_steps_are_counted_once_whatever_is_lost(tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 

@@ -26,19 +26,21 @@ class NodeLogs:
         self.folder = folder
         self._node = node
         self._is_away = False
+        self._has_own = False
 
     def arrive(self, node: str) -> None:
-        """Take a folder on this node, if it is another one."""
-        if self.folder is not None and node != self._node:
-            self.folder, self._is_away = Path(tempfile.mkdtemp(prefix="trajtrainer-logs-")), True
+        """Take a folder on this node as soon as there is a log, if it is another one."""
+        self._is_away = self.folder is not None and node != self._node
 
     def player_log(self, worker: int) -> Path | None:
         """See ``PlayerLogs``."""
+        if self._is_away and not self._has_own:
+            self.folder, self._has_own = Path(tempfile.mkdtemp(prefix="trajtrainer-logs-")), True
         return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
     def take(self) -> dict[str, bytes]:
         """Return the ends of all logs that the run's folder does not have, and remove them: name -> text."""
-        if not self._is_away or self.folder is None:
+        if not self._has_own or self.folder is None:
             return {}
         found = {path.name: _end_of(path) for path in sorted(self.folder.glob("Player-*.log"))[:_MOST_FILES]}
         shutil.rmtree(self.folder, ignore_errors=True)

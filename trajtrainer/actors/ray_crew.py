@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 # For players to quit by themselves.
 _CLOSE_GRACE_S = 16.0
 _LONGEST_WAIT_S = 1.0
+_LONGEST_TEXT = 600
 # Fetches on their way to each actor: while the learner reads what one has brought, the next waits there.
 _FETCHES = 2
 _ORDERS, _REPORTS = "orders", "reports"
@@ -90,7 +92,6 @@ class RayCrew:
         self._host = host.options(
             num_cpus=settings.num_cpus,
             resources=settings.resources,
-            runtime_env=settings.runtime_env_of_ray(),
             scheduling_strategy="SPREAD",
             max_restarts=0,
             max_task_retries=0,
@@ -180,7 +181,7 @@ class RayCrew:
         return found
 
     def _explained(self, number: int, error: Exception) -> Exception:
-        text = " ".join(str(error).split())
+        text = _short(str(error))
         if isinstance(error, self._ray.exceptions.RuntimeEnvSetupError):
             return SettingsError(f"actors.ray.runtime_env cannot be set up: {text}")
         if "No module named 'trajtrainer" in text:
@@ -229,6 +230,12 @@ class RayCrew:
 
 def _do_nothing() -> None:
     pass
+
+
+def _short(text: str) -> str:
+    """Return what Ray says of an error without colours, and of a long one, with tracebacks, its begin and its end."""
+    text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}"
 
 
 def _check_room(cluster: Cluster, count: int, settings: RaySettings) -> None:

@@ -19,7 +19,7 @@ from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.actors.pipe_crew import PipeCrew, log_level
 from trajtrainer.actors.protocol import ActorTask, Crew
 from trajtrainer.actors.ray_crew import RayCrew
-from trajtrainer.cluster import connect
+from trajtrainer.cluster import Cluster, connect
 from trajtrainer.cores import usable_cores
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
@@ -139,12 +139,20 @@ def _crew(run: Run, settings: RunSettings, make_environment: EnvironmentFactory)
     assert given is not None
     make_task = partial(_task, run, settings, make_environment)
     if given.backend is Backend.RAY:
-        cluster = connect(given.ray.address, math.ceil(given.count * given.ray.num_cpus) or 1, "actors.backend ray")
+        cluster = _cluster(given.count, given.ray)
         make_task = partial(make_task, node=cluster.here)
         return RayCrew(cluster, make_task, given.count, given.ray, partial(_log_folder, run.folder))
     if given.backend is Backend.PROCESS:
         _check_pickle(make_task(0))
     return PipeCrew(make_task, given.count, threads=given.backend is Backend.THREAD)
+
+
+def _cluster(count: int, given: RaySettings) -> Cluster:
+    brought = given.runtime_env_of_ray()
+    folder = None if brought is None else brought.get("working_dir")
+    if folder is not None and "://" not in folder and not Path(folder).is_dir():
+        raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, and there is no such folder.")
+    return connect(given.address, math.ceil(count * given.num_cpus) or 1, "actors.backend ray", brought)
 
 
 def _task(
