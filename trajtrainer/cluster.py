@@ -126,6 +126,8 @@ def _imported(what: str, *, alone: bool) -> ModuleType:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        # Workers get the lowest priority otherwise, below whatever else is on this machine.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         # So is loopback chosen, whatever it is named after; an address that is given as loopback is not taken.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
