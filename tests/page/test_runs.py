@@ -55,6 +55,17 @@ def test_everything_of_a_run(tmp_path: Path) -> None:
     assert seen.tags(["tests/ball"])["tests/ball"] == {"read": 1.0, "tags": {"Ball": [REWARD, "Losses/Policy Loss"]}}
 
 
+def test_the_step_is_that_of_what_was_saved_last(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "ball")
+    path = run / "run_logs" / "training_status.json"
+    status = json.loads(path.read_text())
+    status["Ball"]["final_checkpoint"]["steps"] = 2533  # behind the last summary
+    path.write_text(json.dumps(status))
+    seen = viewer(tmp_path)
+    seen.series(["ball"], "Ball", REWARD, 100, (-1e9, 1e9), by_time=False)
+    assert seen.summaries()[0]["behaviors"][0]["step"] == 2533
+
+
 def test_how_a_run_ended(tmp_path: Path) -> None:
     run = make_run(tmp_path, "ball")
     assert state(tmp_path) == "finished"

@@ -240,7 +240,7 @@ class Run:
         return self._names
 
     def _behavior(self, name: str) -> dict[str, Any]:
-        """Return how far a behaviour is: by its curves, or as long as they were not read by the other files."""
+        """Return how far a behaviour is, by its curves and the other files."""
         behavior = behavior_of(name)
         section = self._sections().get(behavior, {})
         curves = self.curves.behaviors.get(name)
@@ -250,11 +250,15 @@ class Run:
         records = [*(checkpoints if isinstance(checkpoints, list) else []), section.get("final_checkpoint")]
         saved: dict[str, Any] = next((each for each in reversed(records) if isinstance(each, dict)), {})
         reward, elo = (known[tag].last if tag in known else None for tag in (REWARD, ELO))
+        others = (
+            _count(self._gauge(behavior, "Step")),
+            _count(saved.get("steps")),
+        )  # a run that ends has no last summary
         rewards = (reward[2] if reward else None, self._gauge(behavior, REWARD), finite_or_none(saved.get("reward")))
         return {
             "name": behavior,
             "folder": name,
-            "step": max(steps) if steps else _count(self._gauge(behavior, "Step") or saved.get("steps")),
+            "step": max((each for each in (*steps, *others) if each is not None), default=None),
             "max_steps": _count(self._settings.get().get(f"behaviors.{behavior}.max_steps")),
             "reward": next((each for each in rewards if each is not None), None),
             "elo": elo[2] if elo else finite_or_none(section.get("elo")),
