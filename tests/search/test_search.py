@@ -138,6 +138,11 @@ def test_each_trial_is_a_run_of_its_own_and_the_best_is_written(stage: Stage) ->
     assert found.study.importances()[RATE] > 0.5
 
 
+@pytest.mark.filterwarnings("error")
+def test_one_trial_tells_no_importance(stage: Stage) -> None:
+    assert stage.search(trials=1).study.importances() == {}
+
+
 @pytest.mark.parametrize(("given", "expected"), [({}, {5005}), ({"base_port": 7000, "num_envs": 3}, {7000, 7006})])
 def test_trials_at_once_have_ports_of_their_own(
     given: dict[str, int], expected: set[int], stage: Stage, monkeypatch: pytest.MonkeyPatch

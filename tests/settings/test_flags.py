@@ -228,6 +228,12 @@ def test_a_missing_file() -> None:
         parse_command_line(["nowhere.yaml"])
 
 
+def test_a_missing_file_that_comes_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"3DBall\.yaml; builtin:ppo/3DBall comes with trajtrainer\.$"):
+        parse_command_line(["config/ppo/3DBall.yaml"])
+
+
 @pytest.mark.parametrize(
     ("file", "arguments", "resume", "initialize_from"),
     [

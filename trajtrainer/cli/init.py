@@ -68,7 +68,12 @@ def _copy(arguments: argparse.Namespace) -> int:
     from trajtrainer.run.first_settings import save
     from trajtrainer.settings.builtin import PREFIX, config_path
 
-    source = config_path(PREFIX + arguments.name.removeprefix(PREFIX))
+    name = arguments.name.removeprefix(PREFIX)
+    if ":" in name:  # gym:ID, sim:NAME and so on; no configuration is called so
+        raise SettingsError(
+            f"There is no configuration {name}; to look at an environment: trajtrainer init --env={name}"
+        )
+    source = config_path(PREFIX + name)
     output = arguments.output or Path(source.name)
     save(output, source.read_text(encoding="utf-8"), overwrite=arguments.overwrite)
     print(f"Wrote {one_line(str(output))}.")

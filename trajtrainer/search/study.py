@@ -136,10 +136,12 @@ class Study:
         """
         importance = self._optuna.importance
         try:
-            found = importance.get_param_importances(
-                self._study, evaluator=importance.PedAnovaImportanceEvaluator(), normalize=True
-            )
-        except (ValueError, RuntimeError):  # too few trials
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", ".*importances will be equal", UserWarning)
+                found = importance.get_param_importances(
+                    self._study, evaluator=importance.PedAnovaImportanceEvaluator(), normalize=True
+                )
+        except (ValueError, RuntimeError, UserWarning):  # too few trials
             return {}
         return {name: float(weight) for name, weight in found.items() if math.isfinite(weight)}
 

@@ -25,8 +25,15 @@ def config_path(name: str | Path) -> Path:
     wanted = Path(text.removeprefix(PREFIX)).as_posix().removesuffix(_SUFFIX)
     if wanted not in known:
         listed = ", ".join(PREFIX + each for each in known)
-        raise SettingsError(f"There is no configuration {text}{closest(wanted, known)}. Expected one of: {listed}.")
+        hint = closest(wanted, known) or "."
+        raise SettingsError(f"There is no configuration {text}{hint} Expected one of: {listed}.")
     return known[wanted]
+
+
+def builtin_hint(path: Path) -> str:
+    """Return "; builtin:X comes with trajtrainer" if ``path`` ends as such a configuration's file, else nothing."""
+    name = "/".join(path.parts[-2:]).removesuffix(_SUFFIX)
+    return f"; {PREFIX}{name} comes with trajtrainer" if name in builtin_configs() else ""
 
 
 def builtin_configs() -> dict[str, Path]:

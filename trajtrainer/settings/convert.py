@@ -12,6 +12,7 @@ from attrs import evolve
 from cattrs import ClassValidationError
 
 from trajtrainer.errors import SettingsError
+from trajtrainer.settings.builtin import builtin_hint
 from trajtrainer.settings.checks import Fault, InvalidValueError
 from trajtrainer.settings.converter import CONVERTER
 from trajtrainer.settings.document import Entry, from_mapping, read
@@ -55,7 +56,7 @@ def read_file(path: Path) -> tuple[Entry, list[Problem]]:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise SettingsError(f"Config file could not be found at {path.absolute()}.") from None
+        raise SettingsError(f"Config file could not be found at {path.absolute()}{builtin_hint(path)}.") from None
     except OSError as error:
         raise SettingsError(f"The config file {path.absolute()} cannot be read: {error.strerror}.") from error
     if len(data) > _MAX_BYTES:
