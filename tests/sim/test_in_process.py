@@ -19,9 +19,9 @@ from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError
 SEVERAL = ["--agents", "3", "--teams", "2", "--stat", "lamp=2.5", "--package-version", "2.3.0"]
 
 
-def connect(path: str, arguments: list[str], *, beside: bool, seed: int = 4) -> UnityWorker:
+def connect(path: str, arguments: list[str], *, here: bool, seed: int = 4) -> UnityWorker:
     settings = EnvironmentSettings(env_path=path, env_args=arguments, base_port=5005, seed=seed)
-    return connect_player(0, settings=settings, engine=EngineSettings(), log_folder=None, beside=beside)
+    return connect_player(0, settings=settings, engine=EngineSettings(), log_folder=None, here=here)
 
 
 def played(environment: UnityWorker) -> list[EnvironmentEvent]:
@@ -54,9 +54,9 @@ def played(environment: UnityWorker) -> list[EnvironmentEvent]:
 
 def test_the_same_comes_out_as_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "sim:3DBall+Basic+GridWorld"
-    program = played(connect(path, SEVERAL, beside=False))
+    program = played(connect(path, SEVERAL, here=False))
     monkeypatch.setattr(launcher.PlayerProcess, "__init__", lambda *_: pytest.fail("a program was started"))
-    here = played(connect(path, SEVERAL, beside=True))
+    here = played(connect(path, SEVERAL, here=True))
     assert sum(batch.num_terminal for event in here for batch in event.steps.values()) > 10
     for one, other in zip(program, here, strict=True):
         assert (one.is_reset, one.new_specs, one.statistics) == (other.is_reset, other.new_specs, other.statistics)
@@ -66,7 +66,7 @@ def test_the_same_comes_out_as_of_the_program(monkeypatch: pytest.MonkeyPatch) -
             for name in ("agent", "group", "reward", "group_reward", "interrupted", "mask"):
                 assert getattr(batch, name).tobytes() == getattr(again, name).tobytes()
             assert [column.tobytes() for column in batch.obs] == [column.tobytes() for column in again.obs]
-    other_seed = played(connect(path, SEVERAL, beside=True, seed=5))
+    other_seed = played(connect(path, SEVERAL, here=True, seed=5))
     assert other_seed[0].steps["3DBall?team=0"].obs[0].tobytes() != here[0].steps["3DBall?team=0"].obs[0].tobytes()
 
 
@@ -79,11 +79,11 @@ def test_what_has_to_be_a_program(arguments: list[str], capfd: pytest.CaptureFix
 def test_wrong_arguments_are_told_as_ever(tmp_path: Path) -> None:
     settings = EnvironmentSettings(env_path="sim:3DBall", env_args=["--agents", "none"])
     with pytest.raises(PlayerDiedError, match="invalid int value: 'none'"):
-        connect_player(0, settings=settings, engine=EngineSettings(), log_folder=tmp_path, beside=True)
+        connect_player(0, settings=settings, engine=EngineSettings(), log_folder=tmp_path, here=True)
 
 
 def test_a_simulation_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = connect("sim:3DBall", [], beside=True)
+    environment = connect("sim:3DBall", [], here=True)
     monkeypatch.setattr(BalanceBall, "_begin", lambda *_: 1 / 0)
     environment.reset({})
     with pytest.raises(PlayerDiedError, match="The simulation failed: ZeroDivisionError"):

@@ -262,7 +262,7 @@ class PipeCrew:
                 member.runs.kill()
 
 
-def log_level(number: int) -> int:
+def log_level(number: int, *, debug: bool) -> int:
     """Return the level of one actor's log: all say the same as they start, so one is enough. Warnings come from all."""
     level = logging.getLogger("trajtrainer").getEffectiveLevel()
-    return level if number == 0 or level < logging.INFO else max(level, logging.WARNING)
+    return level if number == 0 or debug else max(level, logging.WARNING)

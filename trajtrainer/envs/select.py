@@ -37,7 +37,9 @@ _SMALLEST_PICTURE = "smallest_picture"
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
-def make_environment(settings: RunSettings, logs: PlayerLogs, *, beside: bool = False) -> Environment:
+def make_environment(
+    settings: RunSettings, logs: PlayerLogs, *, beside: bool = False, here: bool = False
+) -> Environment:
     """Return the environment that ``env_settings.env_path`` names.
 
     - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first.
@@ -55,6 +57,7 @@ def make_environment(settings: RunSettings, logs: PlayerLogs, *, beside: bool = 
         settings: of the run.
         logs: where players write theirs.
         beside: it is beside another environment of the run; see ``connect_player``.
+        here: a built-in simulation needs no player of its own; see ``connect_player``.
 
     Raises:
         SettingsError: there is no such environment, or a package for it is missing.
@@ -67,7 +70,7 @@ def make_environment(settings: RunSettings, logs: PlayerLogs, *, beside: bool = 
         return _SCHEMES[scheme][0](path, name, settings)
     if not path:
         _tell_of_simulations(settings)
-    return make_unity_environment(settings, logs, beside=beside)
+    return make_unity_environment(settings, logs, beside=beside, here=here)
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:

@@ -56,10 +56,12 @@ class LogFolder:
         return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
 
-def make_unity_environment(settings: RunSettings, logs: PlayerLogs, *, beside: bool = False) -> Supervisor:
+def make_unity_environment(
+    settings: RunSettings, logs: PlayerLogs, *, beside: bool = False, here: bool = False
+) -> Supervisor:
     """Start the players that a run's settings ask for: one in this process, several each in a child.
 
-    ``beside`` as in ``connect_player``.
+    ``beside`` and ``here`` as in ``connect_player``.
 
     Raises:
         EnvironmentFaultError: see ``Supervisor``.
@@ -75,6 +77,7 @@ def make_unity_environment(settings: RunSettings, logs: PlayerLogs, *, beside: b
         log_folder=log_file.parent if log_file is not None else None,
         run=settings,
         beside=beside,
+        here=here,
     )
     if environment.num_envs == 1:
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
@@ -95,18 +98,19 @@ def connect_player(
     busy_wait: bool = False,
     side_channels: tuple[SideChannel, ...] = (),
     beside: bool = False,
+    here: bool = False,
 ) -> UnityWorker:
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
     A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless the
-    environment is ``beside`` another one of the run, of whose port it was counted on. A built-in simulation that is
-    beside another one plays in this process where it can, as two players and a trainer are too much for two cores.
+    environment is ``beside`` another one of the run, of whose port it was counted on. ``here``, a built-in simulation
+    plays in this process where it can, as two players and a trainer are too much for two cores.
     ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones.
 
     Raises:
         EnvironmentFaultError: see ``UnityWorker``.
     """
-    connection = _player_here(worker, settings, engine) if beside else None
+    connection = _player_here(worker, settings, engine) if here else None
     is_free_to_choose = settings.env_path is not None and (beside or settings.base_port == BASE_PORT)
     ports = candidates(settings.base_port, settings.num_envs) if is_free_to_choose else [settings.base_port]
     taken: PortInUseError | None = None

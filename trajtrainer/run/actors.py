@@ -168,7 +168,7 @@ def _task(
     else:
         make = partial(make_environment, own, run.folder)
     cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]
-    return ActorTask(number, make, cores, log_level(number), logs)
+    return ActorTask(number, make, cores, log_level(number, debug=settings.debug), logs)
 
 
 def _log_folder(folder: RunFolder, number: int) -> Path | None:

@@ -339,10 +339,10 @@ def make_evaluations(
         return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, shared.go_on))
     logs = _logs(run)
     if make_environment is environment_of_settings and usable_cores() > 1:
-        make = partial(environment_of_settings, settings, logs, beside=True)
+        make = partial(environment_of_settings, settings, logs, beside=True, here=True)
         return EvaluationKeeper(run, behaviors, lambda: EvaluatorProcess(make, parameters, seed))
     if make_environment is environment_of_settings:
-        here = Evaluator(partial(environment_of_settings, settings, logs, beside=True), parameters, seed)
+        here = Evaluator(partial(environment_of_settings, settings, logs, beside=True, here=True), parameters, seed)
     else:
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         here.start()  # quick, and tells a factory that makes its environment but once
