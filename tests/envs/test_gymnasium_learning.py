@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -57,5 +58,8 @@ def test_pendulum_is_solved(tmp_path: Path) -> None:
 def test_configurations_are_whole(path: Path) -> None:
     given = load(path.read_text(), path.name)
     (name,) = given.behaviors
-    assert given.env_settings.env_path == f"gym:{name}"
+    scheme, *module, env_id = (given.env_settings.env_path or "").split(":")
+    assert (scheme, env_id) == ("gym", name)
+    for each in module:
+        importlib.import_module(each)
     assert name in gymnasium.registry

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.sim import player
+from trajtrainer.sim import conversation
 from trajtrainer.sim.__main__ import main
 from trajtrainer.sim.world import World, output_message, written
 from trajtrainer.unity.proto import communicator_pb2 as pb
@@ -55,6 +55,7 @@ def play(names: str, step: int, arguments: list[str]) -> int:
             announced.clear()
         return output_message(infos, side_channel, announcement)
 
-    vars(player)["World"] = LateWorld
-    vars(player)["output_message"] = with_announcement
+    assert {"World", "output_message"} <= vars(conversation).keys()
+    vars(conversation)["World"] = LateWorld
+    vars(conversation)["output_message"] = with_announcement
     return main([names, *arguments])

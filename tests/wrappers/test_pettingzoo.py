@@ -182,6 +182,8 @@ def test_spaces_and_masks_of_every_kind() -> None:
         actions = {agent: env.action_space(agent).sample(mask=infos[agent]["action_mask"]) for agent in env.agents}
         observations, _, _, _, infos = env.step(actions)
         assert all(env.observation_space(agent).contains(seen) for agent, seen in observations.items())
+        if not env.agents:
+            observations, infos = env.reset()
     env.close()
 
 
