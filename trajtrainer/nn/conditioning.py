@@ -147,15 +147,16 @@ class Mlp(nn.Module):
 class FewRows(torch.autograd.Function):
     """A linear layer for a few rows that has many outputs.
 
-    The same as ``torch.nn.functional.linear`` and its ``backward``, but that the gradient of the weight, which is as
-    large as the weight, is written as a sum of outer products: in a third of the time of a matrix product.
+    The same to rounding as ``torch.nn.functional.linear`` and its ``backward``, but that the gradient of the weight,
+    which is as large as the weight, is written as a sum of outer products: in a third of the time of a matrix product.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return ``rows @ weight.T + bias``."""
         ctx.save_for_backward(rows, weight)
-        return F.linear(rows, weight, bias)
+        # As a product of the weight: that of so few rows takes three times as long.
+        return torch.addmm(bias[:, None], weight, rows.t()).t()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
