@@ -37,7 +37,7 @@ def test_it_does_not_run_as_root() -> None:
 
 def test_it_runs_the_command() -> None:
     assert [json.loads(line) for line in arguments("ENTRYPOINT")] == [["trajtrainer"]]
-    assert arguments("VOLUME") == ["/work/results"]
+    assert arguments("VOLUME") == ["/app/results"]
 
 
 def test_the_files_that_it_copies_are_all_that_the_package_is_made_of(tmp_path: Path) -> None:
