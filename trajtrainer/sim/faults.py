@@ -142,6 +142,7 @@ class Faults:
     """
 
     def __init__(self, faults: list[Fault], once: Path | None = None) -> None:
+        self._parent = os.getppid()  # now: the parent may end upon the line that tells of a fault
         self._once = once
         self._faults = [] if once is not None and once.exists() else faults
 
@@ -173,7 +174,7 @@ class Faults:
         if fault:
             time.sleep(float(fault.argument))
         if self._take("never-connect"):
-            wait_for_parent_to_end()
+            wait_for_parent_to_end(self._parent)
 
     def before_reset(self, number: int) -> None:
         """Crash in a reset."""
@@ -189,7 +190,7 @@ class Faults:
         """Linger."""
         if self._take("linger"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            wait_for_parent_to_end()
+            wait_for_parent_to_end(self._parent)
 
     def outgoing(self, step: int, message: bytes) -> bytes:
         """Return what is sent as step ``step``: the message, something worse, or the process ends here."""
@@ -199,7 +200,7 @@ class Faults:
         if fault:
             crash(fault.argument)
         if self._take("hang", step):
-            wait_for_parent_to_end()
+            wait_for_parent_to_end(self._parent)
         if self._take("rubbish", step):
             return RUBBISH
         for kind, corrupt in CORRUPTIONS.items():
@@ -235,9 +236,8 @@ def _write_no_core() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def wait_for_parent_to_end() -> NoReturn:
+def wait_for_parent_to_end(parent: int) -> NoReturn:
     """Do nothing until the parent process is gone, and end then: a test that dies leaves nothing behind."""
-    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)
     os._exit(1)
