@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unity.client import LIMIT_S, connected, free_port, handshake, header, in_background, until
+from tests.ports import free_port
+from tests.unity.client import LIMIT_S, connected, handshake, header, in_background, until
 from tests.unity.messages import BEHAVIOR, Agent, Space, message
 from trajtrainer.envs import unity_environment
 from trajtrainer.envs.protocol import Environment

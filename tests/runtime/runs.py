@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,13 +16,9 @@ from typing import Any
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.ports import free_ports
+
 TIMEOUT_S = 240
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -66,7 +61,7 @@ class LearnProcess:
             config.write_text(yaml.safe_dump(settings, sort_keys=False))
         self._log = folder / f"{run_id}-{time.monotonic_ns()}.log"
         command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--run-id={run_id}"]
-        command += [f"--results-dir={folder / 'results'}", f"--base-port={free_port()}", *arguments]
+        command += [f"--results-dir={folder / 'results'}", f"--base-port={free_ports(4)}", *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
         with self._log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

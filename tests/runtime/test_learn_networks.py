@@ -11,7 +11,8 @@ import torch
 import yaml
 
 from tests.nn.specs import camera
-from tests.runtime.runs import FinishedRun, behaviors_settings, free_port, learn, ppo
+from tests.ports import free_port
+from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.data.rows import RowPool

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.envs.gymnasium_samples import action_batch
 from tests.envs.test_select import NoLogs
-from tests.unity.client import free_port
+from tests.ports import free_port
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment
 from trajtrainer.settings.environment import EnvironmentSettings

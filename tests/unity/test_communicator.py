@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlagents_envs.exception import UnityWorkerInUseException
 
+from tests.ports import free_port
 from tests.unity.client import (
     LIMIT_S,
     METHOD,
     Exchange,
     connected,
-    free_port,
     handshake,
     header,
     in_background,

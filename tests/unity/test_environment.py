@@ -13,7 +13,8 @@ from mlagents_envs.base_env import ActionTuple, BaseEnv
 from mlagents_envs.exception import UnityActionException, UnityEnvironmentException, UnityWorkerInUseException
 
 import trajtrainer
-from tests.unity.client import LIMIT_S, connected, free_port, handshake, header, in_background
+from tests.ports import free_port
+from tests.unity.client import LIMIT_S, connected, handshake, header, in_background
 from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
 from tests.unity.test_pictures import ALL, FIRST, agent, png
 from trajtrainer import side_channels

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.ports import free_port
 from tests.unity import recordings
-from tests.unity.client import LIMIT_S, connected, free_port, in_background
+from tests.unity.client import LIMIT_S, connected, in_background
 from trajtrainer.spec import ActionSpec, BehaviorSpec
 from trajtrainer.steps import ActionBatch, StepBatch
 from trajtrainer.unity.proto.communicator_pb2 import RESET, STEP, UnityMessageProto

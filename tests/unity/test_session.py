@@ -22,7 +22,8 @@ from mlagents_envs.exception import (
     UnityTimeOutException,
 )
 
-from tests.unity.client import LIMIT_S, Exchange, connected, free_port, handshake, header, in_background, status, until
+from tests.ports import free_port
+from tests.unity.client import LIMIT_S, Exchange, connected, handshake, header, in_background, status, until
 from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.steps import ActionBatch
@@ -451,6 +452,7 @@ def test_the_command_line_of_a_build(tmp_path: Path) -> None:
 def test_a_program_that_forgets_to_close_leaves_no_player(tmp_path: Path) -> None:
     """An error that nobody catches: the player gets its goodbye at the program's end."""
     program = (
+        "from tests.ports import free_port\n"
         "from tests.unity.client import *\n"
         "from trajtrainer.unity.session import PlayerSession\n"
         "port = free_port()\n"

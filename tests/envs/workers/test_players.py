@@ -15,7 +15,7 @@ import pytest
 
 from tests.envs.clockwork import BEHAVIOR, Recorder, sent
 from tests.envs.clockwork_player import AT_START, Plan, write_build
-from tests.unity.client import free_port
+from tests.ports import free_ports
 from trajtrainer.envs.unity_environment import make_unity_environment
 from trajtrainer.envs.workers import restart_quota
 from trajtrainer.envs.workers.supervisor import Supervisor
@@ -66,24 +66,6 @@ def players(
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restart_quota, "FIRST_DELAY_S", 0.01)
     monkeypatch.setattr(restart_quota, "LONGEST_DELAY_S", 0.1)
-
-
-def free_ports(count: int) -> int:
-    """The first of some neighbouring ports that nobody uses."""
-    for _ in range(100):
-        first = free_port()
-        if first + count < 65536 and not any(is_taken(first + number) for number in range(count)):
-            return first
-    raise AssertionError("no free ports")
-
-
-def is_taken(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
 
 
 def drive(environment: Supervisor, recorder: Recorder, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
