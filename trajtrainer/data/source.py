@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,21 +77,29 @@ class ExperienceSource(Protocol):
         """Tell the acting side that nothing will be drained any more: it need not wait for it."""
 
 
-class LocalSource:
-    """Rows of a pool, named by a queue."""
+class Waiting(Protocol):
+    """Trajectories that wait in a queue."""
 
-    is_elsewhere = False
+    @property
+    def num_steps(self) -> int:
+        """B."""
 
-    def __init__(self, pool: RowPool, queue: TrajectoryQueue[TrajectoryBatch]) -> None:
-        """Take both ends as they are; the acting side writes into the pool and puts into the queue."""
-        self._pool = pool
+    @property
+    def lengths(self) -> IntArray:
+        """i32 [S], steps of each trajectory."""
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+class QueueSource(Generic[W]):
+    """What all sources share that have their trajectories from a queue. See ``ExperienceSource``."""
+
+    def __init__(self, queue: TrajectoryQueue[W]) -> None:
+        """Take the learning side's end of a queue."""
         self._queue = queue
-        self._rows: IntArray = _NONE
-        self._bootstraps: IntArray = _NONE
-        self._returned = 0
         self.wait = queue.wait
         self.close = queue.close
-        self.abandon = pool.close
 
     @property
     def num_put(self) -> int:
@@ -117,7 +125,7 @@ class LocalSource:
         return np.concatenate(lengths) if lengths else _NONE
 
     def drain(self, room: Room, *, hold: bool = False) -> list[PackedSteps | EpisodesAborted]:
-        """See ``ExperienceSource``. Trajectories between two aborts are gathered together."""
+        """See ``ExperienceSource``. What comes between two aborts is packed together."""
         items = self._queue.drain()
         batches = _batches(items)
         into = room(sum(batch.num_steps for batch in batches)) if batches else None
@@ -130,14 +138,40 @@ class LocalSource:
                 continue
             some = _batches(found)
             start, end = end, end + sum(batch.num_steps for batch in some)
-            parts.append(gather(self._pool, some, None if into is None else into.slice(start, end)))
-        if hold:
-            self._hold(batches)
-        else:
-            release(self._pool, batches)
+            parts.append(self._pack(some, None if into is None else into.slice(start, end)))
+        self._packed(batches, hold=hold)
         return parts
 
-    def _hold(self, batches: Sequence[TrajectoryBatch]) -> None:
+    def _pack(self, batches: Sequence[W], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+        """Copy some trajectories; see ``gather``."""
+        raise NotImplementedError
+
+    def _packed(self, batches: Sequence[W], *, hold: bool) -> None:
+        """Give back what all that was drained took, or hold it."""
+        raise NotImplementedError
+
+
+class LocalSource(QueueSource[TrajectoryBatch]):
+    """Rows of a pool, named by a queue."""
+
+    is_elsewhere = False
+
+    def __init__(self, pool: RowPool, queue: TrajectoryQueue[TrajectoryBatch]) -> None:
+        """Take both ends as they are; the acting side writes into the pool and puts into the queue."""
+        super().__init__(queue)
+        self._pool = pool
+        self._rows: IntArray = _NONE
+        self._bootstraps: IntArray = _NONE
+        self._returned = 0
+        self.abandon = pool.close
+
+    def _pack(self, batches: Sequence[TrajectoryBatch], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+        return gather(self._pool, batches, into)
+
+    def _packed(self, batches: Sequence[TrajectoryBatch], *, hold: bool) -> None:
+        if not hold:
+            release(self._pool, batches)
+            return
         self.settle()
         if batches:
             held = join(batches)
@@ -195,5 +229,5 @@ class NoExperience:
         """See ``ExperienceSource``."""
 
 
-def _batches(items: Sequence[TrajectoryBatch | EpisodesAborted]) -> list[TrajectoryBatch]:
-    return [item for item in items if isinstance(item, TrajectoryBatch)]
+def _batches(items: Sequence[W | EpisodesAborted]) -> list[W]:
+    return [item for item in items if not isinstance(item, EpisodesAborted)]
