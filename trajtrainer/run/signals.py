@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
 
 logger = logging.getLogger(__name__)
@@ -98,29 +99,17 @@ class StopRequest:
         if self._interrupts and self.requested:
             raise StopInterrupt
 
-    @contextlib.contextmanager
-    def limiting(self, end: Callable[[], None]) -> Iterator[None]:
+    def limiting(self, end: Callable[[], None]) -> AbstractContextManager[None]:
         """Call ``end`` once, from another thread, when this lasts longer than a signal's grace.
 
         It may last a second at least; exceptions of ``end`` are dropped.
         """
-        over = threading.Event()
-        begin_s = time.monotonic()
+        least_s = time.monotonic() + _LEAST_S
 
-        def watch() -> None:
-            while not over.wait(_POLL_S):
-                if self.signal is not None and self.grace_s < _LAST_S and time.monotonic() > begin_s + _LEAST_S:
-                    with contextlib.suppress(Exception):
-                        end()
-                    return
+        def is_over() -> bool:
+            return self.signal is not None and self.grace_s < _LAST_S and time.monotonic() > least_s
 
-        watcher = threading.Thread(target=watch, name="time limit", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watcher.join()
+        return _calling(end, is_over, _POLL_S, "time limit")
 
     def on_abort(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called before a further signal ends the process, perhaps twice and in a signal handler.
@@ -185,19 +174,29 @@ def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRe
         watcher.close()
 
 
-@contextlib.contextmanager
-def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> Iterator[None]:
+def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> AbstractContextManager[None]:
     """Ask for the end when ``is_asked`` says so, which a thread calls twice a second while this lasts."""
+
+    def ask() -> None:
+        logger.info("Stopping, as a page that watches the run asks: saving everything, then ending.")
+        stop.request_politely()
+
+    return _calling(ask, is_asked, _LOOK_S, "stop file")
+
+
+@contextlib.contextmanager
+def _calling(call: Callable[[], None], when: Callable[[], bool], pause_s: float, name: str) -> Iterator[None]:
+    """Call ``call`` once, in a thread that looks ``when`` while this lasts; its exceptions are dropped."""
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
-            if is_asked():
-                logger.info("Stopping, as a page that watches the run asks: saving everything, then ending.")
-                stop.request_politely()
+        while not over.wait(pause_s):
+            if when():
+                with contextlib.suppress(Exception):
+                    call()
                 return
 
-    watcher = threading.Thread(target=watch, name="stop file", daemon=True)
+    watcher = threading.Thread(target=watch, name=name, daemon=True)
     watcher.start()
     try:
         yield
