@@ -25,7 +25,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
-from trajtrainer.envs.workers.child_process import without_main_module
+from trajtrainer.envs.workers.spawned import without_main_module
 from trajtrainer.errors import SettingsError
 from trajtrainer.run.run import Run
 from trajtrainer.rundir.folder import RunFolder

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from trajtrainer.envs.workers.child_process import how_it_ended
+from trajtrainer.envs.workers.spawned import how_it_ended
 from trajtrainer.search.trial import TrialTask
 
 _LONGEST_LINE = 1 << 20

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
 from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
+from trajtrainer.envs.workers.spawned import begin_child
 from trajtrainer.printable import with_safe_arguments
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import EnvironmentEvent
@@ -35,27 +34,21 @@ class ChildTask:
     Attributes:
         number: of the worker.
         make_environment: called for every START.
-        pipe: to the parent.
-        lifeline: a pipe on which nothing is ever sent. Its end tells that the parent is gone, or ends at once.
         events, actions: addresses of the shared memory for them.
         log_level: of this package.
     """
 
     number: int
     make_environment: EnvironmentMaker
-    pipe: messages.Pipe
-    lifeline: messages.Pipe
     events: MemoryAddress
     actions: MemoryAddress
     log_level: int
 
 
-def run_child(task: ChildTask) -> None:
+def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
     """Serve the parent until it says END or is gone."""
-    # Ctrl-C reaches all processes of a terminal. The parent alone decides what follows from it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    child = _Child(task)
-    threading.Thread(target=child.watch_lifeline, name="lifeline", daemon=True).start()
+    child = _Child(task, LockedPipe(connection))
+    begin_child(lifeline, child.kill)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         child.serve()
     child.close()
@@ -64,11 +57,10 @@ def run_child(task: ChildTask) -> None:
 class _Child:
     """The state of a child."""
 
-    def __init__(self, task: ChildTask) -> None:
+    def __init__(self, task: ChildTask, pipe: LockedPipe) -> None:
         self._number = task.number
         self._make_environment = task.make_environment
-        self._lifeline = task.lifeline
-        self._pipe = LockedPipe(task.pipe)
+        self._pipe = pipe
         self._events = SharedSteps(SharedMemory.open(task.events))
         self._actions = SharedActions(SharedMemory.open(task.actions))
         self._environment: Environment | None = None
@@ -98,19 +90,11 @@ class _Child:
         self._events.close()
         self._actions.close()
 
-    def watch_lifeline(self) -> None:
-        """End everything at once when the parent is gone, whatever the other threads wait for."""
-        with contextlib.suppress(EOFError, OSError):
-            self._lifeline.recv_bytes()
-        self._abort()
-
-    def _abort(self) -> NoReturn:
+    def kill(self) -> None:
+        """End the environment at once, from another thread, whatever it waits for."""
         environment = self._environment
         if environment is not None:
-            with contextlib.suppress(Exception):
-                environment.kill()
-        # An environment that is just starting is not known yet; a player has a guard for that.
-        os._exit(1)
+            environment.kill()
 
     def _do(self, kind: bytes, content: bytes) -> None:
         if kind == messages.START:

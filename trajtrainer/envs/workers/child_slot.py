@@ -97,7 +97,7 @@ class ChildSlot:
         try:
             kind, content = messages.read(child.pipe)
         except (EOFError, OSError):
-            return self._bury()
+            return ChildDiedError(f"The worker process of environment {self.number} {self.bury(_JOIN_S)}.")
         if kind == messages.LOG:
             relay_log(messages.content_of(content), f"Environment {self.number}")
             return None
@@ -115,10 +115,8 @@ class ChildSlot:
 
     def give_up(self) -> EnvironmentFaultError:
         """End a child that is late."""
-        if self._child is not None:
-            self._child.kill()
-            _LOGGER.debug("Ended the process of worker %d, which was silent.", self.number)
-        self._bury()
+        self.bury(0.0)
+        _LOGGER.debug("Ended the process of worker %d, which was silent.", self.number)
         return ChildDiedError(f"The worker process of environment {self.number} stopped answering.")
 
     def ask_to_end(self) -> None:
@@ -128,20 +126,17 @@ class ChildSlot:
     def kill(self) -> None:
         """See ``Slot``."""
         if self._child is not None:
-            self._child.cut_lifeline()
+            self._child.kill()
 
-    def bury(self, timeout_s: float) -> None:
-        """Wait for the child to end, end it after ``timeout_s`` seconds, and free what belonged to it."""
-        if self._child is not None:
-            child, self._child = self._child, None
-            child.finish(timeout_s)
+    def bury(self, timeout_s: float) -> str:
+        """Wait for the child to end, end it after ``timeout_s`` seconds, free what belonged to it.
 
-    def _bury(self) -> ChildDiedError:
-        child = self._child
-        self.bury(_JOIN_S)
+        Returns:
+            how it ended.
+        """
+        child, self._child = self._child, None
         self._due_s = float("inf")
-        how = "is gone" if child is None else child.how_it_ended
-        return ChildDiedError(f"The worker process of environment {self.number} {how}.")
+        return "is gone" if child is None else child.bury(timeout_s)
 
     def _send_parameters(self, parameters: Parameters) -> None:
         if parameters:
@@ -150,9 +145,7 @@ class ChildSlot:
     def _post(self, kind: bytes, *content: Any) -> None:
         self._due_s = time.monotonic() + self._patience_s
         if self._child is not None:
-            # A child that is gone is noticed when its pipe is read.
-            with contextlib.suppress(OSError):
-                messages.post(self._child.pipe, kind, *content)
+            self._child.post(kind, *content)
 
 
 class ChildSlots:

@@ -6,13 +6,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from multiprocessing.context import SpawnProcess
 from typing import TypeVar
 
 from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.child_process import how_it_ended, without_main_module
 
 Task = TypeVar("Task")
 
@@ -22,18 +23,27 @@ _JOIN_S = 5.0
 class SpawnedProcess:
     """A process that runs ``target(task, pipe, lifeline)``, both of which must be picklable.
 
-    No daemon: those may not have processes of their own, and players are such.
+    Args:
+        target, task, name: of the process.
+        daemon: whether it ends with this one by itself; then it may not have processes of multiprocessing of its own.
 
     Attributes:
         pipe: to the process.
     """
 
-    def __init__(self, target: Callable[[Task, messages.Pipe, messages.Pipe], None], task: Task, name: str) -> None:
+    def __init__(
+        self,
+        target: Callable[[Task, messages.Pipe, messages.Pipe], None],
+        task: Task,
+        name: str,
+        *,
+        daemon: bool = False,
+    ) -> None:
         spawning = multiprocessing.get_context("spawn")
         self.pipe, pipe_of_child = spawning.Pipe()
         lifeline_of_child, self._lifeline = spawning.Pipe(duplex=False)
         self._process: SpawnProcess | None = spawning.Process(
-            target=target, args=(task, pipe_of_child, lifeline_of_child), name=name, daemon=False
+            target=target, args=(task, pipe_of_child, lifeline_of_child), name=name, daemon=daemon
         )
         with without_main_module():
             self._process.start()
@@ -96,3 +106,26 @@ def begin_child(lifeline: messages.Pipe, kill: Callable[[], object]) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+@contextlib.contextmanager
+def without_main_module() -> Iterator[None]:
+    """Keep a new process from running the user's script (again), which multiprocessing does for functions in it.
+
+    A child needs nothing from there; a script without ``if __name__ == "__main__"`` would start child after child,
+    and one that imports torch would cost each of them its memory.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return the end of a process in words that complete "The process ..."."""
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by the signal {signal.Signals(-code).name}"
+    return f"ended with the exit code {code}"
