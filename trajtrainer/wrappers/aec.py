@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from pettingzoo.utils.env import AECEnv
 
 from trajtrainer.wrappers.cast import Cast, Turn
-from trajtrainer.wrappers.parallel import METADATA
+from trajtrainer.wrappers.parallel import CastEnv
 from trajtrainer.wrappers.scene import Player
 from trajtrainer.wrappers.spaces import Form
 
 
-class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
+class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
     """All agents of a scene one after the other: those that ask for a decision, in their order.
 
     The game goes on when the last of them has acted, so that each agent acts upon what it saw when it was asked. Names,
@@ -31,9 +30,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
         time_scale: float = 20.0,
         **arguments: Any,
     ) -> None:
-        super().__init__()
-        self.metadata = dict(METADATA)
-        self.render_mode = None
+        super().__init__(Cast(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
         self.agents: list[str] = []
         self.agent_selection = ""
         self.infos: dict[str, dict[str, Any]] = {}
@@ -41,23 +38,9 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
         self._cumulative_rewards: dict[str, float] = {}
         self.terminations: dict[str, bool] = {}
         self.truncations: dict[str, bool] = {}
-        self._cast = Cast(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual)
         self._queue: list[str] = []
         self._actions: dict[str, Any] = {}
         self._observations: dict[str, Any] = {}
-
-    @property
-    def possible_agents(self) -> list[str]:
-        """All that are known. Unity may bring new ones at any time."""
-        return list(self._cast.possible_agents)
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's observations."""
-        return self._cast.observation_space(agent)
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's actions."""
-        return self._cast.action_space(agent)
 
     def observe(self, agent: str) -> Any:
         """Return what an agent saw last."""
@@ -111,7 +94,3 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
         self.infos |= turn.infos
         self._actions, self._queue = {}, list(self._cast.asked)
         self.agent_selection = (self._queue or self.agents)[0]
-
-    def close(self) -> None:
-        """End the player."""
-        self._cast.close()

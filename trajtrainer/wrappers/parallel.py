@@ -12,10 +12,35 @@ from trajtrainer.wrappers.cast import Cast
 from trajtrainer.wrappers.scene import Player
 from trajtrainer.wrappers.spaces import Form
 
-METADATA = {"name": "unity_v0", "render_modes": [], "is_parallelizable": True}
+
+class CastEnv:
+    """What environments of PettingZoo have from a ``Cast``: names and spaces of the agents, and the end."""
+
+    render_mode = None
+
+    def __init__(self, cast: Cast) -> None:
+        self.metadata = {"name": "unity_v0", "render_modes": [], "is_parallelizable": True}
+        self._cast = cast
+
+    @property
+    def possible_agents(self) -> list[str]:
+        """All that are known. Unity may bring new ones at any time."""
+        return list(self._cast.possible_agents)
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of an agent's observations."""
+        return self._cast.observation_space(agent)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of an agent's actions."""
+        return self._cast.action_space(agent)
+
+    def close(self) -> None:
+        """End the player."""
+        self._cast.close()
 
 
-class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
+class UnityParallelEnv(CastEnv, ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
     """All agents of a scene, named ``Behavior?team=0?agent_id=3`` as in ML-Agents' own wrapper.
 
     A step ends when any agent asks for a decision. ``infos[agent]`` has ``deciding``: whether its next action counts,
@@ -43,27 +68,12 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
         time_scale: float = 20.0,
         **arguments: Any,
     ) -> None:
-        self.metadata = dict(METADATA)
-        self.render_mode = None
-        self._cast = Cast(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual)
+        super().__init__(Cast(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
 
     @property
     def agents(self) -> list[str]:
         """Those whose episode goes on."""
         return list(self._cast.agents)
-
-    @property
-    def possible_agents(self) -> list[str]:
-        """All that are known. Unity may bring new ones at any time."""
-        return list(self._cast.possible_agents)
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's observations."""
-        return self._cast.observation_space(agent)
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's actions."""
-        return self._cast.action_space(agent)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -94,7 +104,3 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
         """
         turn = self._cast.step(actions)
         return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
-
-    def close(self) -> None:
-        """End the player."""
-        self._cast.close()
