@@ -94,3 +94,18 @@ def test_a_functions_docstring_begins_with_a_verb() -> None:
         if (docstring := ast.get_docstring(node)) and re.split(r"\W", docstring, maxsplit=1)[0] in NO_VERB
     ]
     assert found == []
+
+
+def test_what_users_read_spells_behavior_as_unity_does() -> None:
+    """Everywhere but in docstrings and comments."""
+    found = []
+    for name, text in relative(SOURCES).items():
+        tree = ast.parse(text)
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            f"{name}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "behaviour" in node.value.lower()
+            if id(node) not in docstrings
+        ]
+    assert found == []

@@ -130,7 +130,7 @@ class BehaviorId:
         if not _TEAM.fullmatch(team):
             shown = team if len(team) <= _LONGEST_SHOWN else f"{team[:_LONGEST_SHOWN]}..."
             raise InvalidDataError(
-                f"Behaviour {name!r} has the team {shown!r}. Expected a whole number, as Unity sends it "
+                f"Behavior {name!r} has the team {shown!r}. Expected a whole number, as Unity sends it "
                 "(Behavior Parameters, Team Id)."
             )
         return cls(full=full, name=name, team=int(team))

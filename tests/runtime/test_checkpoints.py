@@ -172,7 +172,7 @@ def test_a_full_disk_costs_a_checkpoint_and_no_more(
     assert [record.steps for record in run.manager.records] == [2, 4]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", failing)
-        with pytest.raises(CheckpointError, match=r"final checkpoint of behaviour 'B' at step 5.*No space.*--resume"):
+        with pytest.raises(CheckpointError, match=r"final checkpoint of behavior 'B' at step 5.*No space.*--resume"):
             run.save_final(5)
     assert step_of(read_checkpoint(run.folder.checkpoint)) == 4
 
@@ -306,7 +306,7 @@ def test_nothing_that_loads_is_an_error(tmp_path: Path) -> None:
     run.save(1)
     for path in run.folder.path.glob("*.pt"):
         path.write_bytes(b"rubbish")
-    with pytest.raises(CheckpointError, match=r"No checkpoint of behaviour 'B'.*checkpoint\.pt, B-1\.pt.*--force"):
+    with pytest.raises(CheckpointError, match=r"No checkpoint of behavior 'B'.*checkpoint\.pt, B-1\.pt.*--force"):
         Run(tmp_path, resume=True).manager.resume()
 
 

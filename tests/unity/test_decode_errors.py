@@ -189,7 +189,7 @@ def test_too_many_behaviors() -> None:
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     decoder.decode(message_of({}, [Space(name=f"B{index}?team=0") for index in range(200)]))
     decoder.decode(message_of({}, [Space(name=f"B{index}?team=0") for index in range(256)]))
-    with pytest.raises(InvalidDataError, match=r"more than 256 behaviours, the last of them 'C\?team=0'"):
+    with pytest.raises(InvalidDataError, match=r"more than 256 behaviors, the last of them 'C\?team=0'"):
         decoder.decode(message_of({}, [Space(name="C?team=0")]))
 
 

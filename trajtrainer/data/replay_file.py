@@ -76,7 +76,7 @@ def _open(path: Path, take: Callable[[Callable[[str], NDArray[Any]]], None]) -> 
     # What numpy and zipfile raise when bytes are missing or wrong.
     except (OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, *_ZIP_ERRORS) as error:
         raise CheckpointError(
-            f"The saved replay {path} cannot be used: it is damaged or of another behaviour or network "
+            f"The saved replay {path} cannot be used: it is damaged or of another behavior or network "
             f"({type(error).__name__}: {error})."
         ) from error
 

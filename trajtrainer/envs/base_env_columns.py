@@ -71,7 +71,7 @@ class BehaviorColumns:
         expected = tuple(self.spec.observation_specs[index].shape)
         if column.shape[1:] != expected:
             raise InvalidDataError(
-                f"Behaviour {self.name!r}, observation {index}: the environment sent the shape {column.shape[1:]}, "
+                f"Behavior {self.name!r}, observation {index}: the environment sent the shape {column.shape[1:]}, "
                 f"but announced {expected}."
             )
         # Copied in any case: an environment may use its arrays again.
@@ -89,7 +89,7 @@ class BehaviorColumns:
         for what, column in numbers.items():
             if not np.isfinite(column).all():
                 raise InvalidDataError(
-                    f"Behaviour {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
+                    f"Behavior {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
                     "learn from."
                 )
 

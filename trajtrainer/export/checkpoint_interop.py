@@ -199,5 +199,5 @@ def from_mlagents(
     if policy_alone:
         reader.keep_differences_of(POLICY)
     if reader.differences:
-        logger.warning("%s does not quite match this behaviour's networks: %s.", source, reader.describe())
+        logger.warning("%s does not quite match this behavior's networks: %s.", source, reader.describe())
     return {**like, **state}

@@ -69,7 +69,7 @@ def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
         )
     head = actor.head
     if not head.continuous_size and not head.branches:
-        raise ExportError("The behaviour has no actions, so there is no policy to export.")
+        raise ExportError("The behavior has no actions, so there is no policy to export.")
     graph = GraphBuilder(opset, actor)
     shapes = [tuple(int(size) for size in observation.shape) for observation in spec.observation_specs]
     obs = [graph.input(contract.observation_name(i), shape) for i, shape in enumerate(shapes)]

@@ -46,7 +46,7 @@ class ObservationEncoder(nn.Module):
     def __init__(self, specs: Sequence[ObservationSpec], settings: NetworkSettings) -> None:
         super().__init__()
         if not specs:
-            raise UnsupportedError("The behaviour has no observations. Add a sensor or vector observations in Unity.")
+            raise UnsupportedError("The behavior has no observations. Add a sensor or vector observations in Unity.")
         self.kinds = tuple(observation_kind(spec) for spec in specs)
         self.lists = tuple(i for i, kind in enumerate(self.kinds) if kind is ObservationKind.VARIABLE_LENGTH)
         self.fixed = tuple(i for i in range(len(specs)) if i not in self.lists)

@@ -105,7 +105,7 @@ class CheckpointManager:
             self._update_status(record)
         except CheckpointError as error:
             raise CheckpointError(
-                f"The final checkpoint of behaviour {self.folder.behavior!r} at step {step} could not be saved. "
+                f"The final checkpoint of behavior {self.folder.behavior!r} at step {step} could not be saved. "
                 f"{error} The checkpoints saved before are untouched; make room and continue with --resume."
             ) from error
 
@@ -144,11 +144,11 @@ class CheckpointManager:
             return older
         if refused:
             raise CheckpointError(
-                f"No checkpoint of behaviour {self.folder.behavior!r} in {self.folder.path} can be loaded "
+                f"No checkpoint of behavior {self.folder.behavior!r} in {self.folder.path} can be loaded "
                 f"({', '.join(refused)}). Use --force to start this run anew, or --initialize-from another run."
             )
         logger.warning(
-            "There is no checkpoint of behaviour %r in %s yet. Its training starts from step 0.",
+            "There is no checkpoint of behavior %r in %s yet. Its training starts from step 0.",
             self.folder.behavior,
             self.folder.path,
         )
@@ -189,7 +189,7 @@ class CheckpointManager:
                 self._verified = True
         except Exception as error:
             raise CheckpointError(
-                f"The state of behaviour {self.folder.behavior!r} cannot be saved so that it loads again: it may only "
+                f"The state of behavior {self.folder.behavior!r} cannot be saved so that it loads again: it may only "
                 f"hold tensors, numbers, text, lists and dicts ({first_line(error)})."
             ) from error
         return buffer.getbuffer()
@@ -199,7 +199,7 @@ class CheckpointManager:
             atomic.write_with(path, export)
         except Exception as error:
             logger.error(
-                "The policy of behaviour %r could not be exported to %s (%s). The .pt checkpoint is kept.",
+                "The policy of behavior %r could not be exported to %s (%s). The .pt checkpoint is kept.",
                 self.folder.behavior,
                 path,
                 first_line(error),

@@ -27,7 +27,7 @@ def behavior_file_name(behavior: str) -> str:
         RunFolderError: the name is empty or too long for a file name.
     """
     if not behavior:
-        raise RunFolderError("The environment has a behaviour without a name. Give it a name in Unity.")
+        raise RunFolderError("The environment has a behavior without a name. Give it a name in Unity.")
     name = behavior
     if _ESCAPE.search(name) or any(not _plain(character) for character in name):
         name = "".join(
@@ -41,8 +41,8 @@ def behavior_file_name(behavior: str) -> str:
         name = name[:-5] + "%2E" + name[-4:]
     if len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
         raise RunFolderError(
-            f"The behaviour name {behavior[:60]!r}... is too long for a file name ({len(name)} characters, at most "
-            f"{_MAX_BYTES} bytes). Give the behaviour a shorter name in Unity."
+            f"The behavior name {behavior[:60]!r}... is too long for a file name ({len(name)} characters, at most "
+            f"{_MAX_BYTES} bytes). Give the behavior a shorter name in Unity."
         )
     return name
 

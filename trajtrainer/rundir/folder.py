@@ -217,9 +217,9 @@ class RunFolder:
         message = f"Could not initialize from {path}: the file does not exist or is not a `.pt` file."
         if listed:
             raise RunFolderError(
-                f"{message} Behaviour {behavior!r} was to start from it; correct --initialize-from or its init_path."
+                f"{message} Behavior {behavior!r} was to start from it; correct --initialize-from or its init_path."
             )
-        logger.warning("%s Behaviour %r starts from scratch.", message, behavior)
+        logger.warning("%s Behavior %r starts from scratch.", message, behavior)
         return None
 
     @contextlib.contextmanager
@@ -320,7 +320,7 @@ class RunFolder:
                 folder.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise RunFolderError(
-                    f"The folder {folder.path} of behaviour {behavior!r} cannot be made: {error.strerror or error}."
+                    f"The folder {folder.path} of behavior {behavior!r} cannot be made: {error.strerror or error}."
                 ) from error
             self._refuse_shared_folder(folder)
         self._behaviors[behavior] = folder
@@ -390,7 +390,7 @@ class RunFolder:
         for other in self._behaviors.values():
             if other.path.samefile(folder.path):
                 raise RunFolderError(
-                    f"The behaviours {other.behavior!r} and {folder.behavior!r} have the same folder {folder.path} on "
+                    f"The behaviors {other.behavior!r} and {folder.behavior!r} have the same folder {folder.path} on "
                     "this file system. Rename one of them in Unity."
                 )
 

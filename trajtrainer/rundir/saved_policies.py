@@ -70,7 +70,7 @@ def export_saved(
     policies = find_policies(target, results, behavior)
     if output is not None and len(policies) > 1 and output.suffix == _SUFFIX:
         raise CheckpointError(
-            f"{target} has the behaviours {', '.join(policy.name for policy in policies)}, which cannot all be written "
+            f"{target} has the behaviors {', '.join(policy.name for policy in policies)}, which cannot all be written "
             f"to {output}. Choose one with --behavior, or give a folder as --output."
         )
     written = []
@@ -108,14 +108,14 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     found = {own.name: own} if own is not None else dict(_of_run(target, best=best))
     if not found:
         what = "best model" if best else "checkpoint"
-        raise CheckpointError(f"There is no {what} in {target}, nor in the folders of behaviours in it.")
+        raise CheckpointError(f"There is no {what} in {target}, nor in the folders of behaviors in it.")
     if behavior is None:
         return list(found.values())
     name = behavior_file_name(behavior)
     if name not in found:
         raise CheckpointError(
-            f"There is no checkpoint of the behaviour {behavior!r} in {target}{closest(behavior, found)}; "
-            f"behaviours with checkpoints: {', '.join(found)}."
+            f"There is no checkpoint of the behavior {behavior!r} in {target}{closest(behavior, found)}; "
+            f"behaviors with checkpoints: {', '.join(found)}."
         )
     return [found[name]]
 

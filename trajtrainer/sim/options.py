@@ -123,7 +123,7 @@ def _parser() -> _Parser:
     add("names", metavar="NAME[+NAME...]", help="the simulations, first on the command line")
     add("--mlagents-port", dest="port", type=int, default=EDITOR_PORT, metavar="PORT", help="where the trainer listens")
     add("--seed", type=int, help="instead of the seed that the trainer sends")
-    add("--teams", type=int, default=1, metavar="N", help="teams of each behaviour, each with all its agents")
+    add("--teams", type=int, default=1, metavar="N", help="teams of each behavior, each with all its agents")
     add("-logFile", "-logfile", dest="log_file", type=Path, metavar="PATH", help="write the log there")
     add("-nographics", action="store_true", help="accepted, as by every Unity player")
     add("-batchmode", action="store_true", help="accepted, as by every Unity player")

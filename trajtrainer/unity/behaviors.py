@@ -80,7 +80,7 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, ord
     name = parameters.brain_name
     if len(first_agent.observations) > _MOST_SENSORS:
         raise InvalidDataError(
-            f"Behaviour {name!r}: its first agent sent {len(first_agent.observations)} observations; at most "
+            f"Behavior {name!r}: its first agent sent {len(first_agent.observations)} observations; at most "
             f"{_MOST_SENSORS} are read."
         )
     sensors = tuple(
@@ -88,7 +88,7 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, ord
     )
     size = sum(math.prod(sensor.wire_shape) for sensor in sensors)
     if size > _MOST_NUMBERS:
-        raise InvalidDataError(_too_large(f"Behaviour {name!r}: its {len(sensors)} sensors announce", size))
+        raise InvalidDataError(_too_large(f"Behavior {name!r}: its {len(sensors)} sensors announce", size))
     action_spec = _action_spec(parameters)
     return Behavior(
         id=name,
@@ -99,7 +99,7 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, ord
 
 
 def _sensor(index: int, observation: ObservationProto, behavior: str, order: PictureOrder) -> Sensor:
-    where = f"Behaviour {behavior!r}, sensor {observation.name!r} (observation {index})"
+    where = f"Behavior {behavior!r}, sensor {observation.name!r} (observation {index})"
     if len(observation.shape) > _MOST_DIMENSIONS:
         raise InvalidDataError(
             f"{where} announces a shape of {len(observation.shape)} dimensions; at most {_MOST_DIMENSIONS} are read."
@@ -167,7 +167,7 @@ def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
     num_branches = max(len(new.discrete_branch_sizes), len(parameters.vector_action_size_deprecated))
     if num_branches > _MOST_BRANCHES:
         raise InvalidDataError(
-            f"Behaviour {parameters.brain_name!r} announces {num_branches} discrete branches; at most {_MOST_BRANCHES} "
+            f"Behavior {parameters.brain_name!r} announces {num_branches} discrete branches; at most {_MOST_BRANCHES} "
             "are read."
         )
     if new.num_continuous_actions or new.num_discrete_actions:
@@ -178,7 +178,7 @@ def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
         size, branches = 0, tuple(parameters.vector_action_size_deprecated)
     if not (0 <= size <= _MOST_ACTIONS and all(branch >= 1 for branch in branches) and sum(branches) <= _MOST_ACTIONS):
         raise InvalidDataError(
-            f"Behaviour {parameters.brain_name!r} announces {size} continuous actions and the discrete branches "
+            f"Behavior {parameters.brain_name!r} announces {size} continuous actions and the discrete branches "
             f"{branches}. Sizes must be positive and {_MOST_ACTIONS} at most."
         )
     return ActionSpec(size, branches)

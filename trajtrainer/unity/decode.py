@@ -109,11 +109,11 @@ class MessageDecoder:
             try:
                 parameters = BrainParametersProto.FromString(data)
             except DecodeError as error:
-                raise InvalidDataError(f"The player announced a behaviour in no valid message ({error}).") from error
+                raise InvalidDataError(f"The player announced a behavior in no valid message ({error}).") from error
             self._announcements[parameters.brain_name] = parameters
             if len(self._announcements) > _MOST_BEHAVIORS:
                 raise InvalidDataError(
-                    f"The player announces more than {_MOST_BEHAVIORS} behaviours, the last of them "
+                    f"The player announces more than {_MOST_BEHAVIORS} behaviors, the last of them "
                     f"{parameters.brain_name!r}. Agents that shall learn the same need the same Behavior Name."
                 )
 
@@ -121,7 +121,7 @@ class MessageDecoder:
         parameters = self._announcements.get(behavior_id)
         if parameters is None:
             raise InvalidDataError(
-                f"The player sent agents of the behaviour {behavior_id!r}, which it has not announced. "
+                f"The player sent agents of the behavior {behavior_id!r}, which it has not announced. "
                 f"Announced: {', '.join(map(repr, self._announcements)) or 'none'}."
             )
         BehaviorId.parse(behavior_id)  # raises where the collector could only give up
@@ -155,7 +155,7 @@ class MessageDecoder:
         found, counts = np.unique(deciding, return_counts=True)
         if len(found) < len(deciding):
             raise InvalidObservationError(
-                f"Behaviour {behavior.id!r}: the agent {found[counts > 1][0]} asks for {counts.max()} decisions in one "
+                f"Behavior {behavior.id!r}: the agent {found[counts > 1][0]} asks for {counts.max()} decisions in one "
                 "message; one was expected. The ids of a player's agents must be distinct."
             )
         self._distinct_ids[behavior.id] = ids
@@ -178,7 +178,7 @@ def _check_entries(data: bytes) -> None:
     if len(list(islice(entries, _MOST_ENTRIES + 1))) > _MOST_ENTRIES:
         raise InvalidDataError(
             f"The player sent a message of {len(data)} bytes with more than {_MOST_ENTRIES} entries. Expected one per "
-            f"behaviour, of which there may be {_MOST_BEHAVIORS}."
+            f"behavior, of which there may be {_MOST_BEHAVIORS}."
         )
 
 
@@ -186,12 +186,12 @@ def _first_agent(agents: bytes, behavior_id: str) -> AgentInfoProto:
     """Return the first of a serialized list of agents; the others are left alone."""
     first = next((field for field in fields(agents) if field.number == _RECORD), None)
     if first is None:
-        raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf (no record).")
+        raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf (no record).")
     check_records(agents[: first.stop], behavior_id)
     try:
         return AgentInfoProto.FromString(agents[first.start : first.stop])
     except DecodeError as error:
-        raise InvalidDataError(f"Behaviour {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
+        raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
 
 
 def _check_numbers(batch: StepBatch, behavior: Behavior) -> None:
@@ -218,7 +218,7 @@ def _refuse(batch: StepBatch, behavior: Behavior, column: ObservationArray, what
     index = tuple(int(position) for position in np.argwhere(~np.isfinite(column))[0])
     element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
     raise NotFiniteError(
-        f"The player sent {column[index]} as {what}: behaviour {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
+        f"The player sent {column[index]} as {what}: behavior {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
         f"{element}. Nothing can be learnt from that; find the division by zero or the like in the Unity project "
         "(CollectObservations, AddReward, AddGroupReward)."
     )

@@ -38,11 +38,11 @@ def check_records(data: bytes, behavior: str) -> None:
     for record in fields(data):
         if record.number == _RECORD:
             num_records += 1
-            check_count(num_records, f"Behaviour {behavior!r}")
+            check_count(num_records, f"Behavior {behavior!r}")
             inside = fields(data, record.start, record.stop)
             num_fields += sum(1 for _ in islice(inside, _MOST_FIELDS + 1 - num_fields))
             if num_fields > _MOST_FIELDS:
                 raise InvalidDataError(
-                    f"Behaviour {behavior!r}: the records of its first {num_records} agents have more than "
+                    f"Behavior {behavior!r}: the records of its first {num_records} agents have more than "
                     f"{_MOST_FIELDS} fields. Expected an id, a reward and the like, and one observation per sensor."
                 )

@@ -31,12 +31,12 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
     for agent in agents:
         if len(agent.observations) != len(behavior.sensors):
             raise InvalidObservationError(
-                f"Behaviour {behavior.id!r}, agent {agent.id} sent {len(agent.observations)} observations; the "
-                f"behaviour announced {len(behavior.sensors)}. All agents of a behaviour need the same sensors."
+                f"Behavior {behavior.id!r}, agent {agent.id} sent {len(agent.observations)} observations; the "
+                f"behavior announced {len(behavior.sensors)}. All agents of a behavior need the same sensors."
             )
         if agent.id < 0:
             raise InvalidObservationError(
-                f"Behaviour {behavior.id!r}: an agent has the id {agent.id}. Ids count up from 0."
+                f"Behavior {behavior.id!r}: an agent has the id {agent.id}. Ids count up from 0."
             )
     mask = np.zeros((len(agents), behavior.mask_size), np.bool_)
     if behavior.mask_size:
@@ -62,7 +62,7 @@ def _agents(data: bytes, behavior: Behavior) -> list[columnar_pb2.AgentInfo]:
         usual.DiscardUnknownFields()
         return list(columnar_pb2.AgentInfoList.FromString(usual.SerializeToString()).value)
     except DecodeError as error:
-        raise InvalidDataError(f"Behaviour {behavior.id!r}: its agents are no valid protobuf ({error}).") from error
+        raise InvalidDataError(f"Behavior {behavior.id!r}: its agents are no valid protobuf ({error}).") from error
 
 
 def _read_mask(agent: columnar_pb2.AgentInfo, row: NDArray[np.bool_], behavior: Behavior) -> None:
@@ -70,7 +70,7 @@ def _read_mask(agent: columnar_pb2.AgentInfo, row: NDArray[np.bool_], behavior: 
         return
     if len(agent.action_mask) != len(row):
         raise InvalidDataError(
-            f"Behaviour {behavior.id!r}, agent {agent.id} sent an action mask of {len(agent.action_mask)} entries; "
+            f"Behavior {behavior.id!r}, agent {agent.id} sent an action mask of {len(agent.action_mask)} entries; "
             f"expected none or {len(row)}, one per action of {behavior.spec.action_spec.discrete_branches}."
         )
     row[:] = np.frombuffer(agent.action_mask, np.bool_)
@@ -84,7 +84,7 @@ def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, beha
             found.append(read_observation(agent.observations[sensor.index], sensor))
         except pictures.PictureError as error:
             raise InvalidObservationError(
-                f"Behaviour {behavior.id!r}, agent {agent.id}, {sensor.label}: {error}."
+                f"Behavior {behavior.id!r}, agent {agent.id}, {sensor.label}: {error}."
             ) from error
     return np.stack(found) if found else np.empty((0, *sensor.spec.shape), sensor.dtype)
 
@@ -97,7 +97,7 @@ def read_observation(observation: columnar_pb2.Observation, sensor: Sensor) -> O
     """
     shape = tuple(observation.shape)
     if shape != sensor.wire_shape:
-        raise pictures.PictureError(f"it has the shape {shape}, but the behaviour announced {sensor.wire_shape}")
+        raise pictures.PictureError(f"it has the shape {shape}, but the behavior announced {sensor.wire_shape}")
     if observation.compression_type == PNG:
         picture = pictures.decode(
             observation.compressed_data, observation.compressed_channel_mapping, sensor.spec.shape

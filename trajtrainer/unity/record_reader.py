@@ -151,7 +151,7 @@ class RecordReader:
             if run is None or run.kind != kind:
                 run = _Run(kind, position)
                 runs.append(run)
-                check_count(len(runs), f"Behaviour {self._behavior.id!r}")
+                check_count(len(runs), f"Behavior {self._behavior.id!r}")
             run.count += 1
             position += record_size
             if run.count == _STREAK:
@@ -175,7 +175,7 @@ class RecordReader:
 
     def _pattern(self, runs: list[_Run]) -> _Pattern:
         """Give every record its row: terminal ones first, each sort in the order of the message."""
-        check_count(sum(run.count for run in runs), f"Behaviour {self._behavior.id!r}")
+        check_count(sum(run.count for run in runs), f"Behavior {self._behavior.id!r}")
         num_terminal = sum(run.count for run in runs if self._layouts[run.kind].done)
         interrupted = np.zeros(num_terminal, np.bool_)
         next_terminal, next_decision = 0, num_terminal

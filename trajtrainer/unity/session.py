@@ -211,7 +211,7 @@ class PlayerSession:
                 continuous, discrete = empty.continuous, empty.discrete
             if len(continuous) != count:
                 raise ActionError(
-                    f"Behaviour {name!r}: {len(continuous)} actions for {count} agents that asked for one."
+                    f"Behavior {name!r}: {len(continuous)} actions for {count} agents that asked for one."
                 )
             if count:
                 parts.append(self._encoders[name].encode(continuous, discrete))

@@ -291,7 +291,7 @@ def test_environments_must_be_alike() -> None:
     rig.report(0, event(0, specs=True))
     other = event(1)
     other.new_specs = {BEHAVIOR: BehaviorSpec([], SPEC.action_spec)}
-    with pytest.raises(EnvironmentFaultError, match="Environment 1 announces the behaviour 'Clockwork"):
+    with pytest.raises(EnvironmentFaultError, match="Environment 1 announces the behavior 'Clockwork"):
         rig.report(1, other)
 
 

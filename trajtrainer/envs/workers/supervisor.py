@@ -191,7 +191,7 @@ class Supervisor:
             known = self._specs.setdefault(name, spec)
             if known != spec:
                 raise EnvironmentFaultError(
-                    f"Environment {worker.slot.number} announces the behaviour {name!r} as {spec}, but it was "
+                    f"Environment {worker.slot.number} announces the behavior {name!r} as {spec}, but it was "
                     f"announced as {known} before. All environments of a run must be alike, and stay so when they "
                     "start again."
                 )
