@@ -43,6 +43,11 @@ def test_each_is_what_its_module_calls_so(name: str) -> None:
     assert found.__name__ == name
 
 
+@pytest.mark.parametrize("name", ["gymnasium", "pettingzoo", "side_channels", "testing"])
+def test_modules_with_names_of_their_own(name: str) -> None:
+    assert getattr(trajtrainer, name).__name__ == f"trajtrainer.{name}"
+
+
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(trajtrainer.__file__).read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
@@ -68,7 +73,8 @@ def test_an_unknown_name() -> None:
 @pytest.mark.parametrize(
     ("used", "absent"),
     [
-        ("", {"torch", "numpy", "onnx", "attrs"}),
+        ("", {"torch", "numpy", "onnx", "attrs", "gymnasium"}),
+        ("gymnasium pettingzoo side_channels", {"torch", "onnx"}),
         ("SettingsError TrainerSettings StatsWriter Environment", {"torch", "onnx"}),
     ],
 )

@@ -78,6 +78,7 @@ _HOMES = {
     "steps": "ActionBatch EnvironmentEvent StepBatch",
     "unity.environment": "UnityEnvironment",
 }
+_MODULES = {"gymnasium", "pettingzoo", "side_channels", "testing"}
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -143,6 +144,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what a name needs when it is first asked for: ``import trajtrainer`` is quick and does without torch."""
+    if name in _MODULES:
+        return import_module(f"trajtrainer.{name}")
     if name in _HOME_OF:
         return getattr(import_module(f"trajtrainer.{_HOME_OF[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
