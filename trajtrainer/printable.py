@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return re.sub(r"\n(?=\S)", "\n  ", "\n".join(map(one_line, text.split("\n"))))
 
 
+def counted(number: int, thing: str) -> str:
+    """Return "1 trial", "2 trials"."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def with_safe_arguments(record: logging.LogRecord) -> logging.LogRecord:
     """Return a log record whose arguments stay on one line. The lines of the message itself are ours."""
     arguments = record.args

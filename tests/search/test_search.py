@@ -326,7 +326,7 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
     assert main(command) == 143
 
     told = capsys.readouterr().out
-    assert "6 trials: 5 went to the end, 1 wait for --resume" in told
+    assert "6 trials: 5 went to the end, 1 left for --resume." in told
     assert "To go on: the same command with --resume." in told
     monkeypatch.setattr(process, "TrialProcess", lambda task: Actor(task, good))
     assert main([*command, "--resume", "--trials=7"]) == 0
@@ -339,6 +339,23 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
     folder = tmp_path / "results" / "found"
     assert f"trajtrainer learn {folder / 'best.yaml'} --run-id=NAME" in told
     assert (folder / "search.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_one_trial_is_no_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def course(_settings: RunSettings) -> Iterator[dict[str, Any]]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield {"wait": True}
+
+    monkeypatch.setattr(process, "TrialProcess", lambda task: Actor(task, course))
+    path = tmp_path / "search.yaml"
+    path.write_text(yaml.safe_dump({**CONFIGURATION, "search": SEARCH}), encoding="utf-8")
+    assert main(["search", str(path), "--run-id=one", f"--results-dir={tmp_path}", "--trials=1"]) == 143
+    told = capsys.readouterr().out
+    assert "with 1 trial, 1 at once" in told
+    assert "1 trial: 1 left for --resume." in told
 
 
 def test_the_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console
 from trajtrainer.errors import DemonstrationError
-from trajtrainer.printable import one_line
+from trajtrainer.printable import counted, one_line
 
 if TYPE_CHECKING:
     from trajtrainer.demos.source import Source
@@ -109,14 +109,14 @@ def _write(path: Path, source: Source) -> int:
     write(path, source)
     (written,) = find_sources([str(path)])
     summary = summarize(written)
-    print(one_line(f"{path}: {_episodes(summary)}, {summary.steps} steps."))
+    print(one_line(f"{path}: {_episodes(summary)}, {counted(summary.steps, 'step')}."))
     return 0
 
 
 def format_summary(summary: Summary) -> Iterator[str]:
     """Yield the lines about a recording."""
     yield f"{summary.path}"
-    yield f"  behavior {summary.behavior or 'without a name'}: {_episodes(summary)}, {summary.steps} steps"
+    yield f"  behavior {summary.behavior or 'without a name'}: {_episodes(summary)}, {counted(summary.steps, 'step')}"
     for name, found in (
         ("return", summary.returns),
         ("group return", summary.group_returns),
@@ -137,7 +137,7 @@ def format_summary(summary: Summary) -> Iterator[str]:
 
 
 def _episodes(summary: Summary) -> str:
-    text = f"{summary.episodes} episode{'' if summary.episodes == 1 else 's'}"
+    text = counted(summary.episodes, "episode")
     if summary.interrupted:
         text += f" ({summary.interrupted} ended by the step limit)"
     return text + (f" and {summary.unfinished} without an end" if summary.unfinished else "")

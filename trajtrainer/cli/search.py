@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console
+from trajtrainer.printable import counted
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import SEARCH_FLAGS
 
@@ -71,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         with StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
             search = Search(plan, folder, start, stop)
             logger.info(
-                "Searching %d ranges with %d trials, %d at once, in %s.",
-                len(plan.ranges),
-                plan.search.trials,
+                "Searching %s with %s, %d at once, in %s.",
+                counted(len(plan.ranges), "range"),
+                counted(plan.search.trials, "trial"),
                 plan.parallel,
                 folder.path,
             )
@@ -106,7 +107,7 @@ def _tell(search: Search) -> None:
 
     study, plan, folder = search.study, search.plan, search.folder.path
     if study.trials:
-        logger.info("%d trials: %s.", len(study.trials), counts(study))
+        logger.info("%s: %s.", counted(len(study.trials), "trial"), counts(study))
     if not study.completed:
         return
     importances = study.importances()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trajtrainer.printable import counted
 from trajtrainer.report.drawing import NUM_COLORS, chart, line, number
 from trajtrainer.report.runs import Group, SavedRun
 from trajtrainer.report.series import Series, tags_of
@@ -107,7 +108,7 @@ def _runs(groups: Sequence[Group]) -> str:
         for run in group.runs
     ]
     inner = table(["run", "group", "seed", "ended", "folder"], rows, text_columns=5)
-    return f"<details><summary>{len(rows)} {'run' if len(rows) == 1 else 'runs'}</summary>{inner}</details>"
+    return f"<details><summary>{counted(len(rows), 'run')}</summary>{inner}</details>"
 
 
 def _ended(run: SavedRun) -> str:

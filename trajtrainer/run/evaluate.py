@@ -25,6 +25,7 @@ from trajtrainer.evaluation.film import Film, check_film
 from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
 from trajtrainer.evaluation.play import play
 from trajtrainer.evaluation.result import EvaluationResult, Sample, difference
+from trajtrainer.printable import counted
 from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, opened, settled, write_file
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
@@ -161,7 +162,7 @@ def _evaluate_all(
             if wishes.film is not None:
                 film = wishes.film if len(models) == 1 else wishes.film.with_stem(f"{wishes.film.stem}-{number}")
                 _film(model, settings, wishes.filmed, parameters, stop, film)
-            logger.info("%s: %d episodes; seed %d.", model.name, wishes.episodes, _seed(settings))
+            logger.info("%s: %s; seed %d.", model.name, counted(wishes.episodes, "episode"), _seed(settings))
             result = _evaluate(model, settings, wishes.episodes, parameters, stop)
         except EnvironmentFaultError as fault:
             # Whoever stops a whole group of processes ends the environments, too.

@@ -60,9 +60,9 @@ def counts(study: Study) -> str:
     """Return how many trials ended in which way, in words."""
     words = {
         "COMPLETE": "went to the end",
-        "PRUNED": "were ended early",
+        "PRUNED": "ended early",
         "FAIL": "failed",
-        "RUNNING": "wait for --resume",
+        "RUNNING": "left for --resume",
     }
     states = [trial.state.name for trial in study.trials]
     return ", ".join(f"{states.count(state)} {what}" for state, what in words.items() if state in states)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.models import ActingOptions, Model
+from trajtrainer.printable import counted
 from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, opened, settled, write_file
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
@@ -59,7 +60,7 @@ def hold(
     options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
     entrants = find_entrants(models, Path(settings.checkpoint_settings.results_dir), options)
     pairs = len(entrants) * (len(entrants) - 1) // 2
-    logger.info("%d models, %d pairs, %d games; seed %d.", len(entrants), pairs, pairs * games, seed)
+    logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, seed)
     stop = StopRequest()
     results: list[Result] = []
     failure = _play(entrants, settings, games, stop, results)
