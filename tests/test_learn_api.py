@@ -156,6 +156,20 @@ def test_runs_go_on_and_start_from_one_another(tmp_path: Path) -> None:
     assert 200 < other.behaviors["Lamp"].steps < 300
 
 
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_start_that_is_stopped_leaves_the_run_that_it_resumes_as_it_was(tmp_path: Path) -> None:
+    def stopped(seed: int) -> Lamp:
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("it is not waited for")
+
+    folder = learn(tmp_path, settings(max_steps=64), Lamp, run_id="lamp").run_folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(KeyboardInterrupt):
+        learn(tmp_path, settings(), stopped, run_id="lamp", resume=True)
+    del before[folder / "run_logs" / "trainer.log"]  # it says so
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     given = settings(max_steps=np.int64(300))  # type: ignore[arg-type]
     given["behaviors"]["Lamp"]["hyperparameters"] |= {

@@ -104,7 +104,7 @@ class RunFolder:
     """``results/<run-id>``. Making the object touches no file; ``check`` only looks.
 
     Before the environment is started come ``exclusive`` and ``create``, once it is connected ``begin``: an earlier run
-    that this one overwrites (``--force``) stays untouched in its place until then.
+    that this one overwrites (``--force``) or goes on with stays untouched in its place until then.
 
     Attributes:
         path: the folder, as given by ``results_dir`` (so relative where that is).
@@ -120,6 +120,7 @@ class RunFolder:
         self._force = settings.force and not self.resume
         self._overwrites = False  # there is an earlier run in the folder, which is still its own
         self._set_aside: Path | None = None  # where that one went
+        self._has_begun = False
         self._start_logs = self.path.with_name(f"{self.path.name}.start")
         # Resuming wins over starting from another run's weights.
         initialize_from = None if self.resume else settings.initialize_from
@@ -278,13 +279,16 @@ class RunFolder:
             logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
 
     def begin(self) -> None:
-        """Set the earlier run aside, as a whole, where this one overwrites one: the environment is connected.
+        """Take the folder over, as the environment is connected: a run to be overwritten is set aside as a whole.
 
         Raises:
             RunFolderError: that cannot be done. The earlier run is untouched then.
         """
-        if not self._overwrites:
-            return
+        if self._overwrites:
+            self._move_earlier_run()
+        self._has_begun = True
+
+    def _move_earlier_run(self) -> None:
         aside = free_name(self.path)
         try:
             atomic.move(self.path, aside)
@@ -360,7 +364,7 @@ class RunFolder:
             )
 
     def _write(self, what: str, path: Path, text: str) -> None:
-        if not self.writes or self._overwrites:
+        if not self.writes or not self._has_begun:
             return
         try:
             atomic.write_text(path, text)
