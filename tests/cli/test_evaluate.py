@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -127,9 +128,23 @@ def test_what_is_required(results: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert evaluate("first", "--at-least=30", *own) == 3
     assert "the mean return of Walk is" in capsys.readouterr().err
     assert evaluate("first", "--at-least=Walk=30", "--at-least=-30", *own) == 3
-    capsys.readouterr()
-    assert evaluate("first", "--at-least=Other=-30", *own) == 3, "a wrong name must not pass for a good model"
+
+
+def test_a_wrong_name_does_not_pass_for_a_good_model(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = [f"--results-dir={results}", WALK, "--episodes=3", "--seed=1"]
+    shutil.copy(tmp_path / "Walk.onnx", tmp_path / "Any.onnx")  # plays whatever there is
+    assert evaluate(tmp_path / "Any.onnx", "--at-least=Other=-30", *own) == 3
     assert "there is no mean return of Other; the behaviors are Walk." in capsys.readouterr().err
+
+    monkeypatch.setattr(Walk, "step", lambda *_: pytest.fail("it is known before"))
+    assert "--at-least Wlak: first plays Walk only; did you mean Walk?" in refused(
+        capsys, "first", "--at-least=Wlak=-30", *own
+    )
+    saved(results / "first" / "Run" / "checkpoint.pt", checkpoint_of(chooser(1), network()))
+    monkeypatch.setattr(Walk, "__init__", lambda *_: pytest.fail("it is known before"))
+    assert "--at-least Other: first plays Run, Walk only." in refused(capsys, "first", "--at-least=Other=-30", *own)
 
 
 def test_parameters_of_the_run_and_of_the_command_line(results: Path, tmp_path: Path) -> None:

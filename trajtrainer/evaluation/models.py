@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,21 +167,25 @@ class Model:
     series: str | None = None
     steps: int | None = None
 
-    def file(self, behavior: str, behaviors: Sequence[str]) -> PolicyFile:
-        """Return the policy that plays a behavior.
+    def plays(self, behavior: str, behaviors: Collection[str]) -> bool:
+        """Return whether there is a policy for a behavior.
 
         Args:
             behavior: name, without team.
             behaviors: all of the environment that are known. A single policy that is called like none of them plays
                 any.
+        """
+        plays_any = len(self.policies) == 1 and not self.policies.keys() & set(behaviors)
+        return plays_any or behavior in self.policies
+
+    def file(self, behavior: str, behaviors: Collection[str]) -> PolicyFile:
+        """Return the policy that plays a behavior; arguments as ``plays``.
 
         Raises:
             CheckpointError: there is none.
         """
-        if behavior in self.policies:
-            return self.policies[behavior]
-        if len(self.policies) == 1 and not self.policies.keys() & set(behaviors):
-            return next(iter(self.policies.values()))
+        if self.plays(behavior, behaviors):
+            return self.policies.get(behavior) or next(iter(self.policies.values()))
         raise CheckpointError(
             f"{self.name} has no policy for the behavior {behavior!r}, only for {', '.join(self.policies)}. Give the "
             "folder of a run that has trained all of them."

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,11 @@ from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.settings.checks import closest
 from trajtrainer.settings.convert import read_file
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.spec import BehaviorId, BehaviorSpec
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +128,8 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     set_threads()
     options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
     found = find_models(models, Path(settings.checkpoint_settings.results_dir), options)
+    for model in found:
+        _check_names(model, wishes.at_least)
     given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
     parameters = {**parameters_of_run(found[0]), **given}
     if parameters:
@@ -161,9 +165,9 @@ def _evaluate_all(
         try:
             if wishes.film is not None:
                 film = wishes.film if len(models) == 1 else wishes.film.with_stem(f"{wishes.film.stem}-{number}")
-                _film(model, settings, wishes.filmed, parameters, stop, film)
+                _film(model, settings, wishes, parameters, stop, film)
             logger.info("%s: %s; seed %d.", model.name, counted(wishes.episodes, "episode"), _seed(settings))
-            result = _evaluate(model, settings, wishes.episodes, parameters, stop)
+            result = _evaluate(model, settings, wishes, parameters, stop)
         except EnvironmentFaultError as fault:
             # Whoever stops a whole group of processes ends the environments, too.
             if stop.requested:
@@ -180,20 +184,20 @@ def _evaluate_all(
 
 
 def _evaluate(
-    model: Model, settings: RunSettings, episodes: int, parameters: Parameters, stop: StopRequest
+    model: Model, settings: RunSettings, wishes: Wishes, parameters: Parameters, stop: StopRequest
 ) -> Evaluated | None:
     env = settings.env_settings
-    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, episodes)))
+    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, wishes.episodes)))
     with opened(settings, stop) as environment:
         if environment is None:
             return None
         seeded = seed_episodes(environment, _seed(settings))
-        results = play_model(model, environment, episodes, _seed(settings), parameters, stop)
+        results = play_model(model, environment, wishes.episodes, _seed(settings), parameters, stop, wishes.at_least)
         return Evaluated(model, results, environment.num_workers, seeded)
 
 
 def _film(
-    model: Model, settings: RunSettings, episodes: int, parameters: Parameters, stop: StopRequest, path: Path
+    model: Model, settings: RunSettings, wishes: Wishes, parameters: Parameters, stop: StopRequest, path: Path
 ) -> None:
     """Film the first episodes, in an environment of its own, so that the evaluation is not slowed down.
 
@@ -208,7 +212,7 @@ def _film(
             with opened(settings, stop, lambda own, logs: make_filmed_environment(own, logs, film.add)) as environment:
                 if environment is not None:
                     seed_episodes(environment, _seed(settings))
-                    play_model(model, environment, episodes, _seed(settings), parameters, stop)
+                    play_model(model, environment, wishes.filmed, _seed(settings), parameters, stop, wishes.at_least)
         finally:
             film.close()
         if not film.num_frames:
@@ -234,23 +238,34 @@ def seed_episodes(environment: Environment, seed: int) -> bool:
 
 
 def play_model(
-    model: Model, environment: Environment, episodes: int, seed: int, parameters: Parameters, stop: StopRequest
+    model: Model,
+    environment: Environment,
+    episodes: int,
+    seed: int,
+    parameters: Parameters,
+    stop: StopRequest,
+    at_least: Mapping[str | None, float],
 ) -> dict[str, EvaluationResult]:
     """Play episodes with one model for all behaviors and teams.
 
     Raises:
-        SettingsError: it does not fit.
+        SettingsError: it does not fit, or ``at_least`` names a behavior that it cannot play here.
         EnvironmentFaultError: the environment failed for good.
         PolicyDivergedError: the model gives NaN.
     """
     roles = Roles([model])
+
+    def announce(specs: Mapping[str, BehaviorSpec]) -> None:
+        roles.announce(specs)
+        _check_names(model, at_least, [BehaviorId.parse(id_).name for id_ in specs])
+
     return play(
         environment,
         lambda behavior_id, _, own_seed: roles.policy(0, behavior_id.name, own_seed),
         episodes,
         seed=seed,
         parameters=parameters,
-        announce=roles.announce,
+        announce=announce,
         stopped=lambda: stop.requested,
     )
 
@@ -278,6 +293,18 @@ def parameters_of_run(model: Model) -> Parameters:
 
 def _seed(settings: RunSettings) -> int:
     return settings.env_settings.seed
+
+
+def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: Collection[str] = ()) -> None:
+    """Look whether a model may play the behaviors of which something is asked for; ``behaviors`` as ``Model.plays``.
+
+    Raises:
+        SettingsError: it cannot, whatever the environment announces yet.
+    """
+    for name in at_least:
+        if name is not None and not model.plays(name, behaviors):
+            known = ", ".join(model.policies)
+            raise SettingsError(f"--at-least {name}: {model.name} plays {known} only{closest(name, model.policies)}.")
 
 
 def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
