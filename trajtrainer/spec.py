@@ -21,6 +21,7 @@ from mlagents_envs.base_env import (
 from trajtrainer.errors import InvalidDataError, UnsupportedError
 
 __all__ = [
+    "USUAL_PROPERTIES",
     "ActionSpec",
     "ActionTuple",
     "BehaviorId",
@@ -43,16 +44,19 @@ class ObservationKind(enum.Enum):
     VARIABLE_LENGTH = "variable-length"  # [max entities, entity size]
 
 
-_VISUAL_PROPERTIES = (
-    (
+USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
+    1: (DimensionProperty.NONE,),
+    2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
+    3: (
         DimensionProperty.NONE,
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
     ),
-    (DimensionProperty.UNSPECIFIED,) * 3,
-)
-_VECTOR_PROPERTIES = ((DimensionProperty.NONE,), (DimensionProperty.UNSPECIFIED,))
-_VARIABLE_LENGTH_PROPERTIES = ((DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),)
+}
+"""Number of dimensions -> what they are: those of a vector, a list of entities, a picture."""
+
+_VECTOR_PROPERTIES = (USUAL_PROPERTIES[1], (DimensionProperty.UNSPECIFIED,))
+_VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)
 
 
 def observation_kind(spec: ObservationSpec) -> ObservationKind:
@@ -68,7 +72,7 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
         return ObservationKind.VECTOR
     if properties in _VISUAL_PROPERTIES:
         return ObservationKind.VISUAL
-    if properties in _VARIABLE_LENGTH_PROPERTIES:
+    if properties == USUAL_PROPERTIES[2]:
         return ObservationKind.VARIABLE_LENGTH
     raise UnsupportedError(
         f"Sensor {spec.name!r} of shape {tuple(spec.shape)} has the dimension properties "

@@ -26,9 +26,9 @@ from trajtrainer.demos.source import Source
 from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
 from trajtrainer.errors import DemonstrationError
 from trajtrainer.spec import (
+    USUAL_PROPERTIES,
     ActionSpec,
     BehaviorSpec,
-    DimensionProperty,
     ObservationSpec,
     ObservationType,
     spec_from_plain,
@@ -41,15 +41,6 @@ _LARGEST = 1 << 34
 _NO_ARCHIVE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, NotImplementedError)
 # The last two are numpy's, whose header of an array is a Python literal.
 _DAMAGED = (*_NO_ARCHIVE, AttributeError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError)
-_PROPERTIES = {
-    1: (DimensionProperty.NONE,),
-    2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
-    3: (
-        DimensionProperty.NONE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-    ),
-}
 
 
 def write_archive(path: Path, source: Source) -> None:
@@ -166,7 +157,7 @@ def _spec(obs: list[NDArray[Any]], names: set[str], read: Callable[[str], NDArra
         plain = json.loads(str(read("spec")))
         return str(plain.get("behavior", "")), spec_from_plain(plain)
     sensors = [
-        ObservationSpec(each.shape[1:], _PROPERTIES[each.ndim - 1], ObservationType.DEFAULT, sensor_name(number))
+        ObservationSpec(each.shape[1:], USUAL_PROPERTIES[each.ndim - 1], ObservationType.DEFAULT, sensor_name(number))
         for number, each in enumerate(obs)
     ]
     branches = tuple(int(each) for each in read("branches")) if "branches" in names else ()

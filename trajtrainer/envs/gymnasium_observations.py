@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from trajtrainer.errors import InvalidDataError, UnsupportedError
-from trajtrainer.spec import DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.spec import USUAL_PROPERTIES, ObservationSpec, ObservationType
 from trajtrainer.steps import FloatArray, ObservationArray
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def _at(path: tuple[Key, ...]) -> str:
 
 
 def _vector(path: tuple[Key, ...], size: int, read: Read) -> _Sensor:
-    spec = ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, sensor_name(path))
+    spec = ObservationSpec((size,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, sensor_name(path))
     return _Sensor(path, spec, read)
 
 
@@ -164,18 +164,13 @@ def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Se
     whole = one if len(one) == _PICTURE_RANK else (*one, 1)
     height, width = (size for axis, size in enumerate(whole) if axis != channel_axis)
     shape = (frames * whole[channel_axis], height, width)
-    properties = (
-        DimensionProperty.NONE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-    )
     dtype: type[np.uint8] | type[np.float32] = np.uint8 if _holds_bytes(space) else np.float32
 
     def read(values: Sequence[Any]) -> ObservationArray:
         column = _exactly(np.array(values, dtype), space.shape).reshape(-1, *whole)
         return np.ascontiguousarray(np.moveaxis(column, channel_axis + 1, 1)).reshape(-1, *shape)
 
-    return _Sensor(path, ObservationSpec(shape, properties, ObservationType.DEFAULT, sensor_name(path)), read)
+    return _Sensor(path, ObservationSpec(shape, USUAL_PROPERTIES[3], ObservationType.DEFAULT, sensor_name(path)), read)
 
 
 def _frame(space: spaces.Box) -> tuple[int, ...]:

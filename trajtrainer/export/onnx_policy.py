@@ -18,20 +18,13 @@ from trajtrainer.errors import CheckpointError, SettingsError
 from trajtrainer.export import contract
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.report import Report
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 _RANDOM = frozenset({"RandomNormalLike", "RandomUniformLike", "RandomNormal", "RandomUniform", "Multinomial"})
 # Whole numbers up to here are exact as 32-bit floats, which is what the operators' attribute is.
 _LARGEST_SEED = 2**24
 _PIXEL_MAX = np.float32(255.0)
-_EACH, _MOVES, _VARIES = (
-    DimensionProperty.NONE,
-    DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-    DimensionProperty.VARIABLE_SIZE,
-)
-# Number of dimensions -> what they are: vectors, lists of entities, pictures.
-_PROPERTIES = {1: (_EACH,), 2: (_VARIES, _EACH), 3: (_EACH, _MOVES, _MOVES)}
 
 
 class OnnxPolicy:
@@ -151,7 +144,7 @@ class OnnxPolicy:
 
 
 def _sensor(name: str, shape: tuple[Any, ...]) -> ObservationSpec:
-    return ObservationSpec(shape, _PROPERTIES[len(shape)], ObservationType.DEFAULT, name)
+    return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], ObservationType.DEFAULT, name)
 
 
 def _inspected(path: Path, *, deterministic: bool) -> Report:

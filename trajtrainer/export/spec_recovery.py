@@ -19,23 +19,14 @@ from trajtrainer.export import contract
 from trajtrainer.export.evaluate import graph_inputs
 from trajtrainer.export.mlagents_description import Description
 from trajtrainer.spec import (
+    USUAL_PROPERTIES,
     BehaviorSpec,
-    DimensionProperty,
     ObservationKind,
     ObservationSpec,
     ObservationType,
     observation_kind,
 )
 
-_PROPERTIES: dict[int, tuple[DimensionProperty, ...]] = {
-    1: (DimensionProperty.NONE,),
-    2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
-    3: (
-        DimensionProperty.NONE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-    ),
-}
 _MAX_SENSORS = 12  # up to which all choices of goals are tried
 
 Shapes = Sequence[tuple[int, ...]]
@@ -44,7 +35,7 @@ Shapes = Sequence[tuple[int, ...]]
 def sensor(index: int, shape: tuple[int, ...], *, goal: bool = False) -> ObservationSpec:
     """Return a sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
     kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
-    return ObservationSpec(shape, _PROPERTIES[len(shape)], kind, contract.observation_name(index))
+    return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], kind, contract.observation_name(index))
 
 
 def parse_sensors(texts: Sequence[str]) -> list[ObservationSpec]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 
 # Which agents: their numbers, or all of them as a slice, which spares a copy.
@@ -248,23 +248,17 @@ def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: b
     if stack > 1:
         label = f"StackingSensor_size{stack}_{label}"
     kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
-    return ObservationSpec((size * stack,), (DimensionProperty.NONE,), kind, label)
+    return ObservationSpec((size * stack,), USUAL_PROPERTIES[1], kind, label)
 
 
 def picture_sensor(channels: int, height: int, width: int, name: str) -> ObservationSpec:
     """Return a picture (channels, height, width)."""
-    properties = (
-        DimensionProperty.NONE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-        DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-    )
-    return ObservationSpec((channels, height, width), properties, ObservationType.DEFAULT, name)
+    return ObservationSpec((channels, height, width), USUAL_PROPERTIES[3], ObservationType.DEFAULT, name)
 
 
 def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
     """Return a list of up to ``maximum`` entities of ``size`` numbers; the rows that are not used are zero."""
-    properties = (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
-    return ObservationSpec((maximum, size), properties, ObservationType.DEFAULT, name)
+    return ObservationSpec((maximum, size), USUAL_PROPERTIES[2], ObservationType.DEFAULT, name)
 
 
 def action_spec(continuous: int = 0, branches: tuple[int, ...] = ()) -> ActionSpec:
