@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from attrs import evolve
 
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_separate_environments
-from trajtrainer.errors import SettingsError
+from trajtrainer.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
@@ -64,6 +64,22 @@ def opened(
 def _close(environment: Environment, stop: StopRequest) -> None:
     with stop.limiting(environment.kill):
         environment.close()
+
+
+def fault_after(
+    results: Sequence[object], fault: EnvironmentFaultError, stop: StopRequest
+) -> EnvironmentFaultError | None:
+    """Return a fault that cost what was still to come, and tell it; None where the end was asked for.
+
+    Raises:
+        EnvironmentFaultError: the fault, where there are no results.
+    """
+    if stop.requested:  # whoever stops a whole group of processes ends the environments, too
+        return None
+    if not results:
+        raise fault
+    logger.error("%s", fault)
+    return fault
 
 
 def check_file(option: str, path: Path | None) -> None:

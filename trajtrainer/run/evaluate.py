@@ -26,7 +26,7 @@ from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_mode
 from trajtrainer.evaluation.play import play
 from trajtrainer.evaluation.result import EvaluationResult, Sample, difference
 from trajtrainer.printable import counted
-from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, opened, settled, write_file
+from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, fault_after, opened, settled, write_file
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir import atomic
@@ -169,13 +169,7 @@ def _evaluate_all(
             logger.info("%s: %s; seed %d.", model.name, counted(wishes.episodes, "episode"), _seed(settings))
             result = _evaluate(model, settings, wishes, parameters, stop)
         except EnvironmentFaultError as fault:
-            # Whoever stops a whole group of processes ends the environments, too.
-            if stop.requested:
-                return None
-            if not results:
-                raise
-            logger.error("%s", fault)
-            return fault
+            return fault_after(results, fault, stop)
         if result is not None and any(each.episodes for each in result.behaviors.values()):
             results.append(result)
         if stop.requested:

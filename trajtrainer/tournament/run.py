@@ -11,7 +11,7 @@ from pathlib import Path
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.models import ActingOptions, Model
 from trajtrainer.printable import counted
-from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, opened, settled, write_file
+from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, fault_after, opened, settled, write_file
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir import atomic
@@ -100,13 +100,7 @@ def _play(
                 if stop.requested:
                     break
         except EnvironmentFaultError as fault:
-            # Whoever stops a whole group of processes ends the environments, too.
-            if stop.requested:
-                return None
-            if not results:
-                raise
-            logger.error("%s", fault)
-            return fault
+            return fault_after(results, fault, stop)
     return None
 
 
