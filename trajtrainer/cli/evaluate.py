@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import console, count_of, print_table
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import ACTING_FLAGS
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from trajtrainer.run.evaluate import Evaluation
 
 _EPISODES = 100
-# Of a file or a pipe, which has no width.
-_UNLIMITED = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--episodes",
         metavar="N",
-        type=_count,
+        type=count_of("episodes"),
         default=_EPISODES,
         help=f"episodes of each behavior and team (default: {_EPISODES})",
     )
@@ -67,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="film the first episodes: an .mp4 (needs the extra 'video') or a .gif; of Gymnasium and PettingZoo "
         "environments that render, and of the built-in simulations",
     )
-    parser.add_argument("--video-episodes", metavar="N", type=_count, default=1, help="how many of them (default: 1)")
+    parser.add_argument(
+        "--video-episodes", metavar="N", type=count_of("episodes"), default=1, help="how many of them (default: 1)"
+    )
     flags.add_options(parser, ACTING_FLAGS)
 
 
@@ -94,14 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
             filmed=arguments.video_episodes,
         )
         evaluation = evaluate(arguments.models, settings, wishes)
-    _print(evaluation)
+    print_table(make_table(evaluation))
     return evaluation.exit_code
-
-
-def _print(evaluation: Evaluation) -> None:
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False).print(make_table(evaluation))
 
 
 def make_table(evaluation: Evaluation) -> Table:
@@ -144,12 +137,6 @@ def _cells(sample: Sample) -> list[str]:
 def _interval(sample: Sample, form: str = ".3f") -> str:
     low, high = sample.ci95()
     return f"[{low:{form}}, {high:{form}}]"
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of episodes, expected 1 or more")
-    return int(text)
 
 
 def _requirement(text: str) -> tuple[str | None, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import console, count_of
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import ACTING_FLAGS
@@ -28,12 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--episodes",
         metavar="N",
-        type=_count,
+        type=count_of("episodes"),
         default=_EPISODES,
         help=f"whole episodes of the behavior and each team (default: {_EPISODES})",
     )
     parser.add_argument(
-        "--length", metavar="N", type=_count, help="write only so many steps of each episode, as if it was interrupted"
+        "--length",
+        metavar="N",
+        type=count_of("steps"),
+        help="write only so many steps of each episode, as if it was interrupted",
     )
     parser.add_argument("--behavior", metavar="NAME", help="which to record, where the environment has several")
     parser.add_argument(
@@ -67,9 +70,3 @@ def run(arguments: argparse.Namespace) -> int:
         recorded = record_to_file(wishes, settings)
     print("\n".join(map(one_line, format_summary(recorded.summary))))
     return recorded.exit_code
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no such number, expected 1 or more")
-    return int(text)

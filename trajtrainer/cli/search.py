@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import console, count_of, print_table
 from trajtrainer.printable import counted
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import SEARCH_FLAGS
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UNLIMITED = 10_000
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -27,8 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
     )
-    parser.add_argument("--trials", metavar="N", type=_count, help="in place of search.trials")
-    parser.add_argument("--parallel", metavar="N", type=_count, help="in place of search.parallel: trials at once")
+    parser.add_argument("--trials", metavar="N", type=count_of("trials"), help="in place of search.trials")
+    parser.add_argument(
+        "--parallel", metavar="N", type=count_of("trials"), help="in place of search.parallel: trials at once"
+    )
     parser.add_argument(
         "--backend",
         choices=["processes", "ray"],
@@ -99,8 +98,6 @@ def _start(backend: str, parallel: int) -> Start:
 
 def _tell(search: Search) -> None:
     """Say what came out, so far."""
-    from rich.console import Console
-
     from trajtrainer.run.logs import shell_line
     from trajtrainer.search.outcome import best_table, counts, draw, importance_table
     from trajtrainer.search.run import BEST, PICTURE
@@ -111,10 +108,7 @@ def _tell(search: Search) -> None:
     if not study.completed:
         return
     importances = study.importances()
-    page = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
-    page.print(best_table(study, plan))
-    if importances:
-        page.print(importance_table(importances))
+    print_table(best_table(study, plan), *([importance_table(importances)] if importances else []))
     try:
         draw(study, plan, importances, folder / PICTURE)
         logger.info("Picture: %s", folder / PICTURE)
@@ -123,9 +117,3 @@ def _tell(search: Search) -> None:
     except OSError as error:
         logger.error("%s could not be written: %s.", folder / PICTURE, error.strerror or error)
     logger.info("To train with the best: %s", shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"]))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of trials, expected 1 or more")
-    return int(text)

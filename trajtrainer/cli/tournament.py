@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import console, count_of
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import ACTING_FLAGS
@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ".pt file of ours or of ML-Agents, or an .onnx; 'RUN/*', in quotes, is all checkpoints of a run",
     )
     parser.add_argument(
-        "--games", metavar="N", type=_count, default=_GAMES, help="games of each pair, half on each side (default: 100)"
+        "--games",
+        metavar="N",
+        type=count_of("games"),
+        default=_GAMES,
+        help="games of each pair, half on each side (default: 100)",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there, too, and that of every pair")
     parser.add_argument(
@@ -68,9 +72,3 @@ def format_table(table: Sequence[Standing]) -> Iterable[str]:
     for name, *numbers in rows:
         cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
         yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of games, expected 1 or more")
-    return int(text)
