@@ -151,16 +151,23 @@ def test_an_empty_folder_tells_what_to_do_and_a_run_that_appears_is_shown(
 
 
 def test_the_button_stops_the_run_that_is_at_work(browser: browser_module.Browser, tmp_path: Path) -> None:
-    make_run(tmp_path, "ball")
     browser.look(1400, 900)
-    folder = RunFolder(CheckpointSettings(run_id="ball", resume=True, results_dir=str(tmp_path)))
+    for name in ("ball", "cube"):
+        make_run(tmp_path, name)
+    folder, other = (
+        RunFolder(CheckpointSettings(run_id=name, resume=True, results_dir=str(tmp_path))) for name in ("ball", "cube")
+    )
     with watching(browser, tmp_path) as served:
-        with folder.exclusive():
-            opened(browser, served, "view=run&run=ball")
+        with folder.exclusive(), other.exclusive():
+            opened(browser, served, "view=run&run=cube")
             browser.wait_for("document.querySelector('.stop')?.innerText === 'Stop'")
             browser.click(".stop")
             browser.wait_for("document.querySelector('.stop').innerText.includes('Save everything')")
-            assert not folder.take_stop(), "one click is not enough"
+            assert not other.take_stop(), "one click is not enough"
+            browser.run("location.hash = 'view=run&run=ball'")
+            browser.wait_for("document.querySelector('.head h2')?.innerText === 'ball'")
+            assert browser.run("document.querySelector('.stop').innerText") == "Stop", "that click was another run's"
+            browser.click(".stop")
             browser.click(".stop")
             browser.wait_for("document.querySelector('.head').innerText.includes('stopping')")
             assert folder.take_stop()

@@ -3,7 +3,7 @@
 import { address, get, stop } from "./api.js";
 import { chip, progress } from "./runs.js";
 import { onChange, state, update } from "./state.js";
-import { ago, bytes, date, duration, el, short, throttled, whole } from "./util.js";
+import { ago, bytes, counted, date, duration, el, short, throttled, whole } from "./util.js";
 
 const KINDS = ["environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other"];
 const WORDS = { start: "started", restart: "restart", warning: "warning", error: "error" };
@@ -34,13 +34,16 @@ export function runView(main) {
   const stopButton = el("button", { type: "button", class: "stop" });
   const stopNote = el("span", { class: "soft small", role: "status" });
   let isSure = null;
+  function unsure() {
+    clearTimeout(isSure);
+    isSure = null;
+  }
   stopButton.addEventListener("click", async () => {
     if (isSure === null) {
       isSure = setTimeout(() => { isSure = null; showStop(); }, 4000);
       return showStop();
     }
-    clearTimeout(isSure);
-    isSure = null;
+    unsure();
     try {
       await stop(run.id);
       stopNote.textContent = "Asked to stop: it saves everything first.";
@@ -140,8 +143,8 @@ export function runView(main) {
       el("a", { href: address("file", { run: run.id, path: file.path }), download: "" }, file.path),
       num(bytes(file.size)), num(ago(file.changed))];
     if (!run.files.length) return null;
-    return part("files", "Checkpoints and files", `${models.length} models`, el("div", { class: "models" }, table([], models.map(row))),
-      others.length ? el("details", { class: "inner" }, el("summary", {}, `${others.length} other files`), table([], others.map(row))) : null);
+    return part("files", "Checkpoints and files", counted(models.length, "model"), el("div", { class: "models" }, table([], models.map(row))),
+      others.length ? el("details", { class: "inner" }, el("summary", {}, counted(others.length, "other file")), table([], others.map(row))) : null);
   }
 
   function settings() {
@@ -221,6 +224,7 @@ export function runView(main) {
   onChange((changes) => {
     if ("run" in changes && run && run.id !== changes.run) {
       run = null;
+      unsure(); // the first click was another run's
       problem = stopNote.textContent = text.textContent = "";
       show();
     }

@@ -28,6 +28,10 @@ export function whole(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en");
 }
 
+export function counted(number, thing) {
+  return `${number} ${thing}${number === 1 ? "" : "s"}`;
+}
+
 export function duration(seconds) {
   if (!(seconds >= 0)) return "–";
   if (seconds < 10) return `${+seconds.toPrecision(2)} s`;
