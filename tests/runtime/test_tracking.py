@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -137,8 +139,16 @@ def test_an_extra_that_is_not_installed_is_told_before_anything_starts(
     assert f"pip install 'trajtrainer[{service}]'" in capsys.readouterr().err
 
 
+def test_a_folder_of_its_name_is_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trackio").mkdir()  # as W&B, for one, makes its own where a program runs
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    with pytest.raises(SettingsError, match=r"tracking\.trackio needs the package trackio"):
+        check_tracking(settings(tmp_path, "{trackio: {}}"))
+
+
 def test_nobody_is_asked_for_a_key_in_the_midst_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -270,7 +270,7 @@ def check_tracking(settings: RunSettings) -> None:
     if tracking is None or settings.checkpoint_settings.inference:
         return
     for name in ("wandb", "mlflow", "trackio"):
-        if getattr(tracking, name) is not None and importlib.util.find_spec(name) is None:
+        if getattr(tracking, name) is not None and not _is_installed(name):
             raise SettingsError(
                 f"tracking.{name} needs the package {name}, which is not installed. Install it with: pip install "
                 f"'trajtrainer[{name}]'."
@@ -280,6 +280,12 @@ def check_tracking(settings: RunSettings) -> None:
             "tracking.wandb: nobody is logged in at Weights & Biases. Run 'wandb login', put a key into "
             "WANDB_API_KEY, or write mode: offline."
         )
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be imported. A folder of its name is none: W&B makes one where a program runs."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def _is_logged_in_at_wandb() -> bool:
