@@ -156,17 +156,21 @@ class Api:
         if self._one_at_a_time is None:
             self._one_at_a_time = anyio.CapacityLimiter(1)
         look = partial(anyio.to_thread.run_sync, limiter=self._one_at_a_time)
-        shown: str | None = None
+        listed: list[dict[str, Any]] | None = None
+        shown = ""
         versions: dict[str, Any] = {}
         alive_s = time.monotonic()
         while not self._is_ending():
             found, is_whole = await look(self._viewer.look, watched)
-            listed = json.dumps(await look(self._viewer.summaries))
+            runs = await look(self._viewer.summaries)
             changed = [run_id for run_id in watched if found.get(run_id) != versions.get(run_id)]
             versions = found
-            if listed != shown:
-                shown, alive_s = listed, time.monotonic()
-                yield f"event: runs\ndata: {listed}\n\n"
+            if runs is not listed:  # looked up anew
+                listed = runs
+                text = json.dumps(runs)
+                if text != shown:
+                    shown, alive_s = text, time.monotonic()
+                    yield f"event: runs\ndata: {text}\n\n"
             if changed:
                 alive_s = time.monotonic()
                 yield f"event: changed\ndata: {json.dumps(changed)}\n\n"
