@@ -162,5 +162,9 @@ def test_what_a_behavior_is() -> None:
         "eye\\n (a picture (3, 84, 84))",
         "does 2 continuous actions and discrete branches of 3, 2",
     ]
-    alone = Seen("B", BehaviorSpec([vector_sensor(2, "g", goal=True)], action_spec(branches=(4,))), {0}, 1)
-    assert list(described(alone)) == ["1 agent", "sees g (2 numbers, a goal signal)", "does a discrete branch of 4"]
+    alone = Seen("B", BehaviorSpec([vector_sensor(1, "g", goal=True)], action_spec(1, (4,))), {0}, 1)
+    assert list(described(alone)) == [
+        "1 agent",
+        "sees g (1 number, a goal signal)",
+        "does 1 continuous action and a discrete branch of 4",
+    ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.errors import SettingsError
-from trajtrainer.printable import one_line
+from trajtrainer.printable import counted, one_line
 from trajtrainer.run.acting import opened, settled
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.survey import survey
@@ -89,7 +89,7 @@ def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: 
 
 def described(seen: Seen) -> Iterator[str]:
     """Yield what a behavior is: agents, what they see, what they do."""
-    agents = f"{seen.agents} agent{'s' * (seen.agents != 1)}"
+    agents = counted(seen.agents, "agent")
     if len(seen.teams) > 1:
         agents += f" in the teams {', '.join(map(str, sorted(seen.teams)))}"
     if seen.group > 1:
@@ -97,7 +97,7 @@ def described(seen: Seen) -> Iterator[str]:
     yield agents
     yield "sees " + ", ".join(_sensor(sensor) for sensor in seen.spec.observation_specs)
     actions = seen.spec.action_spec
-    does = [f"{actions.continuous_size} continuous actions"] if actions.continuous_size else []
+    does = [counted(actions.continuous_size, "continuous action")] if actions.continuous_size else []
     if actions.discrete_size:
         sizes = ", ".join(map(str, actions.discrete_branches))
         does.append(f"discrete branches of {sizes}" if actions.discrete_size > 1 else f"a discrete branch of {sizes}")
@@ -105,8 +105,13 @@ def described(seen: Seen) -> Iterator[str]:
 
 
 def _sensor(sensor: ObservationSpec) -> str:
-    kinds = {1: "{} numbers", 2: "a list of up to {} with {} numbers each", 3: "a picture ({}, {}, {})"}
-    text = kinds.get(len(sensor.shape), "{}").format(*sensor.shape)
+    match tuple(sensor.shape):
+        case (size,):
+            text = counted(size, "number")
+        case (most, size):
+            text = f"a list of up to {most} with {counted(size, 'number')} each"
+        case shape:
+            text = f"a picture {shape}"
     goal = ", a goal signal" if sensor.observation_type is ObservationType.GOAL_SIGNAL else ""
     return one_line(f"{sensor.name} ({text}{goal})")
 
