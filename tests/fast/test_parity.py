@@ -474,21 +474,22 @@ def head(shape: tuple[tuple[int, tuple[int, ...]], bool]) -> tuple[Numbers, Numb
 
 
 VALUES = list(itertools.product(SPECS, [1, 2]))  # specs, reward signals
+ACTIVATED = [*VALUES, ("hybrid", 1, Activation.TANH), ("hybrid", 2, Activation.RELU)]
 
 
-@twin(StackedEvaluation, VALUES, rtol=1.3e-6, atol=1e-5)
-def estimates(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+@twin(StackedEvaluation, ACTIVATED, rtol=1.3e-6, atol=1e-5)
+def estimates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     return _evaluated(*shape, stacked=True)[0], _evaluated(*shape, stacked=False)[0]
 
 
-@twin(StackedEvaluation, VALUES, by_largest=True)
-def gradient_of_estimates(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+@twin(StackedEvaluation, ACTIVATED, by_largest=True)
+def gradient_of_estimates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """By the action and by every parameter."""
     return _evaluated(*shape, stacked=True)[1], _evaluated(*shape, stacked=False)[1]
 
 
-@twin(StackedEvaluation, VALUES, rtol=1e-4, atol=1e-5)
-def updates(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+@twin(StackedEvaluation, ACTIVATED, rtol=1e-4, atol=1e-5)
+def updates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates, of which the twin made the first and the last, or none."""
     return _after(shape, "srs"), _after(shape, "rrr")
 
@@ -499,7 +500,7 @@ def handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     return _after(shape, "s-s-s"), _after(shape, "sss")
 
 
-def _after(shape: tuple[str, int], ways: str) -> Numbers:
+def _after(shape: tuple[Any, ...], ways: str) -> Numbers:
     """Weights and moments after updates: s by stacked networks, r by the reference, which - only hands them on."""
     last: Any = None
     for way in ways:
@@ -520,13 +521,13 @@ def _after(shape: tuple[str, int], ways: str) -> Numbers:
     return found
 
 
-def _sac(name: str, signals: int, *, stacked: bool) -> tuple[Any, Minibatch]:
+def _sac(name: str, signals: int, activation: Activation = Activation.SWISH, *, stacked: bool) -> tuple[Any, Minibatch]:
     spec = SPECS[name]
     rewards = {"extrinsic": RewardSignalSettings(), "rnd": RndSettings()}
     settings = TrainerSettings(
         trainer_type="sac",
         hyperparameters=SACHyperparameters(),
-        network_settings=network(normalize=True),
+        network_settings=network(normalize=True, activation=activation),
         reward_signals=dict(list(rewards.items())[:signals]),
     )
     with seeded(1):
@@ -545,9 +546,11 @@ def _sac(name: str, signals: int, *, stacked: bool) -> tuple[Any, Minibatch]:
     )
 
 
-def _evaluated(name: str, signals: int, *, stacked: bool) -> tuple[Numbers, Numbers]:
+def _evaluated(
+    name: str, signals: int, activation: Activation = Activation.SWISH, *, stacked: bool
+) -> tuple[Numbers, Numbers]:
     """Estimates, and gradients of their squares."""
-    sac, batch = _sac(name, signals, stacked=stacked)
+    sac, batch = _sac(name, signals, activation, stacked=stacked)
     assert isinstance(sac._evaluate, StackedEvaluation) == stacked
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
