@@ -12,7 +12,7 @@ from attrs import evolve
 
 from tests.fast.samples import SPECS, make, minibatch
 from tests.nn.specs import behavior, network, vector
-from tests.trainers.rig import Rig, Trajectory, vector_spec
+from tests.trainers.rig import Rig, Trajectory, same, vector_spec
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.algos.ppo import losses
@@ -91,6 +91,22 @@ def test_the_gradient_of_both_networks_is_clipped_together(way: type) -> None:
         torch.testing.assert_close(moment, 0.1 * gradient * most / norm, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.parametrize("value_clipping", [False, True])
+def test_the_value_loss_is_weighed(value_clipping: bool) -> None:
+    _, critic, ppo = make(SPECS["hybrid"], network(), vf_coef=3.0, value_clipping=value_clipping)
+    batch = minibatch(SPECS["hybrid"])
+
+    loss, tags = ppo.loss(batch, STILL)
+
+    values, returns, old = critic(batch.obs)[0].t(), batch["returns"], batch["value"]
+    error = (values - returns).square()
+    if value_clipping:
+        error = torch.maximum(error, (old + (values - old).clamp(-0.2, 0.2) - returns).square())
+    torch.testing.assert_close(tags["Losses/Value Loss"], error.mean())
+    actor_loss, _ = ppo.objectives()[0].loss(batch, STILL, False)
+    torch.testing.assert_close(loss, actor_loss + 3.0 * error.mean())
+
+
 def test_advantages_are_normalised_in_each_minibatch() -> None:
     batch = minibatch(SPECS["continuous"])
     given = batch.with_rows({"advantage": 5.0 + 3.0 * batch["advantage"]})
@@ -105,11 +121,56 @@ def test_advantages_are_normalised_in_each_minibatch() -> None:
 # Updates
 
 
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("way", [Autograd, ClosedForm])
+def test_the_step_ahead_of_which_the_policy_has_moved_far_is_left_out(way: type, joint: bool) -> None:
+    actor, critic, ppo = make(SPECS["hybrid"], network(), target_kl=0.01, joint_ratio=joint, learning_rate=0.0)
+    if way is Autograd:
+        ppo._step = Autograd(ppo.objectives(), ppo._hyper)
+    batch = minibatch(SPECS["hybrid"])
+
+    def log_prob() -> torch.Tensor:
+        distribution, _ = actor.distribution(batch.obs, batch["mask"])
+        return distribution.log_prob(batch["continuous"], batch["discrete"]).detach()
+
+    old = log_prob()
+    batch = batch.with_rows({"log_prob": old})
+    for _ in range(100):
+        before = [one.detach().clone() for one in (*actor.parameters(), *critic.parameters())]
+        log_ratio = log_prob() - old
+        if joint:
+            log_ratio = log_ratio.sum(1, keepdim=True)
+        divergence = (log_ratio.exp() - 1.0 - log_ratio).sum(1).mean().item()
+        ppo.update(batch, Coefficients(1e-3, 0.2, 0.0), diagnostics=False)
+        is_as_before = same(before, [*actor.parameters(), *critic.parameters()])
+        assert ppo.has_moved_far == is_as_before == (divergence > 0.015)
+        if is_as_before:
+            break
+    assert is_as_before
+
+
 def test_an_update_ends_when_the_policy_has_moved_far() -> None:
-    steps = {kl: filled(Rig(settings(target_kl=kl))).trainer.algorithm.gradient_steps for kl in (None, 1e-9, 1e9)}
+    rigs = {kl: filled(Rig(settings(target_kl=kl))) for kl in (None, 1e-9, 1e9)}
+    steps = {kl: rig.learner.gradient_steps for kl, rig in rigs.items()}
 
     assert steps[None] == steps[1e9] == 3 * 5  # of 40 rows
-    assert 1 <= steps[1e-9] <= 3  # the first ones are of the policy that acted
+    assert steps[1e-9] == 0  # the policy that the rig says has acted is quite another one
+    assert rigs[1e-9].learner._buffer.num_rows == 0
+
+
+def test_the_learning_rate_of_a_step_follows_the_divergence_ahead_of_it_as_in_rsl_rl() -> None:
+    hyper = {"learning_rate_schedule": ScheduleType.ADAPTIVE, "joint_ratio": True, "desired_kl": 0.01}
+    ppo = make(SPECS["hybrid"], network(), **hyper, learning_rate=1e-3)[2]
+    batch, rate = minibatch(SPECS["hybrid"]), 1e-3
+    for _ in range(12):
+        kl = ppo.loss(batch, STILL, diagnostics=True)[1]["Policy/Approximate KL"].item()
+        if kl > 0.02:
+            rate = max(1e-5, rate / 1.5)
+        elif kl < 0.005:
+            rate = min(1e-2, rate * 1.5)
+        ppo.update(batch, ppo.coefficients(0), diagnostics=False)
+        assert ppo._step._adam.param_groups[0]["lr"] == pytest.approx(rate)
+    assert rate < 1e-3
 
 
 def test_the_learning_rate_follows_the_divergence_and_is_saved() -> None:

@@ -22,7 +22,7 @@ from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, Critic
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.settings.trainer import OnPolicy
+from trajtrainer.settings.trainer import OnPolicy, ScheduleType
 
 # Multiply-adds of one body's forward pass of a minibatch, as ``multiply_adds`` estimates them.
 #
@@ -58,7 +58,11 @@ class GradientStep(ABC):
 
     Args:
         pieces: the objectives' parameters, one after the other, as parts of what is trained.
-        hyper: of these the learning rate (until the first step), ``adam_eps`` and ``max_grad_norm`` count.
+        hyper: of these the learning rate (until the first step), ``adam_eps`` and ``max_grad_norm`` count, and whether
+            the step depends on the KL divergence.
+
+    Attributes:
+        follows_kl: whether it does.
     """
 
     def __init__(self, pieces: Sequence[Piece], hyper: OnPolicy) -> None:
@@ -66,6 +70,8 @@ class GradientStep(ABC):
         self.parameters = list(dict.fromkeys(piece.leaf for piece in pieces))
         self._adam = Adam(self.parameters, hyper.learning_rate, eps=hyper.adam_eps)
         self._max_grad_norm = hyper.max_grad_norm
+        self.follows_kl = hyper.target_kl is not None or hyper.learning_rate_schedule is ScheduleType.ADAPTIVE
+        self._waits = self.follows_kl or self._max_grad_norm is not None
 
     def encoded(self, obs: Sequence[Tensor]) -> Tensor | None:  # noqa: ARG002
         """Return what the layers take of observations, per sensor [N, *O], as long as no normaliser changes: [N, in].
@@ -74,7 +80,14 @@ class GradientStep(ABC):
         """
         return None
 
-    def __call__(self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool) -> Statistics:
+    def __call__(
+        self,
+        minibatch: Minibatch,
+        coefficients: Coefficients,
+        *,
+        diagnostics: bool,
+        rate: Callable[[Statistics], float | None] | None = None,
+    ) -> Statistics:
         """Make one step.
 
         Args:
@@ -82,17 +95,22 @@ class GradientStep(ABC):
             coefficients: of the trainer's step.
             diagnostics: whether the statistics are to have the KL divergence, the clip fraction and the gradient's
                 norm, too.
+            rate: with ``follows_kl``, gives the learning rate by the statistics; None leaves the step out.
 
         Returns:
             Statistics tag -> 0-d tensor without gradient, on the networks' device; nothing is read back.
         """
-        self._adam.param_groups[0]["lr"] = coefficients.learning_rate
+        group = self._adam.param_groups[0]
+        group["lr"] = coefficients.learning_rate
         statistics = self._descend(minibatch, coefficients, diagnostics)
         if self._max_grad_norm is not None:
             norm = self._clip(self._max_grad_norm)
-            self._adam.step()
         elif diagnostics:
             norm = torch.nn.utils.get_total_norm(self._gradients())
+        if rate is not None:
+            group["lr"] = rate(statistics)
+        if self._waits and group["lr"] is not None:
+            self._adam.step()
         if diagnostics:
             statistics["Policy/Gradient Norm"] = norm
         return statistics
@@ -109,7 +127,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def _descend(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
-        """Write the gradient into the parameters' ``grad`` and let Adam make its step unless it is to be clipped."""
+        """Write the gradient into the parameters' ``grad`` and let Adam make its step unless that ``_waits``."""
 
     def state(self) -> dict[str, Any]:
         """Return the Adam's state as ``torch.optim.Adam.state_dict`` does, in the order of the objectives' parameters.
@@ -159,7 +177,7 @@ class Autograd(GradientStep):
         for parameter in objective.parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        if self._max_grad_norm is None:
+        if not self._waits:
             self._adam.step(objective.parameters)
         return statistics
 
@@ -187,7 +205,7 @@ class ClosedForm(GradientStep):
     def _descend(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
         with np.errstate(all="ignore"):  # the trainer looks for what is not finite, once per update
             statistics = self._differentiate(minibatch, coefficients, diagnostics)
-        if self._max_grad_norm is None:
+        if not self._waits:
             self._adam.step()
         return statistics
 

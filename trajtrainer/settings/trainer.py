@@ -94,13 +94,14 @@ class OnPolicyHyperparameters(Hyperparameters):
         max_grad_norm: limit of the norm of the gradient of policy and critic together. 0.5 to 1: steadier. Left out,
             none.
         target_kl: an update ends when the policy has moved so far that the KL divergence of a minibatch is above 1.5
-            times this. 0.01 to 0.05. Left out, it never does.
+            times this, ahead of the gradient step of that minibatch, as in Stable-Baselines3. 0.01 to 0.05. Left out,
+            it never does.
         value_clipping: clip the change of value estimates as that of the policy (Schulman et al. 2017). In ML-Agents it
             is inert.
         vf_coef: weight of the value loss. Matters with ``shared_critic`` and ``max_grad_norm``.
         adam_eps: epsilon of Adam. 1e-5 in most published results of PPO.
-        desired_kl: the KL divergence of a gradient step that ``learning_rate_schedule: adaptive`` aims at: above twice
-            this the learning rate falls by a third, below half of it grows by a half, from 1e-5 to 1e-2.
+        desired_kl: the KL divergence that ``learning_rate_schedule: adaptive`` aims at: above twice this the learning
+            rate of a gradient step is a third lower, below half of it a half higher, from 1e-5 to 1e-2.
     """
 
     joint_ratio: bool = False

@@ -204,9 +204,9 @@ class PPOLearner(Algorithm):
                 statistics |= signal.update(minibatch)
             for tag, value in statistics.items():
                 found.setdefault(tag, []).append(value)
-            self.gradient_steps += 1
-            if self._ppo.has_moved_far(statistics):
+            if self._ppo.has_moved_far:
                 break
+            self.gradient_steps += 1
         buffer.clear()
         # Read back from the device once per update.
         means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class PPO:
 
     Attributes:
         adapted_rate: the learning rate as ``learning_rate_schedule: adaptive`` has brought it.
+        has_moved_far: whether the last gradient step was left out, because the policy is as far from the one that acted
+            as ``target_kl`` lets it be.
     """
 
     def __init__(self, actor: Actor, critic: AnyCritic | GroupCritic, settings: TrainerSettings) -> None:
@@ -46,9 +48,9 @@ class PPO:
         self._hyper = settings.hyperparameters
         self._max_steps = settings.max_steps
         self._adaptive = self._hyper.learning_rate_schedule is ScheduleType.ADAPTIVE
-        self._needs_kl = self._adaptive or self._hyper.target_kl is not None
         self._step = gradient_step(actor, critic, self.objectives(), self._hyper)
         self.adapted_rate = self._hyper.learning_rate
+        self.has_moved_far = False
 
     def coefficients(self, step: int) -> Coefficients:
         """Return learning rate, clipping range and entropy weight at trainer step ``step``."""
@@ -75,19 +77,19 @@ class PPO:
         if self._hyper.normalize_advantage_per_mini_batch:
             advantage = losses.normalized(minibatch["advantage"], minibatch.loss_mask)
             minibatch = minibatch.with_rows({"advantage": advantage})
-        if self._adaptive:
-            coefficients = replace(coefficients, learning_rate=self.adapted_rate)
-        return self._step(minibatch, coefficients, diagnostics=diagnostics or self._needs_kl)
+        if not self._step.follows_kl:
+            return self._step(minibatch, coefficients, diagnostics=diagnostics)
+        rate = partial(self._rate, coefficients.learning_rate)
+        return self._step(minibatch, coefficients, diagnostics=True, rate=rate)
 
-    def has_moved_far(self, statistics: Mapping[str, Tensor]) -> bool:
-        """Adapt the learning rate to what a gradient step found. Return whether the update is to end with it."""
-        if not self._needs_kl:
-            return False
+    def _rate(self, scheduled: float, statistics: Mapping[str, Tensor]) -> float | None:
+        """Return the learning rate of a step, by how far the policy is ahead of it from the one that acted."""
         # Of all actions together, whatever the ratio is of: as if they were independent, which their formulas are.
         kl = statistics["Policy/Approximate KL"].item() * (1 if self._hyper.joint_ratio else self._columns)
         if self._adaptive:
-            self.adapted_rate = adapted(self.adapted_rate, kl, self._hyper.desired_kl)
-        return self._hyper.target_kl is not None and kl > _FAR * self._hyper.target_kl
+            scheduled = self.adapted_rate = adapted(self.adapted_rate, kl, self._hyper.desired_kl)
+        self.has_moved_far = self._hyper.target_kl is not None and kl > _FAR * self._hyper.target_kl
+        return None if self.has_moved_far else scheduled
 
     def objectives(self) -> list[Objective]:
         """Return the loss of the actor and that of the critic, or of both where they have a body in common."""
