@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, decayed
+from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
 from trajtrainer.queues import PolicyUpdate
+from trajtrainer.rundir.checkpoint_state import from_checkpoint, to_checkpoint
 from trajtrainer.settings.network import Activation, NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
 
@@ -287,10 +290,13 @@ def test_the_same_state_has_the_same_noise_until_it_is_drawn_anew() -> None:
 def test_a_new_policy_has_new_noise() -> None:
     policy = sde_policy()
     first, second = acted(policy), acted(policy)
-    policy.load(PolicyUpdate(1, policy.weights()))
+    policy.load(PolicyUpdate(0, policy.weights()))
+    third = acted(policy)
+    policy.load(PolicyUpdate(1, policy.weights() | {"head.log_sigma": policy.weights()["head.log_sigma"] + 1e-4}))
 
     assert torch.equal(first, second)
-    assert not torch.equal(acted(policy), first)
+    assert torch.equal(first, third)  # an update of the normalisers alone
+    assert (acted(policy) - first).abs().max() > 0.01
 
 
 def test_noise_goes_on_after_a_checkpoint() -> None:
@@ -301,6 +307,35 @@ def test_noise_goes_on_after_a_checkpoint() -> None:
 
     for _ in range(4):
         assert torch.equal(acted(policy), acted(other))
+
+
+def test_a_resumed_run_goes_on_with_its_noise(tmp_path: Path) -> None:
+    def made(seed: int) -> tuple[Rig, Policy]:
+        chosen = evolve(settings(), network_settings=evolve(SMALL, use_sde=True, normalize=True))
+        rig = Rig(chosen, vector_spec(3, 2), seed=seed)
+        return rig, Policy(rig.trainer.actor, seed=seed)
+
+    def take_newest(rig: Rig, policy: Policy) -> None:
+        policy.load(rig.policies.latest("B"))  # type: ignore[arg-type]
+
+    (first, policy), (second, resumed) = made(1), made(2)
+    filled(first)
+    take_newest(first, policy)
+    before = acted(policy)
+    torch.save(to_checkpoint(first.trainer, policy), tmp_path / "checkpoint.pt")
+    from_checkpoint(
+        read_checkpoint(tmp_path / "checkpoint.pt"), second.trainer, resumed, "checkpoint.pt", reset_step=False
+    )
+    take_newest(second, resumed)
+
+    assert torch.equal(acted(resumed), before)
+    for rig, acting in ((first, policy), (second, resumed)):
+        rig.rng = np.random.default_rng(5)
+        filled(rig, seed=5)
+        take_newest(rig, acting)
+    after = acted(policy, 6)
+    assert not torch.equal(after[:4], before)
+    assert torch.equal(acted(resumed, 6), after)
 
 
 def test_noise_has_the_variance_that_its_log_prob_is_of() -> None:

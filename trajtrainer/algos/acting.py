@@ -104,8 +104,8 @@ class Policy:
                 raise ValueError(f"{name}: shape {tuple(weights.shape)}, expected {tuple(entry.shape)}")
             entry.copy_(weights)
         self._derive(update.weights)
-        if self._exploration is not None and not getattr(update, "partial", False):
-            self._exploration.draw_anew()
+        if self._exploration is not None:
+            self._exploration.weights_changed()
         self.version = update.version
         self.num_loads += 1
 

@@ -27,19 +27,25 @@ class StateDependentNoise:
     def __init__(self, actor: Actor) -> None:
         assert actor.head.log_sigma is not None
         self._log_std = actor.head.log_sigma
+        self._drawn_by = self._log_std.clone()
         self._frequency = actor.sde_sample_freq
         self._matrices = self._log_std.new_empty(0, *self._log_std.shape)
         self._steps = 0
 
-    def draw_anew(self) -> None:
-        """Forget the matrices: there is a new policy."""
+    def weights_changed(self) -> None:
+        """Forget the matrices if there are other deviations, as of each new policy that was not resumed."""
+        if not torch.equal(self._log_std, self._drawn_by):
+            self._drawn_by = self._log_std.clone()
+            self._draw_anew()
+
+    def _draw_anew(self) -> None:
         self._matrices = self._matrices[:0]
         self._steps = 0
 
     def __call__(self, encoding: Tensor, generator: torch.Generator) -> Tensor:
         """Return the noise of one step, [N, C] for encodings [N, E]."""
         if self._steps == self._frequency:
-            self.draw_anew()
+            self._draw_anew()
         self._steps += 1
         missing = len(encoding) - len(self._matrices)
         if missing > 0:
@@ -48,8 +54,9 @@ class StateDependentNoise:
         return torch.bmm(encoding.unsqueeze(1), self._matrices[: len(encoding)]).squeeze(1)
 
     def state(self) -> dict[str, Any]:
-        """Return the matrices, a copy, and how many steps they are old."""
-        return {"matrices": self._matrices.cpu().clone(), "steps": self._steps}
+        """Return the matrices, what they were drawn by, and how many steps they are old. Tensors are copies."""
+        tensors = {"matrices": self._matrices, "log_std": self._drawn_by}
+        return {**{name: tensor.cpu().clone() for name, tensor in tensors.items()}, "steps": self._steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what ``state`` gave.
@@ -61,3 +68,4 @@ class StateDependentNoise:
         if matrices.shape[1:] != self._log_std.shape:
             raise ValueError(f"matrices of noise {tuple(matrices.shape)}, expected {tuple(self._log_std.shape)} each")
         self._matrices, self._steps = matrices.to(self._log_std), int(state["steps"])
+        self._drawn_by = state["log_std"].to(self._log_std)
