@@ -75,6 +75,38 @@ def test_one_behavior_alone() -> None:
     assert trainer_settings({"preset": "baselines", "trainer_type": "poca"}).network_settings.ortho_init
 
 
+def test_options_that_mlagents_does_not_know_are_dumped_where_they_are_set() -> None:
+    given = {"learning_starts": 100, "ent_coef": 0.1, "policy_delay": 20, "layer_norm": True, "dropout_rate": 0.01}
+    settings = loaded(f"behaviors: {{A: {{trainer_type: sac, hyperparameters: {given}}}, B: {{trainer_type: sac}}}}")
+    dumped = yaml.safe_load(dump(settings))["behaviors"]
+
+    plain = dumped["B"]["hyperparameters"]
+    assert {name: value for name, value in dumped["A"]["hyperparameters"].items() if name not in plain} == given
+    assert load(dump(settings), "b.yaml") == settings
+
+
+@pytest.mark.parametrize(
+    ("options", "messages"),
+    [
+        ("learning_start: 5", ["hyperparameters.learning_start: unknown option; did you mean learning_starts?"]),
+        (
+            "learning_starts: -1, ent_coef: auto, policy_delay: 0",
+            [
+                "hyperparameters.ent_coef: found 'auto', expected a number",
+                "hyperparameters.learning_starts: found -1, expected a whole number of at least 0",
+                "hyperparameters.policy_delay: found 0, expected a whole number of at least 1",
+            ],
+        ),
+        ("ent_coef: 0", ["hyperparameters.ent_coef: found 0.0, expected a number above 0"]),
+    ],
+)
+def test_mistakes_in_options_of_sac(options: str, messages: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(f"behaviors: {{A: {{trainer_type: sac, hyperparameters: {{{options}}}}}}}")
+
+    assert sorted(map(str, caught.value.problems)) == [f"a.yaml:1: behaviors.A.{message}" for message in messages]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -9,6 +9,7 @@ import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from time import perf_counter
 from typing import TypeVar
@@ -372,12 +373,9 @@ class Actor:
 
     def _part(self, order: Learn, found: NewBehavior) -> _Part:
         settings = order.settings
+        kind = partial(NoisyPolicy, noise=order.noise) if order.noise else Policy
         deterministic = settings.network_settings.deterministic
-        policy = (
-            NoisyPolicy(order.network, seed=order.seed, deterministic=deterministic, noise=order.noise)
-            if order.noise
-            else Policy(order.network, seed=order.seed, deterministic=deterministic)
-        )
+        policy = kind(order.network, seed=order.seed, deterministic=deterministic, evenly_first=order.evenly_first)
         policy.version = order.version
         news, outbox = _News(), Outbox(order.sequence_length)
         policies: PolicyQueue[Tensor] = PolicyQueue()

@@ -534,6 +534,7 @@ class ActorGroup:
                 version=policy.version,
                 seed=self._seed_of(acting, actor),
                 noise=self._noise.get(number, 0.0),
+                evenly_first=policy.evenly_first,
                 groups=acting.groups,
                 sequence_length=acting.sequence_length,
                 ship_steps=max(1, acting.lead // (_SHIPMENTS * len(self.actors))),

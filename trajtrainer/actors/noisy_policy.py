@@ -21,13 +21,15 @@ class NoisyPolicy(Policy):
     """Adds noise to what a policy decides. What an on-policy trainer would need, its probability, is not that any more.
 
     Args:
-        actor, seed, deterministic: see ``Policy``.
+        actor, seed, deterministic, evenly_first: see ``Policy``.
         noise: standard deviation that is added to continuous actions, as the environment receives them, and probability
             that a branch is drawn evenly from what is allowed.
     """
 
-    def __init__(self, actor: Actor, *, seed: int, deterministic: bool, noise: float) -> None:
-        super().__init__(actor, seed=seed, deterministic=deterministic)
+    def __init__(
+        self, actor: Actor, *, seed: int, deterministic: bool, noise: float, evenly_first: bool = False
+    ) -> None:
+        super().__init__(actor, seed=seed, deterministic=deterministic, evenly_first=evenly_first)
         head = actor.head
         self._noise = noise
         self._bound = 1.0 if head.tanh_squash else ENV_CLIP

@@ -101,6 +101,7 @@ class Learn:
         version: of these weights.
         seed: of what the policy draws.
         noise: that is added to its actions; see ``NoisyPolicy``. 0 for none.
+        evenly_first: whether actions are drawn evenly until there is a policy that has learnt; see ``Policy``.
         groups: whether the learner needs the groupmates.
         sequence_length: L, of the rows that count; 1 without a memory.
         ship_steps: steps that are worth being shipped together.
@@ -115,6 +116,7 @@ class Learn:
     version: int
     seed: int
     noise: float
+    evenly_first: bool
     groups: bool
     sequence_length: int
     ship_steps: int

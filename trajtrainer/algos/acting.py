@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,8 @@ from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.errors import TrajtrainerError
 from trajtrainer.fast.acting import Acting, is_mlp
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.distribution import ActionDistribution, Actions
+from trajtrainer.nn.distribution import ActionDistribution, Actions, GaussianScale
+from trajtrainer.nn.heads import masked
 from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 _LOG_SIGMA = "head.log_sigma"
@@ -54,6 +56,7 @@ class Policy:
 
     Attributes:
         deterministic: see below.
+        evenly_first: see below.
         version: of its weights.
         num_loads: how often weights were taken over.
 
@@ -61,6 +64,7 @@ class Policy:
         actor: copied, never kept.
         seed: of the policy's own random generator.
         deterministic: take the mean and the likeliest branch instead of sampling.
+        evenly_first: draw from all actions evenly as long as the weights are of version 0, which have learnt nothing.
         device: where to compute.
     """
 
@@ -70,6 +74,7 @@ class Policy:
         *,
         seed: int,
         deterministic: bool = False,
+        evenly_first: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
         self._device = torch.device(device)
@@ -81,6 +86,7 @@ class Policy:
         self._exploration = StateDependentNoise(self._actor) if self._actor.head.use_sde and not deterministic else None
         self._fast = Acting(self._actor) if self._on_cpu and is_mlp(self._actor) else None
         self.deterministic = deterministic
+        self.evenly_first = evenly_first
         self.version = 0
         self.num_loads = 0
 
@@ -126,7 +132,7 @@ class Policy:
         return self._actor
 
     def twin(self, *, seed: int) -> Policy:
-        """Return another policy with these weights and random numbers of its own."""
+        """Return another policy with these weights and random numbers of its own, which acts by them from the start."""
         return Policy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
 
     def exploration_state(self) -> dict[str, Any]:
@@ -164,7 +170,22 @@ class Policy:
         # A NaN anywhere in the network's outputs makes the sum NaN.
         if math.isnan(actions.log_prob.sum()):
             raise self._diverged(actions.log_prob, obs)
-        return actions
+        return self._drawn_evenly(actions, mask) if self.evenly_first and not self.version else actions
+
+    def _drawn_evenly(self, actions: ActionBatch, mask: BoolArray) -> ActionBatch:
+        """Return others in the place of actions: any that the environment takes, and of each branch any allowed one."""
+        head, forbidden = self._actor.head, self._tensor(mask)
+        size = (len(actions), head.continuous_size)
+        drawn = 2.0 * torch.rand(size, generator=self._generator, device=self._device) - 1.0
+        alike = head.distribution(
+            drawn, GaussianScale(drawn), masked(torch.zeros_like(forbidden, dtype=torch.float32), forbidden)
+        )
+        return replace(
+            actions,
+            continuous=head.from_env(drawn).cpu().numpy(),
+            env_continuous=drawn.cpu().numpy(),
+            discrete=alike.sample(self._generator, drawn).discrete.cpu().numpy().astype(np.int32),
+        )
 
     def _act_fast(
         self, fast: Acting, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray

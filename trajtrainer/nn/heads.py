@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trajtrainer.nn.distribution import ENV_CLIP, ActionDistribution, Actions, GaussianScale
@@ -18,6 +19,7 @@ __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
 FORBIDDEN_LOGIT = -1e8
 _MU_GAIN, _SIGMA_GAIN, _BRANCH_GAIN = 0.2, 0.2, 0.1
 _SDE_EPSILON = 1e-6  # variance
+_SDE_MEAN = 2.0  # of squashed actions: the largest mean, ahead of the squashing, as in Stable-Baselines3
 LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
 
 
@@ -83,6 +85,8 @@ class ActionHead(nn.Module):
             mu = log_sigma = encoding[:, :0]
         else:
             mu = self.mu(encoding)
+            if self.use_sde and self.tanh_squash:
+                mu = F.hardtanh(mu, -_SDE_MEAN, _SDE_MEAN)
             log_sigma = self._log_sigma(encoding)
         return self.distribution(
             mu, GaussianScale(log_sigma) if scale is None else scale, self.masked_logits(encoding, mask)
@@ -117,8 +121,9 @@ class ActionHead(nn.Module):
         """Return [1, C], or [B, C] where it depends on the state."""
         if self.use_sde:
             assert self.log_sigma is not None
-            # No gradient to the encoding, which would learn to be quiet.
-            variance = encoding.detach().square() @ self.log_sigma.exp().square()
+            # No gradient to PPO's encoding, which would learn to be quiet; SAC is paid for not being it.
+            features = encoding if self.tanh_squash else encoding.detach()
+            variance = features.square() @ self.log_sigma.exp().square()
             return 0.5 * (variance + _SDE_EPSILON).log()
         if self.log_sigma is not None:
             return self.log_sigma
@@ -146,6 +151,8 @@ class ActionHead(nn.Module):
         """Draw the continuous actions [batch, C] of an encoding [batch, E], as values of these names."""
         assert self.mu is not None
         mu = graph.linear(self.mu, encoding)
+        if self.use_sde and self.tanh_squash:
+            mu = graph.clip(mu, -_SDE_MEAN, _SDE_MEAN)
         if self.log_sigma_layer is not None:
             log_sigma = graph.clip(graph.linear(self.log_sigma_layer, encoding), *LOG_SIGMA_RANGE)
             sigma = graph.node("Exp", log_sigma)

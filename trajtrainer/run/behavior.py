@@ -334,6 +334,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         trainer.actor,
         seed=derived_seeds(seed, f"{name} acting")[0],
         deterministic=settings.network_settings.deterministic,
+        evenly_first=settings.acts_evenly_first and run.is_training,
         device=run.device if local is not None else "cpu",
     )
     team_policies: dict[str, Acts] = {}

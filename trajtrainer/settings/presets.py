@@ -69,7 +69,7 @@ PRESETS: dict[str, Preset] = {
                 "hyperparameters": {
                     "batch_size": 256,
                     "buffer_size": 1_000_000,
-                    "buffer_init_steps": 100,
+                    "learning_starts": 100,
                     "learning_rate": 3e-4,
                     "learning_rate_schedule": "constant",
                     "tau": 0.005,

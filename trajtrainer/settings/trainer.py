@@ -189,12 +189,19 @@ class SACHyperparameters(Hyperparameters):
             more explores more in the beginning.
         reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out,
             ``steps_per_update``.
+        learning_starts: steps for which actions are drawn evenly, ahead of the first update, as in Stable-Baselines3.
+            100 to 10,000: experience of everything. 0: the policy acts from the start. With ``buffer_init_steps`` the
+            greater of both counts. Not in ML-Agents.
+        ent_coef: the entropy coefficient, if it is not to be learnt. Where one that follows ``target_entropy`` falls
+            before the reward is found. Left out, it is learnt, from ``init_entcoef`` on. Not in ML-Agents.
         target_entropy: what the entropy of the continuous actions is brought to. Left out, minus their number. Higher
             keeps exploring. Not in ML-Agents.
         n_step: rewards of so many steps count before the value of what follows (Hessel et al. 2018). 1 to 5: learns
             faster where reward comes late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
-        layer_norm: normalise what the layers of the critics give: with few steps per update and ``dropout_rate`` this
-            is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
+        policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. As many
+            as there are per step with ``steps_per_update`` below 1, as in DroQ. Not in ML-Agents.
+        layer_norm: normalise what the layers of the critics give: with few steps per update, ``dropout_rate`` and
+            ``policy_delay`` this is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
         dropout_rate: part of what the layers of the critics give that is dropped while they learn; 0.01 for DroQ. Not
             in ML-Agents.
     """
@@ -213,8 +220,11 @@ class SACHyperparameters(Hyperparameters):
         default=Factory(lambda self: self.steps_per_update, takes_self=True), validator=positive
     )
     # Not in ML-Agents (docs/learning.md). Dumped only where they are not at their defaults.
+    learning_starts: int = field(default=0, validator=at_least(0, "a whole number"))
+    ent_coef: float | None = field(default=None, validator=optional(positive))
     target_entropy: float | None = None
     n_step: int = field(default=1, validator=count)
+    policy_delay: int = field(default=1, validator=count)
     layer_norm: bool = False
     dropout_rate: float = field(default=0.0, validator=between(0, 0.9))
 
@@ -224,8 +234,21 @@ class SACHyperparameters(Hyperparameters):
             expected = "1 with network_settings.memory"
             yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
 
+    @property
+    def first_update(self) -> int:
+        """Return the step from which on updates are made."""
+        return max(self.buffer_init_steps, self.learning_starts)
 
-OWN_SAC = ("target_entropy", "n_step", "layer_norm", "dropout_rate")
+
+OWN_SAC = (
+    "learning_starts",
+    "ent_coef",
+    "target_entropy",
+    "n_step",
+    "policy_delay",
+    "layer_norm",
+    "dropout_rate",
+)
 """Those of ``SACHyperparameters`` that ML-Agents does not know."""
 
 
@@ -485,6 +508,11 @@ class TrainerSettings:
     def is_offline(self) -> bool:
         """Return whether it learns from its data set, without an environment."""
         return ALGORITHMS[self.trainer_type].offline
+
+    @property
+    def acts_evenly_first(self) -> bool:
+        """Return whether actions are drawn evenly until there is a policy that has learnt."""
+        return bool(getattr(self.hyperparameters, "learning_starts", 0))
 
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())

@@ -267,10 +267,11 @@ class Trainer:
             CheckpointError: the state is not of networks like these. They may be loaded in part then.
         """
         load_learned(self.algorithm, state)
+        self.publisher.version = 1  # this policy has learnt something
         if not reset_step:
             extra = state.get("extra", {})
             self.clock.restore(int(state["step"]), extra)
-            self.publisher.version = int(extra.get("version", 0))
+            self.publisher.version = int(extra.get("version", 1))
             load_generators(self.algorithm, extra.get("rng", {}))
             self.episodes.restore(extra.get("episodes", {}))
             self.algorithm.gradient_steps = int(extra.get("gradient_steps", 0))

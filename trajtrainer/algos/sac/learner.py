@@ -80,8 +80,8 @@ class SACLearner(Algorithm):
             device=context.device,
             n_step=hyper.n_step,
         )
-        self._pace = Pace(hyper.steps_per_update, hyper.buffer_init_steps)
-        self._signal_pace = Pace(hyper.reward_signal_steps_per_update, hyper.buffer_init_steps)
+        self._pace = Pace(hyper.steps_per_update, hyper.first_update)
+        self._signal_pace = Pace(hyper.reward_signal_steps_per_update, hyper.first_update)
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
@@ -115,7 +115,7 @@ class SACLearner(Algorithm):
 
     def is_ready(self, step: int) -> bool:
         """See ``Algorithm``: there is a minibatch, and a gradient step is due."""
-        if step < self._hyper.buffer_init_steps or not self.replay.num_steps:
+        if step < self._hyper.first_update or not self.replay.num_steps:
             return False
         enough = self.replay.num_steps >= self._hyper.batch_size or self.replay.is_full
         return enough and bool(self._pace.due(step) or self._signal_pace.due(step))
@@ -128,8 +128,9 @@ class SACLearner(Algorithm):
         due = self._pace.due(step)
         for block in self._batches.blocks(due):
             for batch in self.until_stop(block):
+                of_policy = (self.gradient_steps + 1) % self._hyper.policy_delay == 0
                 with self.context.timers("TorchSACOptimizer.update"):
-                    _collect(found, self._sac.update(batch, learning_rate))
+                    _collect(found, self._sac.update(batch, learning_rate, of_policy=of_policy))
                 _collect(found, {tag: torch.tensor(value) for tag, value in self.clone(step).items()})
                 self._pace.made(1)
                 self.gradient_steps += 1

@@ -100,9 +100,10 @@ class SAC:
         branches, device = actor.head.branches, actor.head.branch_sizes.device
         self._num_branches, self._continuous_size = len(branches), actor.head.continuous_size
         self._target_entropy = -self._continuous_size if hyper.target_entropy is None else hyper.target_entropy
-        start = math.log(hyper.init_entcoef)
-        self.log_alpha_discrete = torch.full((len(branches),), start, device=device).requires_grad_()
-        self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_()
+        start = math.log(hyper.init_entcoef if hyper.ent_coef is None else hyper.ent_coef)
+        learns = hyper.ent_coef is None
+        self.log_alpha_discrete = torch.full((len(branches),), start, device=device).requires_grad_(learns)
+        self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_(learns)
         columns = actor.head.branch_sizes
         self._sum_by_branch = torch.eye(len(branches), device=device).repeat_interleave(columns, 0)  # [D, K]
         self._evaluate = value_evaluation(networks, actor.body.encoder, stacked)
@@ -129,17 +130,18 @@ class SAC:
         """
         self.networks.copy_normalization(self.actor.body)
 
-    def update(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, learning_rate: float, *, of_policy: bool = True) -> dict[str, Tensor]:
         """Make one gradient step of everything, and a step of the target network.
 
         Args:
             batch: on the networks' device.
             learning_rate: of this step.
+            of_policy: False leaves the policy and the entropy coefficients as they are.
 
         Returns:
             Statistics tag -> 0-d tensor without gradient, on the networks' device; nothing is read back.
         """
-        loss, statistics = self.loss(batch)
+        loss, statistics = self.loss(batch, of_policy=of_policy)
         # What zero_grad does, without its profiling hooks.
         for parameter in self._parameters:
             parameter.grad = None
@@ -149,24 +151,22 @@ class SAC:
         self._evaluate.follow(self._hyper.tau)
         return statistics | self._coefficients()
 
-    def loss(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of all losses, and each of them (without gradient) by its tag."""
-        mask = batch.loss_mask
-        encoded = self.actor.body.encoder(batch.obs)
-        encoding, _ = self.actor.body.of_encoded(encoded, None, batch.memory, batch.sequence_length)
-        policy = self.actor.head(encoding, batch["mask"])
-        sampled, entropy = self._decide(policy, batch["noise"])
+    def loss(self, batch: Minibatch, *, of_policy: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of all losses, and each of them (without gradient) by its tag. Arguments as ``update``."""
+        with torch.set_grad_enabled(of_policy):
+            encoded = self.actor.body.encoder(batch.obs)
+            encoding, _ = self.actor.body.of_encoded(encoded, None, batch.memory, batch.sequence_length)
+            policy = self.actor.head(encoding, batch["mask"])
+            sampled, entropy = self._decide(policy, batch["noise"])
         estimates = self._evaluate(batch, encoded, sampled)
-        policy_loss, coefficient_loss = self._policy_losses(policy, entropy, estimates.sampled_q[0], batch)
         trained, targets = self._regression(batch, policy, entropy, estimates)
-        value_loss, each = sac_losses.value_loss(trained, targets, mask)
-        of_value, of_q1, of_q2 = each.unbind()
-        return policy_loss + coefficient_loss + value_loss, {
-            "Losses/Policy Loss": policy_loss.detach(),
-            "Losses/Value Loss": of_value,
-            "Losses/Q1 Loss": of_q1,
-            "Losses/Q2 Loss": of_q2,
-        }
+        loss, each = sac_losses.value_loss(trained, targets, batch.loss_mask)
+        statistics = dict(zip(("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss"), each.unbind(), strict=True))
+        if of_policy:
+            policy_loss, coefficient_loss = self._policy_losses(policy, entropy, estimates.sampled_q[0], batch)
+            loss = policy_loss + coefficient_loss + loss
+            statistics["Losses/Policy Loss"] = policy_loss.detach()
+        return loss, statistics
 
     def _decide(self, policy: ActionDistribution, noise: Tensor) -> tuple[Tensor | None, _Entropy]:
         """Return the continuous actions that the noise leads to [b, C], if any; and the policy's entropies."""
@@ -251,12 +251,14 @@ class SAC:
 
     @torch.no_grad()
     def load_coefficients(self, coefficients: Mapping[str, Tensor]) -> None:
-        """Take what ``coefficients`` gave.
+        """Take what ``coefficients`` gave, unless the settings fix them.
 
         Raises:
             KeyError: one kind is missing.
             RuntimeError: there are more or fewer of them.
         """
+        if self._hyper.ent_coef is not None:
+            return
         self.log_alpha_discrete.copy_(coefficients["discrete"])
         self.log_alpha_continuous.copy_(coefficients["continuous"])
 
