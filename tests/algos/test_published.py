@@ -16,6 +16,7 @@ from tests.nn.specs import behavior, network, vector
 from tests.trainers.rig import Rig, Trajectory, same, vector_spec
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.exploration import StateDependentNoise
+from trajtrainer.algos.poca.losses import critic_loss
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, decayed
 from trajtrainer.export.checkpoint_file import read_checkpoint
@@ -92,6 +93,15 @@ def test_the_gradient_of_both_networks_is_clipped_together(way: type) -> None:
     moments = [one["exp_avg"] for one in ppo.state()["state"].values()]
     for moment, gradient in zip(moments, gradients, strict=True):
         torch.testing.assert_close(moment, 0.1 * gradient * most / norm, rtol=1e-3, atol=1e-7)
+
+
+def test_pocas_critic_is_weighed_as_a_whole() -> None:
+    values, baselines, returns = torch.randn(3, 2, 7)
+    found = critic_loss(
+        values, baselines, returns, None, old_values=None, old_baselines=baselines, epsilon=0.2, vf_coef=3.0
+    )
+    errors = [(one - returns).square().mean() for one in (values, baselines)]
+    torch.testing.assert_close(found.total, 3.0 * errors[0] + 1.5 * errors[1])
 
 
 @pytest.mark.parametrize("value_clipping", [False, True])
@@ -250,6 +260,23 @@ def test_orthogonal_weights_are_orthogonal() -> None:
     (value,) = critic.heads.linears.values()
     assert isinstance(value, torch.nn.Linear)
     assert value.weight.square().sum().item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [
+        (Activation.TANH, np.tanh),
+        (Activation.RELU, lambda x: np.maximum(x, 0.0)),
+        (Activation.SWISH, lambda x: x / (1.0 + np.exp(-x))),
+    ],
+)
+def test_each_layer_is_followed_by_the_activation(activation: Activation, function: Any) -> None:
+    critic = Critic(behavior([vector(9)], 2), network(hidden=8, layers=2, activation=activation), ["extrinsic"])
+    x = torch.randn(6, 9)
+    hidden: Any = x.numpy()
+    for linear in critic.body.layers.linears:  # type: ignore[union-attr]
+        hidden = function(hidden @ linear.weight.detach().numpy().T + linear.bias.detach().numpy())
+    torch.testing.assert_close(critic([x])[0], critic.heads(torch.from_numpy(hidden)), rtol=1e-4, atol=1e-5)
 
 
 def test_limits_of_observations_and_actions() -> None:

@@ -82,12 +82,12 @@ def _seeded(*sizes: int, seed: int = 0) -> Tensor:
 # Adam
 
 
-@twin(Adam, rtol=0, atol=0)
-def steps(_: None) -> tuple[Numbers, Numbers]:
+@twin(Adam, [1e-8, 1e-5], rtol=0, atol=0)
+def steps(eps: float) -> tuple[Numbers, Numbers]:
     """The weights and the state after steps at falling rates; the third parameter has no gradient."""
     ours = [_seeded(3, 2).requires_grad_(), _seeded(4).requires_grad_(), torch.zeros(1, requires_grad=True)]
     theirs = [parameter.detach().clone().requires_grad_() for parameter in ours]
-    adam, torchs = Adam(ours, 0.1), torch.optim.Adam(theirs, lr=0.1, fused=True)
+    adam, torchs = Adam(ours, 0.1, eps=eps), torch.optim.Adam(theirs, lr=0.1, eps=eps, fused=True)
     for step in range(4):
         for own, other in zip(ours[:2], theirs[:2], strict=True):
             own.grad = torch.randn_like(own)
