@@ -73,11 +73,26 @@ def _trainer_hook(converter: Converter) -> Hook:
         if row is None:  # nobody knows what the hyperparameters may be
             value = _without(value, "hyperparameters")
         hyperparameters: Any = row.settings if row is not None else PPOHyperparameters
+        given = value.get("hyperparameters") if isinstance(value, dict) else None
+        if row is not None and name is not None and name == meant.get("trainer_type") and isinstance(given, dict):
+            strange = _of_other_trainers(given, name, row.settings)
+            found += [Fault(("hyperparameters", key), message) for key, message in strange.items()]
+            value = {**value, "hyperparameters": {key: given[key] for key in given if key not in strange}}
         with beside(found):
             trainer: TrainerSettings = hook_for(hyperparameters)(value, cls)
         return trainer
 
     return structure
+
+
+def _of_other_trainers(hyperparameters: dict[str, Any], name: str, own: type[Hyperparameters]) -> dict[str, str]:
+    """Return what is wrong with the keys that this trainer does not know, but built-in ones do: key -> message."""
+    found = {}
+    for key in hyperparameters:
+        knowing = [each for each, row in ALGORITHMS.builtin.items() if key in attrs.fields_dict(row.settings)]
+        if knowing and key not in attrs.fields_dict(own):
+            found[key] = f"is for trainer_type {', '.join(knowing)}; found trainer_type {name}"
+    return found
 
 
 def _without(value: Any, key: str) -> Any:
