@@ -15,9 +15,9 @@ from trajtrainer import LearnResult
 LAMP = "python:tests.test_learn_api:Lamp"
 
 
-def settings(max_steps: int, **run: Any) -> dict[str, Any]:
+def settings(max_steps: int, *, v_trace: bool = False, **run: Any) -> dict[str, Any]:
     # A buffer is taken in as a whole, so that values are estimated in the same batches however it comes.
-    hyper = {"batch_size": 256, "buffer_size": 256, "learning_rate": 0.01}
+    hyper = {"batch_size": 256, "buffer_size": 256, "learning_rate": 0.01, "v_trace": v_trace}
     trainer = ppo(
         max_steps,
         hyperparameters=hyper,
@@ -28,10 +28,12 @@ def settings(max_steps: int, **run: Any) -> dict[str, Any]:
     return {"behaviors": {"Lamp": trainer}, "env_settings": {"seed": 7}, "torch_settings": {"device": "cpu"}, **run}
 
 
-def run(folder: Path, max_steps: int = 2500, num_envs: int = 4, **actors: Any) -> tuple[LearnResult, dict[str, Any]]:
+def run(
+    folder: Path, max_steps: int = 2500, num_envs: int = 4, *, v_trace: bool = False, **actors: Any
+) -> tuple[LearnResult, dict[str, Any]]:
     sections = {"actors": actors} if actors else {}
     name = "-".join(str(value) for value in actors.values()) or "inline"
-    result = learn(folder, settings(max_steps, **sections), LAMP, run_id=name, num_envs=num_envs)
+    result = learn(folder, settings(max_steps, v_trace=v_trace, **sections), LAMP, run_id=name, num_envs=num_envs)
     return result, torch.load(folder / name / "Lamp" / "checkpoint.pt", weights_only=True)
 
 
@@ -55,8 +57,9 @@ def test_one_actor_in_turn_with_the_learner_is_bit_equal_to_the_loop(
         assert all(torch.equal(state[part][name], weights[part][name]) for name in tensors)
 
 
-def test_several_actors_that_go_on_while_the_learner_learns(tmp_path: Path) -> None:
-    result, _ = run(tmp_path, 4000, 2, backend="thread", count=3)
+@pytest.mark.parametrize("correction", [{}, {"v_trace": True, "max_policy_lag": 3}])
+def test_several_actors_that_go_on_while_the_learner_learns(tmp_path: Path, correction: dict[str, Any]) -> None:
+    result, _ = run(tmp_path, 4000, 2, backend="thread", count=3, **correction)
     lamp = result.behaviors["Lamp"]
     assert lamp.steps > 4000
     assert lamp.mean_reward is not None

@@ -30,6 +30,7 @@ from trajtrainer.settings.rewards import (
 from trajtrainer.settings.run import CheckpointSettings, RunSettings, TorchSettings
 from trajtrainer.settings.trainer import (
     BehavioralCloningSettings,
+    OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
@@ -114,9 +115,19 @@ on_policy: dict[str, Any] = {
     "adam_eps": above_zero,
     "desired_kl": above_zero,
 }
+no_correction: dict[str, Any] = {}
+corrections = st.just(no_correction) | st.tuples(above_zero, above_zero).map(
+    lambda limits: {"v_trace": True, "c_bar": min(limits), "rho_bar": max(limits)}
+)
+
+
+def corrected(hyper: st.SearchStrategy[OnPolicyHyperparameters]) -> st.SearchStrategy[OnPolicyHyperparameters]:
+    return st.builds(lambda each, correction: evolve(each, **correction), hyper, corrections)
+
+
 hyperparameters = {
-    "ppo": st.builds(PPOHyperparameters, **on_policy, shared_critic=booleans),
-    "poca": st.builds(POCAHyperparameters, **on_policy),
+    "ppo": corrected(st.builds(PPOHyperparameters, **on_policy, shared_critic=booleans)),
+    "poca": corrected(st.builds(POCAHyperparameters, **on_policy)),
     "sac": st.builds(
         SACHyperparameters,
         learning_rate=not_negative,

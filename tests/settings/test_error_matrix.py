@@ -132,6 +132,22 @@ WRONG = [
         "a.yaml:4: behaviors.A.stop.time: found '2h', expected a number",
     ),
     (
+        behavior("trainer_type: sac\nhyperparameters: {v_trace: true}"),
+        "a.yaml:5: behaviors.A.hyperparameters.v_trace: is for trainer_type ppo, poca; found trainer_type sac",
+    ),
+    (
+        behavior("trainer_type: poca\nhyperparameters: {rho_bar: 2}"),
+        "a.yaml:5: behaviors.A.hyperparameters.rho_bar: has no effect, as it is for v_trace: true",
+    ),
+    (
+        behavior("trainer_type: ppo\nhyperparameters: {v_trace: true, rho_bar: 0}"),
+        "a.yaml:5: behaviors.A.hyperparameters.rho_bar: found 0.0, expected a number above 0",
+    ),
+    (
+        behavior("trainer_type: ppo\nhyperparameters: {v_trace: true, c_bar: 2}"),
+        "a.yaml:5: behaviors.A.hyperparameters.c_bar: found 2.0, expected at most rho_bar (1.0)",
+    ),
+    (
         behavior("keep_best: -1"),
         "a.yaml:4: behaviors.A.keep_best: found -1, expected a whole number of at least 0",
     ),

@@ -1,9 +1,10 @@
-"""Sums over the future of packed trajectories: generalised advantages, lambda-returns.
+"""Sums over the future of packed trajectories: generalised advantages, lambda-returns, V-trace.
 
-All of them solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory. Every trajectory of a pack is solved at once by
-doubling: after pass k each x holds the terms of its next 2^k steps, and the pass adds to it, times c^(2^k), the x that
-lies 2^k steps ahead. That is log2(longest trajectory) passes over the whole pack, whatever the number and the lengths
-of its trajectories, against one Python iteration per step (or per step of the longest trajectory of a padded pack).
+All of them solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory, V-trace with a c of each step. Every
+trajectory of a pack is solved at once by doubling: after pass k each x holds the terms of its next 2^k steps, and the
+pass adds to it, times c^(2^k), the x that lies 2^k steps ahead. That is log2(longest trajectory) passes over the whole
+pack, whatever the number and the lengths of its trajectories, against one Python iteration per step (or per step of the
+longest trajectory of a padded pack).
 
 Shape legend: V reward signals, B packed steps, S trajectories. Sums are kept in float64 and returned as float32.
 """
@@ -11,6 +12,7 @@ Shape legend: V reward signals, B packed steps, S trajectories. Sums are kept in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +55,7 @@ def _solve(terms: DoubleArray, coefficient: DoubleArray, following: LongArray) -
     return terms
 
 
-def _next_values(values: FloatArray, bootstrap: FloatArray, offset: Offsets) -> DoubleArray:
+def _next_values(values: FloatArray | DoubleArray, bootstrap: FloatArray, offset: Offsets) -> DoubleArray:
     following = np.empty(values.shape, np.float64)
     following[:, :-1] = values[:, 1:]
     following[:, offset[1:] - 1] = bootstrap
@@ -106,3 +108,64 @@ def lambda_return(
     last = offset[1:] - 1
     terms[:, last] = rewards[:, last] + discount * bootstrap
     return _solve(terms, discount * lambd, steps_to_end(offset)).astype(np.float32)
+
+
+class VTrace(NamedTuple):
+    """What V-trace makes of trajectories.
+
+    Attributes:
+        values: f32 [V, B], the targets of the values.
+        actions: f32 [V, B], estimates of the values of the actions that were taken.
+    """
+
+    values: FloatArray
+    actions: FloatArray
+
+
+def v_trace(
+    rewards: FloatArray,
+    values: FloatArray,
+    bootstrap: FloatArray,
+    offset: Offsets,
+    gamma: Sequence[float],
+    lambd: float,
+    rho: FloatArray,
+    trace: FloatArray,
+) -> VTrace:
+    """Return the V-trace targets (Espeholt et al. 2018) of trajectories that another policy acted.
+
+    ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (its
+    equation 1 and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])``, which its section
+    4.2 has with a lambda of 1. With weights of 1 both are the lambda-return, and ``q - V`` is the generalised advantage
+    estimate.
+
+    Args:
+        rewards: as the other arguments up to ``lambd`` those of ``gae``.
+        values: f32 [V, B].
+        bootstrap: f32 [V, S].
+        offset: whole numbers [S + 1].
+        gamma: [V].
+        lambd: weight of the longer estimates.
+        rho: f32 [B], truncated importance weight of each step.
+        trace: f32 [B], how much each step lets through of what comes after it.
+    """
+    discount = _column(gamma)
+    actions = rewards + discount * _next_values(values, bootstrap, offset)
+    coefficient = discount * lambd * trace
+    coefficient[:, offset[1:] - 1] = 0.0
+    moved = _solve_each(rho * (actions - values), coefficient, int(np.diff(offset).max()) - 1)
+    actions += discount * lambd * _next_values(moved, np.zeros_like(bootstrap), offset)
+    return VTrace((values + moved).astype(np.float32), actions.astype(np.float32))
+
+
+def _solve_each(terms: DoubleArray, coefficient: DoubleArray, longest: int) -> DoubleArray:
+    """Return ``x[t] = terms[t] + coefficient[t] * x[t + 1]``, where each trajectory's last coefficient is 0.
+
+    Overwrites both. ``longest`` is the number of steps that follow on the first of the longest trajectory.
+    """
+    shift = 1
+    while shift <= longest:
+        terms[:, :-shift] += coefficient[:, :-shift] * terms[:, shift:]
+        coefficient[:, :-shift] *= coefficient[:, shift:]
+        shift *= 2
+    return terms

@@ -82,7 +82,7 @@ class ValueEstimator:
         """Return estimates for ``packed``, whose observations are given as tensors on the critic's device."""
         if not self._critic.memory_size:
             everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
-            values = _numpy(torch.cat([self._critic(part)[0] for part in _parts(everything)], 1))
+            values = _numpy(torch.cat([self._critic(part)[0] for part in in_parts(everything)], 1))
             return Estimates(values[:, : len(packed)], values[:, len(packed) :], None)
         if isinstance(self._critic, SharedCritic):
             return self._with_stored_memory(packed, obs, bootstrap_obs)
@@ -99,7 +99,7 @@ class ValueEstimator:
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
         memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
-        parts = [self._critic(part[:-1], part[-1])[0] for part in _parts([*everything, memory])]
+        parts = [self._critic(part[:-1], part[-1])[0] for part in in_parts([*everything, memory])]
         values = _numpy(torch.cat(parts, 1))
         return Estimates(values[:, : len(packed)], values[:, len(packed) :], None)
 
@@ -142,6 +142,12 @@ def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:
     return offset
 
 
+def sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
+    """Return the step that begins each sequence, i64 [Q]."""
+    within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
+    return np.flatnonzero(within % sequence_length == 0)
+
+
 def turns(agent: LongArray) -> Iterator[LongArray]:
     """Yield indices of trajectories such that each agent occurs once per turn, its trajectories in order."""
     order = np.argsort(agent, kind="stable")
@@ -165,7 +171,7 @@ def ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongAr
     return ranges
 
 
-def _parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def in_parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Yield the columns in pieces of bounded size."""
     rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
     for start in range(0, len(columns[0]), rows):

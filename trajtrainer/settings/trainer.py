@@ -100,6 +100,12 @@ class OnPolicyHyperparameters(Hyperparameters):
             is inert.
         vf_coef: weight of the value loss. Matters with ``shared_critic`` and ``max_grad_norm``.
         adam_eps: epsilon of Adam. 1e-5 in most published results of PPO.
+        v_trace: correct for the policies that acted, where they are older than the one that learns (Espeholt et al.
+            2018): what they did counts by how likely it still is.
+        rho_bar: with ``v_trace`` the most that a step counts, times what it counts if no policy is old. Larger is less
+            biased towards the old policies, and noisier.
+        c_bar: with ``v_trace`` the most that a step lets through of what comes after it, times ``lambd``; at most
+            ``rho_bar``.
         desired_kl: the KL divergence that ``learning_rate_schedule: adaptive`` aims at: above twice this the learning
             rate of a gradient step is a third lower, below half of it a half higher, from 1e-5 to 1e-2.
     """
@@ -115,6 +121,21 @@ class OnPolicyHyperparameters(Hyperparameters):
     vf_coef: float = field(default=0.5, validator=not_negative)
     adam_eps: float = field(default=1e-8, validator=positive)
     desired_kl: float = field(default=0.01, validator=positive)
+    v_trace: bool = False
+    rho_bar: float = field(default=1.0, validator=positive)
+    c_bar: float = field(default=1.0, validator=positive)
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+        """See ``Hyperparameters``: the limits of importance weights are of use where there are some."""
+        limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
+        switch = ("hyperparameters", "v_trace")
+        if not self.v_trace:
+            for name, limit in limits.items():
+                if limit != 1.0:
+                    yield Fault(("hyperparameters", name), "has no effect, as it is for v_trace: true", (switch,))
+        elif self.c_bar > self.rho_bar:
+            expected = f"at most rho_bar ({self.rho_bar})"
+            yield misfit(("hyperparameters", "c_bar"), self.c_bar, expected, ("hyperparameters", "rho_bar"))
 
 
 OWN_ON_POLICY = tuple(set(fields_dict(OnPolicyHyperparameters)) - set(fields_dict(Hyperparameters)))
@@ -135,6 +156,7 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
         """See ``Hyperparameters``: the attention between groupmates has several heads."""
+        yield from super().misfits(network)
         if network.hidden_units % _ATTENTION_HEADS:
             expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"
             yield misfit(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))

@@ -16,7 +16,8 @@ from trajtrainer.algos.poca.update_buffer import GroupBuffer, GroupTargets
 from trajtrainer.algos.poca.values import GroupValueEstimator
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.update_buffer import Targets
-from trajtrainer.algos.returns import lambda_return
+from trajtrainer.algos.ppo.weights import WEIGHT_TAG
+from trajtrainer.algos.returns import lambda_return, v_trace
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.multi_agent import GroupCritic
@@ -48,25 +49,37 @@ class POCALearner(PPOLearner):
         self,
         packed: PackedSteps,
         rewards: FloatArray,
-        obs: Sequence[Tensor],  # noqa: ARG002
+        obs: Sequence[Tensor],
         bootstrap_obs: Sequence[Tensor],  # noqa: ARG002
     ) -> tuple[Targets, Statistics]:
         assert packed.groups is not None
         estimates = self._values.estimate(packed, self.context.spec.action_spec, self.context.device)
         bootstrap = self._bootstrap(estimates.bootstrap, packed.terminated & packed.groups.all_done)
         gammas = [signal.gamma for signal in self.signals]
-        returns = lambda_return(rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd)
+        followed = rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd
+        statistics = self._means("Baseline Estimate", estimates.baselines, packed)
+        statistics |= self._means("Value Estimate", estimates.values, packed)
+        weights, baseline_returns = None, None
+        if self._weights is None:
+            returns = actions = lambda_return(*followed)
+        else:
+            weights = self._weights.of(packed, obs)
+            returns, actions = v_trace(*followed, weights.rho, weights.trace)
+            # The others' actions are known to the baseline: its only correction is that of the agent's own.
+            baseline_returns = estimates.baselines + weights.rho * (actions - estimates.baselines)
+            statistics[WEIGHT_TAG] = weights.rho
         targets = GroupTargets(
             value=estimates.values,
             returns=returns,
-            advantage=(returns - estimates.baselines).mean(0),
+            advantage=(actions - estimates.baselines).mean(0),
             critic_memory=estimates.memory,
             baseline=estimates.baselines,
             baseline_memory=estimates.baseline_memory,
             moments=estimates.moments,
+            baseline_returns=baseline_returns,
+            weights=weights,
         )
-        baselines = self._means("Baseline Estimate", estimates.baselines, packed)
-        return targets, baselines | self._means("Value Estimate", estimates.values, packed)
+        return targets, statistics
 
     def _epoch_order(self, num_sequences: int) -> Tensor:  # noqa: ARG002
         """Return the order of the sequences in one epoch, i64 [Q]: those of a moment beside one another.

@@ -28,6 +28,7 @@ def critic_loss(
     *,
     old_values: Tensor | None,
     old_baselines: Tensor,
+    baseline_returns: Tensor | None = None,
     epsilon: float,
     vf_coef: float = 0.5,
 ) -> CriticLoss:
@@ -43,9 +44,11 @@ def critic_loss(
         mask: [b], or None when every row is real.
         old_values: [V, b] or None.
         old_baselines: [V, b].
+        baseline_returns: [V, b], the target of the baselines where it is not that of the values.
         epsilon: half width of the clipping range.
         vf_coef: weight of the whole.
     """
     of_values = value_loss(values, returns, mask, old_values=old_values, epsilon=epsilon)
-    of_baselines = value_loss(baselines, returns, mask, old_values=old_baselines, epsilon=epsilon)
+    target = returns if baseline_returns is None else baseline_returns
+    of_baselines = value_loss(baselines, target, mask, old_values=old_baselines, epsilon=epsilon)
     return CriticLoss(vf_coef * (of_values + 0.5 * of_baselines), of_values, of_baselines)

@@ -32,7 +32,7 @@ class POCA(PPO):
 
     def _critic_loss(self, minibatch: Minibatch, coefficients: Coefficients, _diagnostics: bool) -> Loss:
         memories = minibatch.critic_memory, minibatch.baseline_memory
-        groups = minibatch.groups
+        groups, baseline_returns = minibatch.groups, minibatch.rows.get("baseline_returns")
         assert groups is not None
         values, baselines, _ = self.critic.of_encoding(
             self._encode(groups), groups, memories, minibatch.sequence_length
@@ -44,6 +44,7 @@ class POCA(PPO):
             minibatch.loss_mask,
             old_values=minibatch["value"].t() if self._hyper.value_clipping else None,
             old_baselines=minibatch["baseline"].t(),
+            baseline_returns=None if baseline_returns is None else baseline_returns.t(),
             epsilon=coefficients.epsilon,
             vf_coef=self._hyper.vf_coef,
         )

@@ -10,7 +10,7 @@ agents at their moments, V reward signals, Q sequences, H memory size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,16 +40,21 @@ class GroupTargets(Targets):
         baseline: f32 [V, B], at collection time.
         baseline_memory: f32 [Q, H], as ``critic_memory``.
         moments: of the steps, by their numbers as ``PackedGroups`` has them.
+        baseline_returns: f32 [V, B], where they are not ``returns``, as old policies are corrected for.
     """
 
     baseline: FloatArray
     baseline_memory: Tensor | None
     moments: Moments
+    baseline_returns: FloatArray | None = field(default=None, kw_only=True)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """See ``Targets``. Moments are counted from the first of these."""
         # By its name, as super() does not know a class with slots.
-        return {**Targets.columns(self), "baseline": self.baseline.T, "moment": self.moments.of_step}
+        columns = {**Targets.columns(self), "baseline": self.baseline.T, "moment": self.moments.of_step}
+        if self.baseline_returns is not None:
+            columns["baseline_returns"] = self.baseline_returns.T
+        return columns
 
     def memories(self) -> dict[str, Tensor]:
         """See ``Targets``."""
@@ -68,8 +73,14 @@ class GroupBuffer(UpdateBuffer):
         self._others: list[Columns[Tensor]] = []
         self._num_moments = self._num_others = 0
 
-    def _more(self, num_signals: int) -> dict[str, Entry]:
-        return {"baseline": Entry(np.dtype(np.float32), (num_signals,)), "moment": Entry(np.dtype(np.int64), ())}
+    def _more(self, num_signals: int, weighted: bool) -> dict[str, Entry]:
+        of_signals = Entry(np.dtype(np.float32), (num_signals,))
+        more = {"baseline": of_signals, "moment": Entry(np.dtype(np.int64), ())}
+        return {
+            **super()._more(num_signals, weighted),
+            **more,
+            **({"baseline_returns": of_signals} if weighted else {}),
+        }
 
     def _memory_sizes(self, memory_size: int, critic_memory_size: int) -> dict[str, int]:
         sizes = super()._memory_sizes(memory_size, critic_memory_size)

@@ -20,7 +20,8 @@ from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo.losses import explained_variance, normalized
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
-from trajtrainer.algos.returns import gae
+from trajtrainer.algos.ppo.weights import WEIGHT_TAG, ImportanceWeights
+from trajtrainer.algos.returns import gae, v_trace
 from trajtrainer.algos.values import ValueEstimator, mean_values, sequence_offsets
 from trajtrainer.columns import Columns, Store, entries_of, entry_bytes
 from trajtrainer.data.trajectory import PackedSteps
@@ -75,6 +76,7 @@ class PPOLearner(Algorithm):
         self._critic = critic
         self._ppo = self.optimizer_class(self.actor, critic, settings)
         self._values = self.estimator_class(critic, length)
+        self._weights = ImportanceWeights(self.actor, hyper, length) if hyper.v_trace else None
         self._buffer = self.buffer_class(
             context.spec,
             context.obs_dtypes,
@@ -85,6 +87,7 @@ class PPOLearner(Algorithm):
             capacity=hyper.buffer_size + 1 if context.training else 0,
             device=context.device,
             needs=frozenset().union(*(signal.needs for signal in signals)),
+            weighted=hyper.v_trace,
         )
         gamma = next((signal.gamma for signal in signals if isinstance(signal, ExtrinsicReward)), 0.0)
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
@@ -155,14 +158,25 @@ class PPOLearner(Algorithm):
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
         bootstrap = self._bootstrap(estimates.bootstrap, packed.terminated)
         gammas = [signal.gamma for signal in self.signals]
-        advantage = gae(rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd)
+        followed = rewards, estimates.values, bootstrap, packed.offset, gammas, self._hyper.lambd
+        statistics = self._means("Value Estimate", estimates.values, packed)
+        weights = None
+        if self._weights is None:
+            advantage = gae(*followed)
+            returns = advantage + estimates.values
+        else:
+            weights = self._weights.of(packed, obs)
+            returns, actions = v_trace(*followed, weights.rho, weights.trace)
+            advantage = actions - estimates.values
+            statistics[WEIGHT_TAG] = weights.rho
         targets = Targets(
             value=estimates.values,
-            returns=advantage + estimates.values,
+            returns=returns,
             advantage=advantage.mean(0),
             critic_memory=estimates.memory,
+            weights=weights,
         )
-        return targets, self._means("Value Estimate", estimates.values, packed)
+        return targets, statistics
 
     def _bootstrap(self, values: FloatArray, over: BoolArray) -> FloatArray:
         """Return values [V, S] of what comes after each trajectory: 0 where nothing does, unless the signal goes on."""
@@ -188,7 +202,7 @@ class PPOLearner(Algorithm):
         variance = explained_variance(buffer.column("value").sum(1), buffer.column("returns").sum(1))
         columns = {}
         if not hyper.normalize_advantage_per_mini_batch:
-            columns["advantage"] = normalized(buffer.column("advantage"), buffer.loss_mask)
+            columns["advantage"] = normalized(buffer.column("advantage"), buffer.loss_mask, buffer.weight)
         encoded = self._ppo.encoded(buffer.observations)
         if encoded is not None:
             columns["encoded"] = encoded

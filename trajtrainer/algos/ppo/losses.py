@@ -85,12 +85,16 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     return 1.0 - (returns - values).var(correction=0) / returns.var(correction=0)
 
 
-def normalized(advantage: Tensor, mask: Tensor | None) -> Tensor:
+def normalized(advantage: Tensor, mask: Tensor | None, weight: Tensor | None = None) -> Tensor:
     """Return advantages with mean 0 and population standard deviation 1 over the real rows; 0 in padding rows.
+
+    With ``weight`` [b] each is multiplied by its own after that.
 
     ML-Agents counts the padding of LSTM sequences as advantages of 0 here, which shifts and shrinks the rest
     (docs/mlagents-behavior.md#ppo); padding is left out.
     """
+    if weight is not None:
+        return normalized(advantage, mask) * weight
     if mask is None:
         std, mean = torch.std_mean(advantage, correction=0)
         return (advantage - mean) / (std + 1e-10)

@@ -75,7 +75,7 @@ class PPO:
         Diagnostics take about a twentieth of a small update's time, so a trainer asks for them now and then.
         """
         if self._hyper.normalize_advantage_per_mini_batch:
-            advantage = losses.normalized(minibatch["advantage"], minibatch.loss_mask)
+            advantage = losses.normalized(minibatch["advantage"], minibatch.loss_mask, minibatch.rows.get("weight"))
             minibatch = minibatch.with_rows({"advantage": advantage})
         if not self._step.follows_kl:
             return self._step(minibatch, coefficients, diagnostics=diagnostics)

@@ -7,7 +7,7 @@ signals, H memory size, O an observation's own shape.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
-from trajtrainer.algos.values import sequence_offsets
+from trajtrainer.algos.ppo.weights import Weights
+from trajtrainer.algos.values import sequence_begins, sequence_offsets
 from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.spec import BehaviorSpec
@@ -32,16 +33,21 @@ class Targets:
         returns: f32 [V, B].
         advantage: f32 [B], mean over the signals.
         critic_memory: f32 [Q, H], before each sequence; None where the critic has no memory of its own.
+        weights: where old policies are corrected for.
     """
 
     value: FloatArray
     returns: FloatArray
     advantage: FloatArray
     critic_memory: Tensor | None
+    weights: Weights | None = field(default=None, kw_only=True)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns of the rows, [B, ...]."""
-        return {"value": self.value.T, "returns": self.returns.T, "advantage": self.advantage}
+        columns = {"value": self.value.T, "returns": self.returns.T, "advantage": self.advantage}
+        if self.weights is not None:
+            columns |= {"log_prob": self.weights.log_prob, "weight": self.weights.rho}
+        return columns
 
     def memories(self) -> dict[str, Tensor]:
         """Return the columns of the sequences, [Q, H]."""
@@ -68,6 +74,7 @@ class UpdateBuffer:
         capacity: int,
         device: torch.device,
         needs: Collection[str] = (),
+        weighted: bool = False,
     ) -> None:
         """Take room for ``capacity`` rows; it grows when more come.
 
@@ -81,8 +88,10 @@ class UpdateBuffer:
             capacity: rows.
             device: of the networks.
             needs: of the reward signals, see ``RewardSignal``.
+            weighted: whether the targets have weights.
         """
-        entries = {**entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals), **self._more(num_signals)}
+        entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals)
+        entries |= self._more(num_signals, weighted)
         if "done" in needs:
             entries["done"] = Entry(np.dtype(np.bool_), ())
         if NEXT_OBSERVATIONS in needs:
@@ -108,9 +117,9 @@ class UpdateBuffer:
         self.sequence_length = sequence_length
         self.num_rows = 0
 
-    def _more(self, num_signals: int) -> dict[str, Entry]:  # noqa: ARG002
+    def _more(self, num_signals: int, weighted: bool) -> dict[str, Entry]:  # noqa: ARG002
         """Return the columns that it keeps beside those of the table."""
-        return {}
+        return {"weight": Entry(np.dtype(np.float32), ())} if weighted else {}
 
     def _memory_sizes(self, memory_size: int, critic_memory_size: int) -> dict[str, int]:
         """Return the columns of the sequences with H of each."""
@@ -134,6 +143,11 @@ class UpdateBuffer:
     def observations(self) -> tuple[Tensor, ...]:
         """Return the filled rows per sensor [N, *O]: views."""
         return tuple(column[: self.num_rows] for column in self._rows.obs)
+
+    @property
+    def weight(self) -> Tensor | None:
+        """Importance weights f32 [N], 0 in padding; None where there are none."""
+        return self.column("weight") if "weight" in self._rows else None
 
     def sequences(self, name: str) -> Tensor:
         """Return the filled entries of ``memory`` or ``critic_memory``, f32 [Q, H]: a view."""
@@ -173,7 +187,7 @@ class UpdateBuffer:
         self._reserve(stop)
         self._write(packed, targets, start, stop, self._places(packed, first))
         if "memory" in self._sequences:
-            begins = _sequence_begins(packed, self.sequence_length)
+            begins = sequence_begins(packed, self.sequence_length)
             self._sequences["memory"][self.num_sequences : stop // self.sequence_length] = torch.from_numpy(
                 packed["memory"][begins]
             )
@@ -242,12 +256,6 @@ class UpdateBuffer:
         self._set_rows({name: _longer(column, capacity) for name, column in self._rows.items()})
         sequences = capacity // self.sequence_length
         self._sequences = self._sequences.map(lambda column: _longer(column, sequences))
-
-
-def _sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
-    """Return the step that begins each sequence, i64 [Q]."""
-    within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
-    return np.flatnonzero(within % sequence_length == 0)
 
 
 def _following(packed: PackedSteps) -> dict[str, NDArray[Any]]:
