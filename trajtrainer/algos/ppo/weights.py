@@ -62,7 +62,11 @@ class ImportanceWeights:
         begins = sequence_begins(packed, self._length)
         memory = torch.from_numpy(packed["memory"][begins]).to(obs[0].device)
         offset = torch.from_numpy(np.append(begins, len(packed)))
-        return self._actor.body.unroll(obs, offset, memory, self._length).out
+        body = self._actor.body
+        assert body.memory is not None
+        features = torch.cat([body.features(part) for part in in_parts(obs)])
+        out: Tensor = body.memory.unroll(features, offset, memory, self._length).out
+        return out
 
     def _log_prob(self, mask: Tensor, continuous: Tensor, discrete: Tensor, *seen: Tensor) -> Tensor:
         encoding = seen[0] if self._actor.memory_size else self._actor.body(seen)[0]
