@@ -121,10 +121,15 @@ class _InThread:
 
 
 class _Member:
-    """One actor with its shared memory."""
+    """One actor with its shared memory.
+
+    Attributes:
+        end: its last message, or what stands for it; None before that.
+    """
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
+        self.end: tuple[bytes, Any] | None = None
         self.blocks: dict[int, SharedMemory] = {}
         self.weights: dict[str, SharedMemory] = {}
 
@@ -206,6 +211,9 @@ class PipeCrew:
         if not by_pipe:
             time.sleep(timeout_s)  # until somebody is started again; there is nothing to wait on
             return []
+        ended = [number for number, member in enumerate(self._members) if member is not None and member.end]
+        if ended:
+            return [(number, self._bury(number)) for number in ended]
         try:
             ready = wait(list(by_pipe), timeout_s)
         except InterruptedError:  # by a signal, on Windows; it has been handled
@@ -213,29 +221,41 @@ class PipeCrew:
         return [(by_pipe[pipe], report) for pipe in ready for report in self._read(by_pipe[pipe])]
 
     def _read(self, number: int) -> list[Report]:
-        """Return all that an actor has sent. Waits for one message at least."""
+        """Return all that an actor has sent. Waits for one message at least.
+
+        Its end is kept for the next time, if there is something else: with it goes the memory of what it has sent.
+        """
         member = self._members[number]
         assert member is not None
         found: list[Report] = []
-        try:
-            while True:
+        while member.end is None:
+            try:
                 kind, content = messages.read(member.runs.pipe)
-                if kind == messages.LOG:
-                    relay_log(messages.content_of(content), f"Actor {number}")
-                elif kind == messages.END:
-                    raise EOFError
-                elif kind == messages.FAULT:
-                    self.drop(number)
-                    return [*found, Failed(messages.content_of(content))]
-                else:
-                    found.append(messages.content_of(content))
-                if not member.runs.pipe.poll():
-                    return found
-        except (EOFError, OSError):
-            self._members[number] = None
-            how = member.runs.bury()
-            member.forget_memory()
-            return [*found, Failed(ActorDiedError(f"The process of actor {number} {how}."))]
+            except (EOFError, OSError):
+                member.end = messages.END, None
+                break
+            if kind == messages.LOG:
+                relay_log(messages.content_of(content), f"Actor {number}")
+            elif kind in (messages.END, messages.FAULT):
+                member.end = kind, content
+            else:
+                found.append(messages.content_of(content))
+            if not _has_more(member.runs.pipe):
+                break
+        return found if found or member.end is None else [self._bury(number)]
+
+    def _bury(self, number: int) -> Failed:
+        member = self._members[number]
+        assert member is not None
+        assert member.end is not None
+        kind, content = member.end
+        if kind == messages.FAULT:
+            self.drop(number)
+            return Failed(messages.content_of(content))
+        self._members[number] = None
+        how = member.runs.bury()
+        member.forget_memory()
+        return Failed(ActorDiedError(f"The process of actor {number} {how}."))
 
     def drop(self, number: int) -> None:
         """See ``Crew``."""
@@ -260,6 +280,13 @@ class PipeCrew:
         for member in self._members:
             if member is not None:
                 member.runs.kill()
+
+
+def _has_more(pipe: messages.Pipe) -> bool:
+    try:
+        return pipe.poll()
+    except OSError:  # on Windows, if the other end is gone: reading tells it, too
+        return True
 
 
 def log_level(number: int, *, debug: bool) -> int:
