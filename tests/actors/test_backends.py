@@ -8,58 +8,100 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.runs import ppo
+from tests.runtime.runs import FinishedRun, ppo
+from tests.runtime.test_learn_self_play import plain
 from tests.test_learn_api import learn
 from trajtrainer import LearnResult
 
 LAMP = "python:tests.test_learn_api:Lamp"
+WANDER = "python:tests.actors.wander:Wander"
+DUEL = "python:tests.envs.duel:Duel"
+
+SMALL: dict[str, Any] = {"hidden_units": 8, "num_layers": 1}
+NORMAL = {**SMALL, "normalize": True}
+MEMORY = {"memory_size": 8, "sequence_length": 8}
+OFF_POLICY = {"batch_size": 16, "buffer_size": 2000, "buffer_init_steps": 100, "steps_per_update": 10}
+TEAMS = {"save_steps": 150, "team_change": 400, "swap_steps": 70, "window": 3, "play_against_latest_model_ratio": 0.3}
+MATCHES = {"time_horizon": 6, "self_play": TEAMS}
 
 
-def settings(max_steps: int, *, v_trace: bool = False, **run: Any) -> dict[str, Any]:
-    # A buffer is taken in as a whole, so that values are estimated in the same batches however it comes.
-    hyper = {"batch_size": 256, "buffer_size": 256, "learning_rate": 0.01, "v_trace": v_trace}
-    trainer = ppo(
-        max_steps,
-        hyperparameters=hyper,
-        network_settings={"hidden_units": 8},
-        time_horizon=8,
-        checkpoint_interval=50000,
-    )
-    return {"behaviors": {"Lamp": trainer}, "env_settings": {"seed": 7}, "torch_settings": {"device": "cpu"}, **run}
+def settings(name: str, max_steps: int, trainer: dict[str, Any], **run: Any) -> dict[str, Any]:
+    given = ppo(max_steps, **{"network_settings": SMALL, "checkpoint_interval": 50000, "time_horizon": 8, **trainer})
+    given["summary_freq"] = 250
+    return {"behaviors": {name: given}, "env_settings": {"seed": 7}, "torch_settings": {"device": "cpu"}, **run}
 
 
 def run(
-    folder: Path, max_steps: int = 2500, num_envs: int = 4, *, v_trace: bool = False, **actors: Any
-) -> tuple[LearnResult, dict[str, Any]]:
-    sections = {"actors": actors} if actors else {}
-    name = "-".join(str(value) for value in actors.values()) or "inline"
-    result = learn(folder, settings(max_steps, v_trace=v_trace, **sections), LAMP, run_id=name, num_envs=num_envs)
-    return result, torch.load(folder / name / "Lamp" / "checkpoint.pt", weights_only=True)
+    folder: Path,
+    environment: str = LAMP,
+    max_steps: int = 600,
+    num_envs: int = 4,
+    trainer: dict[str, Any] | None = None,
+    actors: dict[str, Any] | None = None,
+    env_args: dict[str, Any] | None = None,
+) -> LearnResult:
+    given = settings(environment.rpartition(":")[2], max_steps, trainer or {}, **({"actors": actors} if actors else {}))
+    return learn(folder, given, environment, run_id="run", num_envs=num_envs, env_args=env_args)
 
 
-@pytest.fixture(scope="module")
-def inline(tmp_path_factory: pytest.TempPathFactory) -> tuple[LearnResult, dict[str, Any]]:
-    return run(tmp_path_factory.mktemp("inline"))
+def outcome(result: LearnResult) -> dict[str, Any]:
+    """All that a run leaves: weights, states of optimizers, counters, statistics, and not how it came about."""
+    ((name, behavior),) = result.behaviors.items()
+    state = torch.load(result.run_folder / name / "checkpoint.pt", weights_only=True)
+    extra = state["trajtrainer"]
+    for gone in ("acting_rng", "exploration"):  # of the policy that acts
+        extra.pop(gone, None)
+    for side in extra.get("self_play", {}).get("teams", {}).values():
+        del side["rng"]
+    del extra["judge"]["seconds"]
+    scalars = FinishedRun(0, "", result.run_folder).scalars(name)
+    found = {tag: str(values) for tag, values in scalars.items() if not tag.startswith(("Actors/", "Perf/"))}
+    return {"steps": behavior.steps, "reward": behavior.mean_reward, "scalars": found, "state": plain(state)}
 
 
-@pytest.mark.parametrize("backend", ["thread", "process"])
-def test_one_actor_in_turn_with_the_learner_is_bit_equal_to_the_loop(
-    tmp_path: Path, inline: tuple[LearnResult, dict[str, Any]], backend: str
-) -> None:
-    result, state = run(tmp_path, backend=backend, max_policy_lag=0)
-    expected, weights = inline
-    assert result.behaviors["Lamp"].steps == expected.behaviors["Lamp"].steps
-    assert result.behaviors["Lamp"].mean_reward == expected.behaviors["Lamp"].mean_reward
-    for part in ("Policy", "Optimizer:critic"):
-        assert state[part].keys() == weights[part].keys()
-        tensors = [name for name, value in weights[part].items() if isinstance(value, torch.Tensor)]
-        assert tensors
-        assert all(torch.equal(state[part][name], weights[part][name]) for name in tensors)
+KINDS: dict[str, dict[str, Any]] = {
+    "ppo": {"environment": WANDER, "trainer": {"network_settings": NORMAL}},
+    "memory": {"environment": WANDER, "trainer": {"network_settings": {**NORMAL, "memory": MEMORY}}},
+    "sac": {
+        "environment": WANDER,
+        "max_steps": 400,
+        "trainer": {"trainer_type": "sac", "hyperparameters": OFF_POLICY, "network_settings": NORMAL},
+    },
+    "sde": {
+        "environment": WANDER,
+        "trainer": {"network_settings": {**NORMAL, "use_sde": True}},
+    },
+    "poca": {
+        "environment": DUEL,
+        "max_steps": 1000,
+        "num_envs": 1,
+        "trainer": {"trainer_type": "poca", "network_settings": NORMAL, **MATCHES},
+        "env_args": {"size": 2, "grouped": True},
+    },
+    "self-play": {
+        "environment": DUEL,
+        "max_steps": 1000,
+        "num_envs": 1,
+        "trainer": {"network_settings": {**SMALL, "memory": MEMORY}, **MATCHES},
+        "env_args": {"teams": 3},
+    },
+}
 
 
-@pytest.mark.parametrize("correction", [{}, {"v_trace": True, "max_policy_lag": 3}])
-def test_several_actors_that_go_on_while_the_learner_learns(tmp_path: Path, correction: dict[str, Any]) -> None:
-    result, _ = run(tmp_path, 4000, 2, backend="thread", count=3, **correction)
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_actor_that_takes_turns_with_the_learner_is_bit_equal_to_the_loop(tmp_path: Path, kind: str) -> None:
+    inline = outcome(run(tmp_path / "inline", **KINDS[kind]))
+    backend = "process" if kind == "ppo" else "thread"
+    elsewhere = outcome(run(tmp_path / "elsewhere", **KINDS[kind], actors={"backend": backend, "max_policy_lag": 0}))
+    assert elsewhere["scalars"].keys() == inline["scalars"].keys()
+    assert elsewhere == inline
+
+
+@pytest.mark.parametrize("max_policy_lag", [1, 3])
+def test_several_actors_that_go_on_while_the_learner_learns(tmp_path: Path, max_policy_lag: int) -> None:
+    fast = {"batch_size": 256, "buffer_size": 256, "learning_rate": 0.01, "v_trace": max_policy_lag > 1}
+    actors = {"backend": "thread", "count": 3, "max_policy_lag": max_policy_lag}
+    result = run(tmp_path, LAMP, 4000, 2, {"hyperparameters": fast}, actors)
     lamp = result.behaviors["Lamp"]
     assert lamp.steps > 4000
     assert lamp.mean_reward is not None

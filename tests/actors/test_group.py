@@ -13,6 +13,7 @@ from tests.data.streams import vector_spec
 from trajtrainer.actors.collector import NewBehavior
 from trajtrainer.actors.group import ActingElsewhere, ActorGroup
 from trajtrainer.actors.protocol import (
+    UNLIMITED,
     Aborted,
     ActorDiedError,
     Buffer,
@@ -28,6 +29,8 @@ from trajtrainer.actors.protocol import (
     Reset,
     SetParameters,
     Synchronized,
+    Turn,
+    Waits,
     Weights,
 )
 from trajtrainer.actors.source import ActorSource
@@ -113,10 +116,14 @@ class Played:
 class Rig:
     """A group with a learner that the test plays, too."""
 
-    def __init__(self, count: int, max_lag: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, count: int, max_lag: int = 1, turn: Callable[[], tuple[int, int]] | None = None, **settings: Any
+    ) -> None:
         self.crew = Played(count)
         self.now_s = 0.0
         self.version = 0
+        self.is_due = True
+        self.turn = turn
         self.source = ActorSource()
         self.policies: PolicyQueue[Any] = PolicyQueue()
         self.max_lag = max_lag
@@ -148,10 +155,12 @@ class Rig:
             self_play=None,
             groups=False,
             version=lambda: self.version,
+            is_due=lambda: self.is_due,
             lead=(1 + self.max_lag) * 10,
             max_lag=self.max_lag,
             first_step=lambda: 0,
             max_steps=None,
+            turn=self.turn,
         )
 
     def tell(self, number: int, *reports: Report) -> None:
@@ -185,7 +194,7 @@ class Rig:
         self.group.collect(0.0)
 
     def granted(self, number: int) -> int:
-        orders = [learn.grant for learn in self.crew.of(number, Learn)] + self.crew.of(number, Grant)
+        orders = [learn.credit for learn in self.crew.of(number, Learn)] + self.crew.of(number, Grant)
         return int(orders[-1].rows)
 
 
@@ -213,7 +222,7 @@ def test_actors_get_the_parameters_of_the_lesson_and_their_own() -> None:
 
 def test_experience_of_all_actors_comes_in_order_with_workers_of_its_own() -> None:
     rig = Rig(2)
-    assert rig.find(0).grant.rows + rig.find(1).grant.rows <= 20
+    assert rig.find(0).credit.rows + rig.find(1).credit.rows <= 20
     first = rig.ship(0, 2, 3)
     rig.tell(1, Aborted(NAME, 1))
     second = rig.ship(1, 1)
@@ -261,6 +270,41 @@ def test_the_trainer_goes_on_where_something_was_too_old_to_learn_from() -> None
     rig.group.collect(0.0)
     rig.group.collect(0.0)
     assert rig.granted(0) == 40, "all wait for each other"
+
+
+def test_the_trainer_gets_more_for_an_update_of_whose_parts_some_were_too_old() -> None:
+    rig = Rig(1)
+    rig.find(0)
+    rig.ship(0, 5, 5)
+    rig.drain()  # and too old
+    rig.is_due = False
+    rig.ship(0, 5)
+    rig.ship(0, 5)
+    assert rig.source.num_put == 20
+    rig.is_due = True
+    rig.ship(0, 5)
+    assert rig.source.num_put == 20
+
+
+def test_a_turn_is_taken_in_as_a_whole_and_the_next_begins_when_the_loop_has_gone_on() -> None:
+    turns = iter([(9, 5), (7, 3)])
+    rig = Rig(1, turn=lambda: next(turns))
+    assert rig.find(0).credit == Turn(NAME, 9, 5, UNLIMITED)
+    rig.ship(0, 3)
+    rig.tell(0, Aborted(NAME, 1))
+    assert not len(rig.source)
+    rig.ship(0, 2)
+    rig.tell(0, Waits(NAME))
+    assert rig.source.num_put == 5
+    assert not rig.crew.of(0, Turn)
+    found = rig.drain()
+    assert [len(part) if isinstance(part, PackedSteps) else part for part in found] == [3, EpisodesAborted(1), 2]
+    rig.learn()
+    assert [type(order) for order in rig.crew.orders[0]] == [Learn, Weights, Turn]
+    assert rig.crew.of(0, Turn) == [Turn(NAME, 7, 3, UNLIMITED)]
+    rig.ship(0, 2)
+    rig.tell(0, Failed(ActorDiedError("It fell.")))
+    assert rig.source.num_put == 7, "what it has handed over counts"
 
 
 def test_weights_go_out_one_at_a_time_and_the_newest_wins() -> None:

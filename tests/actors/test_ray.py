@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import trajtrainer
 from tests.actors.counted import Counted, Taken
-from tests.actors.test_backends import run
+from tests.actors.test_backends import KINDS, outcome, run
 from tests.actors.test_kills import settings
 from tests.runtime.process_tree import command_of, descendants
 from trajtrainer.actors.node_logs import NodeLogs
@@ -73,14 +72,10 @@ def used_bytes() -> int:
     return used
 
 
-def test_one_actor_in_turn_with_the_learner_is_bit_equal_to_the_loop(tmp_path: Path, nodes: Any) -> None:
-    expected, weights = run(tmp_path)
-    result, state = run(tmp_path, backend="ray", max_policy_lag=0, ray={"address": nodes.address})
-    assert result.behaviors["Lamp"].steps == expected.behaviors["Lamp"].steps
-    assert result.behaviors["Lamp"].mean_reward == expected.behaviors["Lamp"].mean_reward
-    tensors = [name for name, value in weights["Policy"].items() if isinstance(value, torch.Tensor)]
-    assert tensors
-    assert all(torch.equal(state["Policy"][name], weights["Policy"][name]) for name in tensors)
+def test_one_actor_that_takes_turns_with_the_learner_is_bit_equal_to_the_loop(tmp_path: Path, nodes: Any) -> None:
+    inline = outcome(run(tmp_path / "inline", **KINDS["self-play"]))
+    actors = {"backend": "ray", "max_policy_lag": 0, "ray": {"address": nodes.address}}
+    assert outcome(run(tmp_path / "elsewhere", **KINDS["self-play"], actors=actors)) == inline
 
 
 def failing(logs: NodeLogs, path: str) -> Environment:

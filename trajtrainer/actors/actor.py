@@ -20,6 +20,7 @@ from torch import Tensor
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.actors.protocol import (
+    UNLIMITED,
     Aborted,
     ActorEndedError,
     ActorTask,
@@ -42,6 +43,8 @@ from trajtrainer.actors.protocol import (
     SetParameters,
     Synchronized,
     Tally,
+    Turn,
+    Waits,
     Weights,
 )
 from trajtrainer.actors.weights import WeightsLayout
@@ -122,6 +125,7 @@ class _Sides:
         self.told_steps = 0  # of the tracker's
         self._actor = actor
         self._cast: Cast | None = None
+        self._twins: dict[str, tuple[int, Policy]] = {}  # behaviour id -> seed, who draws by it
 
     def learns(self, team: int) -> bool:
         """See ``Sides``."""
@@ -142,15 +146,16 @@ class _Sides:
         self._cast = cast
         team_policies.clear()
         for name, seat in cast.seats.items():
-            team_policies[name] = _seated(seat, policy)
+            team_policies[name] = self._seated(name, seat, policy)
 
-
-def _seated(seat: Seat, policy: Policy) -> Acts:
-    if seat.acts is not None:
-        return seat.acts
-    acts = policy.twin(seed=seat.seed)
-    acts.load(PolicyUpdate(0, seat.weights))
-    return acts
+    def _seated(self, name: str, seat: Seat, policy: Policy) -> Acts:
+        if seat.acts is not None:
+            return seat.acts
+        if name not in self._twins or self._twins[name][0] != seat.seed:
+            self._twins[name] = seat.seed, policy.twin(seed=seat.seed)
+        acts = self._twins[name][1]
+        acts.load(PolicyUpdate(0, seat.weights))
+        return acts
 
 
 @dataclass(slots=True)
@@ -163,16 +168,40 @@ class _Part:
     layout: PackedLayout
     weights: WeightsLayout
     news: _News
-    grant: Grant
     sides: _Sides | None
+    grant: Grant = field(init=False)
+    opponent_steps: int = field(default=UNLIMITED, init=False)  # with turns, up to which it may collect
+    takes_turns: bool = field(default=False, init=False)
     shipped_s: float = field(default_factory=perf_counter)
+
+    def __post_init__(self) -> None:
+        self.take(self.order.credit)
+
+    def take(self, credit: Grant | Turn) -> None:
+        if isinstance(credit, Grant):
+            self.grant = credit
+            return
+        self.takes_turns = True
+        self.grant = Grant(credit.behavior, self.outbox.rows + credit.rows, self.outbox.num_put + credit.steps)
+        self.opponent_steps = self._of_opponents + credit.opponent_steps
+
+    @property
+    def _of_opponents(self) -> int:
+        return 0 if self.sides is None else self.sides.tracker.num_steps
 
     @property
     def has_credit(self) -> bool:
-        return self.outbox.rows < self.grant.rows and self.outbox.num_put < self.grant.steps
+        has_own = self.outbox.rows < self.grant.rows and self.outbox.num_put < self.grant.steps
+        return has_own and self._of_opponents < self.opponent_steps
+
+    @property
+    def is_turn_over(self) -> bool:
+        return self.takes_turns and (self.outbox.is_needed or not self.has_credit)
 
     def is_due(self) -> bool:
         """Return whether what is finished should be shipped now."""
+        if self.takes_turns:
+            return self.is_turn_over
         waiting = self.outbox.num_steps
         if self.outbox.is_needed or waiting >= self.order.ship_steps or (waiting and not self.has_credit):
             return True
@@ -256,8 +285,8 @@ class Actor:
                 self._is_running = True
             case SetParameters(parameters):
                 environment.set_parameters(parameters)
-            case Grant(behavior):
-                self._parts[behavior].grant = order
+            case Grant(behavior) | Turn(behavior):
+                self._parts[behavior].take(order)
             case Weights():
                 self._synchronize(order)
             case Cast():
@@ -267,11 +296,12 @@ class Actor:
 
     def _synchronize(self, order: Weights) -> None:
         part = self._parts[order.behavior]
-        if part.outbox.num_steps and order.version != part.acting.policy.version:
+        is_next = order.version != part.acting.policy.version  # otherwise only its normalisers are others
+        if part.outbox.num_steps and is_next:
             self._ship(part)  # it gets no younger
         with self._timers(_SYNCHRONIZING):
             weights = part.weights.over(self._channel.weights(order.place))
-            part.acting.policy.load(PolicyUpdate(order.version, weights))
+            part.acting.policy.load(PolicyUpdate(order.version, weights, partial=not is_next))
             self._num_synchronized += 1
         self._channel.report(Synchronized(order.behavior))
 
@@ -301,6 +331,7 @@ class Actor:
     def _ship(self, part: _Part) -> None:
         """Report all that is finished, in its order, and what is new."""
         part.shipped_s = perf_counter()
+        is_turn_over = part.is_turn_over
         name, pool = part.order.behavior, part.acting.pool
         self._report_news(part)
         items = part.outbox.drain()
@@ -317,6 +348,9 @@ class Actor:
             release(pool, batches)
         if items:
             self._report_progress()
+        if is_turn_over:
+            part.grant = Grant(name, 0)
+            self._channel.report(Waits(name))
 
     def _hand_over(self, part: _Part, batches: Sequence[TrajectoryBatch]) -> None:
         """Copy trajectories from the pool to where the learner reads them."""
@@ -401,4 +435,4 @@ class Actor:
         )
         layout = PackedLayout(found.spec, found.obs_dtypes, memory_size=policy.memory_size, groups=order.groups)
         weights = WeightsLayout(policy.actor.state_dict())
-        return _Part(order, acting, outbox, layout, weights, news, order.grant, sides)
+        return _Part(order, acting, outbox, layout, weights, news, sides)

@@ -39,6 +39,8 @@ from trajtrainer.actors.protocol import (
     SetParameters,
     Synchronized,
     Tally,
+    Turn,
+    Waits,
 )
 from trajtrainer.actors.source import ActorSource, Shipment
 from trajtrainer.actors.weights import WeightsLayout
@@ -83,11 +85,14 @@ class ActingElsewhere:
         self_play: the teams; None if all learn.
         groups: whether the learner needs the groupmates.
         version: gives that of the newest policy.
+        is_due: gives whether the trainer does something with what it has been given.
         lead: rows that acting may be ahead of learning by.
         max_lag: policies by which experience may be older than the newest, where updates use it up; 0 lets acting wait
             for the policy that the next buffer must come from. None where learning keeps pace with acting.
         first_step: gives the step at which it begins, not 0 if it is resumed.
         max_steps: at which its training ends; None without training.
+        turn: where the only actor takes turns with the learner: gives the rows and steps that have to come before the
+            trainer does something. None where it does not.
     """
 
     name: str
@@ -101,10 +106,12 @@ class ActingElsewhere:
     self_play: SelfPlay | None
     groups: bool
     version: Callable[[], int]
+    is_due: Callable[[], bool]
     lead: int
     max_lag: int | None
     first_step: Callable[[], int]
     max_steps: int | None
+    turn: Callable[[], tuple[int, int]] | None = None
 
     @property
     def steps_left(self) -> int:
@@ -136,11 +143,13 @@ class _Tie:
         version: of these.
         is_synchronized: whether it acts by them.
         cast: ``SelfPlay.cast_number`` that it was sent last.
+        waits: for its next turn.
     """
 
     loads: int
     version: int
     is_synchronized: bool = True
+    waits: bool = False
     cast: tuple[int, int] | None = None
 
 
@@ -155,6 +164,7 @@ class _Part:
     ties: dict[int, _Tie] = field(default_factory=dict)
     inbox: deque[Shipment | EpisodesAborted] = field(default_factory=deque)
     teams: set[str] = field(default_factory=set)
+    turn: list[tuple[ActorState, News | Experience | Aborted]] = field(default_factory=list)
     seen_version: int = 0
     fed: int = 0  # rows since the last update
     flat: tuple[int, Buffer] | None = None  # ``Policy.num_loads``, weights
@@ -344,6 +354,7 @@ class ActorGroup:
             step.part("env_send")
             self._start_again()
             self.pump()
+            self._give_turns()
             has_fed = self._feed()
             step.part("env_wait")
             reports = self._reports(0.0 if has_fed else self._pause_s(timeout_s))
@@ -385,6 +396,23 @@ class ActorGroup:
                 self._send_cast(part, number, tie)
             self._send_credit(part)
 
+    def _give_turns(self) -> None:
+        """Let actors go on that wait for their turn. Called when the loop has done what follows from the last one."""
+        for part in self._parts.values():
+            for number, tie in part.ties.items():
+                if tie.waits and not part.inbox:
+                    tie.waits = False
+                    self._crew.post(number, self._turn(part.acting))
+
+    def _turn(self, acting: ActingElsewhere) -> Turn:
+        assert acting.turn is not None
+        rows, steps = acting.turn()
+        opponent_steps = UNLIMITED
+        if acting.self_play is not None:
+            own_steps, opponent_steps = acting.self_play.steps_until_due()
+            steps = min(steps, own_steps)
+        return Turn(acting.name, rows, steps, opponent_steps)
+
     def look(self) -> None:
         """Do the same in the midst of an update, after what has come meanwhile."""
         for number, report in self._crew.reports(0.0):
@@ -407,15 +435,15 @@ class ActorGroup:
     def _cast(self, part: _Part, self_play: SelfPlay, number: int) -> Cast:
         assert self_play.learning is not None
         seats = {}
-        for name, (player, weights) in self_play.seats().items():
-            seed = derived_seeds(self._seed, f"{name} opponent {number} {self_play.cast_number}")[0]
+        for name, (player, weights, since) in self_play.seats().items():
+            seed = self._seed_of(part.acting, self.actors[number], f"{name} opponent {since}")
             seats[name] = Seat({key: tensor.numpy() for key, tensor in weights.items()}, player.acts, seed)
         return Cast(part.acting.name, self_play.learning, self_play.cast_number[0], seats)
 
     def _send_credit(self, part: _Part) -> None:
         acting, credit = part.acting, part.credit
         source, version = acting.source, acting.version()
-        if source is None:
+        if source is None or acting.turn is not None:
             return
         if acting.max_lag is None:
             credit.consumed = source.rows_taken - int(source.rows_held)
@@ -433,7 +461,8 @@ class ActorGroup:
         """
         for part in self._parts.values():
             source = part.acting.source
-            if source is not None and part.credit.is_used_up and not part.inbox:
+            takes_turns = part.acting.turn is not None
+            if source is not None and not takes_turns and part.credit.is_used_up and not part.inbox:
                 if len(source):
                     source.request_drain()
                 else:
@@ -462,8 +491,8 @@ class ActorGroup:
         acting, item = part.acting, part.inbox[0]
         if acting.max_lag is None or isinstance(item, EpisodesAborted):
             return True
-        # Of what the trainer has taken in without an update something was too old.
-        if part.fed <= acting.settings.hyperparameters.buffer_size or not acting.source:
+        # Of what makes an update something was too old, so that more is needed, if the trainer is not due.
+        if part.fed <= acting.settings.hyperparameters.buffer_size or not acting.source or not acting.is_due():
             return True
         # What would be too old after the update is better learnt from now.
         lag = acting.version() + 1 - int(item.packed["version"][item.packed.offset[1:] - 1].max())
@@ -484,18 +513,36 @@ class ActorGroup:
                 self._meet(actor, found)
             case Joined(behavior_id):
                 self._join(actor, self._parts[behavior_id.name], behavior_id)
-            case News():
-                self._take_news(actor, report)
-            case Experience():
-                self._take_experience(actor, report)
-            case Aborted(behavior, worker):
-                self._parts[behavior].inbox.append(EpisodesAborted(number * self._stride + worker))
+            case News() | Experience() | Aborted():
+                part = self._parts[report.behavior]
+                if part.acting.turn is None:
+                    self._take_in(actor, report)
+                else:  # the loop may do nothing with a part of it
+                    part.turn.append((actor, report))
+            case Waits(behavior):
+                part = self._parts[behavior]
+                part.ties[number].waits = True
+                self._take_turn(part)
             case Synchronized(behavior):
                 self._parts[behavior].ties[number].is_synchronized = True
             case Progress(tally):
                 actor.tally = tally
             case Failed(error):
                 self._fail(actor, error)
+
+    def _take_turn(self, part: _Part) -> None:
+        turn, part.turn = part.turn, []
+        for actor, report in turn:
+            self._take_in(actor, report)
+
+    def _take_in(self, actor: ActorState, report: News | Experience | Aborted) -> None:
+        match report:
+            case News():
+                self._take_news(actor, report)
+            case Experience():
+                self._take_experience(actor, report)
+            case Aborted(behavior, worker):
+                self._parts[behavior].inbox.append(EpisodesAborted(actor.number * self._stride + worker))
 
     def _connect(self, actor: ActorState) -> None:
         actor.phase = _Phase.WORKING
@@ -521,9 +568,6 @@ class ActorGroup:
             return
         acting, policy = part.acting, part.acting.policy
         part.credit.join(number)
-        rows, steps = part.credit.grants([number]).get(number, (0, UNLIMITED))
-        if acting.source is None:
-            rows, steps = UNLIMITED, UNLIMITED
         part.ties[number] = _Tie(policy.num_loads, policy.version)
         self._crew.post(
             number,
@@ -532,7 +576,7 @@ class ActorGroup:
                 settings=acting.settings,
                 network=copy_of(policy.actor),
                 version=policy.version,
-                seed=self._seed_of(acting, actor),
+                seed=self._seed_of(acting, actor, f"{name} acting"),
                 noise=self._noise.get(number, 0.0),
                 evenly_first=policy.evenly_first,
                 groups=acting.groups,
@@ -540,9 +584,17 @@ class ActorGroup:
                 ship_steps=max(1, acting.lead // (_SHIPMENTS * len(self.actors))),
                 bystander=acting.source is None,
                 self_play=acting.self_play is not None,
-                grant=Grant(name, rows, steps),
+                credit=self._first_credit(part, number),
             ),
         )
+
+    def _first_credit(self, part: _Part, number: int) -> Grant | Turn:
+        acting = part.acting
+        if acting.source is None:
+            return Grant(acting.name, UNLIMITED)
+        if acting.turn is not None:
+            return self._turn(acting)
+        return Grant(acting.name, *part.credit.grants([number]).get(number, (0, UNLIMITED)))
 
     def add(self, found: NewBehavior) -> _Part:
         """Make the learner's part of a behaviour that appears."""
@@ -562,11 +614,11 @@ class ActorGroup:
             acting.source.on_progress = self.look
         return part
 
-    def _seed_of(self, acting: ActingElsewhere, actor: ActorState) -> int:
-        """Return the seed of what an actor's policy draws: for the first one's first start that of a run without."""
+    def _seed_of(self, acting: ActingElsewhere, actor: ActorState, what: str) -> int:
+        """Return the seed of what a policy of an actor draws: for the first one's first start that of a run without."""
         which = (actor.number, actor.quota.used, acting.first_step())
         text = "" if which == (0, 0, 0) else " {} {} {}".format(*which)
-        return derived_seeds(self._seed, f"{acting.name} acting{text}")[0]
+        return derived_seeds(self._seed, f"{what}{text}")[0]
 
     def _join(self, actor: ActorState, part: _Part, behavior_id: Any) -> None:
         self_play = part.acting.self_play
@@ -656,6 +708,7 @@ class ActorGroup:
         for part in self._parts.values():
             if part.ties.pop(actor.number, None) is None:
                 continue
+            self._take_turn(part)
             part.credit.leave(actor.number)
             first = actor.number * self._stride
             part.inbox.extend(EpisodesAborted(worker) for worker in range(first, first + self._stride))

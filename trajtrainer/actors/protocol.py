@@ -91,6 +91,26 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Credit for one behaviour of an actor that takes turns with the learner, in place of ``Grant``.
+
+    It collects until so much more has come of any of these, or an episode has been broken off; then it hands over all
+    there is, says ``Waits``, and waits.
+
+    Attributes:
+        behavior: its name.
+        rows: as of ``Grant``.
+        steps: agent steps of finished trajectories.
+        opponent_steps: of the teams that do not learn, as ``SelfPlay`` counts them.
+    """
+
+    behavior: str
+    rows: int
+    steps: int
+    opponent_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Learn:
     """What an actor needs to act for a behaviour that it has found; the answer to ``Found``.
 
@@ -107,7 +127,7 @@ class Learn:
         ship_steps: steps that are worth being shipped together.
         bystander: its experience is of no use: it learns from a data set.
         self_play: whether only one of its teams learns (``Cast``).
-        grant: the first one.
+        credit: the first one.
     """
 
     behavior: str
@@ -122,7 +142,7 @@ class Learn:
     ship_steps: int
     bystander: bool
     self_play: bool
-    grant: Grant
+    credit: Grant | Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +197,7 @@ class End:
     """Close the environments and end."""
 
 
-Order = Reset | SetParameters | Grant | Learn | Weights | Cast | End
+Order = Reset | SetParameters | Grant | Turn | Learn | Weights | Cast | End
 
 
 # Reports, to the learner.
@@ -276,6 +296,13 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """The turn is over (``Turn``). All that came in it has been reported."""
+
+    behavior: str
+
+
+@dataclass(frozen=True, slots=True)
 class Synchronized:
     """The weights of an order are those that act now, and their place is free for the next ones."""
 
@@ -327,7 +354,7 @@ class Failed:
     error: Exception
 
 
-Report = Hello | Connected | Found | Joined | News | Experience | Aborted | Synchronized | Progress | Failed
+Report = Hello | Connected | Found | Joined | News | Experience | Aborted | Waits | Synchronized | Progress | Failed
 
 
 class Room(NamedTuple):

@@ -53,6 +53,7 @@ class LearningContext:
         expert: to be imitated, where the trainer asks one.
         max_policy_lag: policies by which experience that is learnt from may be older than the newest one, where acting
             goes on elsewhere and updates use their experience up; None elsewhere.
+        takes_turns: acting goes on elsewhere, and waits whenever there is something to be learnt.
     """
 
     behavior: str
@@ -67,6 +68,7 @@ class LearningContext:
     dataset: PackedSteps | None = None
     expert: Acts | None = None
     max_policy_lag: int | None = None
+    takes_turns: bool = False
 
     @property
     def weights_seed(self) -> int:
@@ -169,6 +171,14 @@ class Algorithm(ABC):
             lengths: gives the length of each trajectory that waits, [S].
         """
         return True
+
+    @property
+    def enough(self) -> tuple[int, int]:
+        """The rows and steps one of which has to wait before ``is_worth_taking``, or less: at least 1.
+
+        Rows are counted as ``lengths`` of whole sequences.
+        """
+        return 1, 1
 
     def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
         """Return where the next ``num_steps`` steps should be written, which saves ``take`` a copy of them.

@@ -327,6 +327,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         dataset=None if dataset is None else dataset.packed,
         expert=make_expert(run.settings, name, settings, found.spec) if run.is_training else None,
         max_policy_lag=_max_lag(run, settings),
+        takes_turns=_takes_turns(run),
     )
     with _told_if_too_large(name):
         trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
@@ -427,19 +428,32 @@ def _acting_elsewhere(
         self_play=self_play,
         groups=needs_groups(settings),
         version=lambda: trainer.publisher.version,
+        is_due=trainer.is_due,
         lead=lead,
         max_lag=max_lag,
         first_step=lambda: trainer.clock.collected(0),
         max_steps=settings.max_steps if context.training else None,
+        turn=trainer.until_due if context.takes_turns else None,
     )
 
 
 def _max_lag(run: Run, settings: TrainerSettings) -> int | None:
     """Return how old experience may be where it is used up by updates; None where that does not matter."""
-    if not (run.acts_elsewhere and run.is_training) or is_paced(settings):
+    if not (run.acts_elsewhere and run.is_training) or is_paced(settings) or _takes_turns(run):
         return None
     assert run.settings.actors is not None
     return run.settings.actors.max_policy_lag
+
+
+def _takes_turns(run: Run) -> bool:
+    """Return whether acting, elsewhere, and learning wait for each other, so that all is as in one loop."""
+    actors = run.settings.actors
+    return (
+        run.acts_elsewhere
+        and run.is_training
+        and actors is not None
+        and (actors.count, actors.max_policy_lag) == (1, 0)
+    )
 
 
 def _make_judge(behavior: Behavior) -> Judge:

@@ -114,6 +114,13 @@ class Clock:
         passed = any(self.step // interval != after // interval for interval in intervals)
         return passed or after > settings.max_steps
 
+    def until_crossing(self) -> int:
+        """Return the fewest steps that lead to a summary, a checkpoint or the end: at least 1."""
+        settings = self._settings
+        intervals = (settings.summary_freq, settings.checkpoint_interval)
+        left = [interval - self.step % interval for interval in intervals]
+        return max(1, min(*left, settings.max_steps + 1 - self.step))
+
     def boundaries(self, lengths: IntArray) -> list[Boundary]:
         """Return what is due while trajectories of these lengths are counted.
 

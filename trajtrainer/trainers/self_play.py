@@ -120,6 +120,7 @@ class _Seat:
 
     policy: Policy
     player: Player
+    since: int  # ``num_changes`` when it sat down
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     def take(self, player: Player, weights: Mapping[str, Tensor]) -> None:
@@ -214,11 +215,16 @@ class SelfPlay:
         """Return the team that learns; None before there is any."""
         return self._rotation.learning
 
-    def seats(self) -> dict[str, tuple[Player, Mapping[str, Tensor]]]:
-        """Return who plays for the teams that do not learn, by behaviour id, and as which weights (none: by itself)."""
+    def seats(self) -> dict[str, tuple[Player, Mapping[str, Tensor], int]]:
+        """Return who plays for the teams that do not learn, by behaviour id.
+
+        Returns:
+            Behaviour id -> player, the weights as which it plays (none: by itself), and how often another team had
+            begun to learn when this one sat down.
+        """
         with self._rotation.lock:
             return {
-                name: (seat.player, {} if seat.player.acts is not None else seat.policy.weights())
+                name: (seat.player, {} if seat.player.acts is not None else seat.policy.weights(), seat.since)
                 for name, seat in self._seats.items()
             }
 
@@ -290,6 +296,13 @@ class SelfPlay:
                 self._learning = self._rotation.learning
                 self._swap()
 
+    def steps_until_due(self) -> tuple[int, int]:
+        """Return the steps of the team that learns, and of the others, after which something of this may change."""
+        collected, counters, settings = self._step(), self._counters, self.settings
+        due = min(counters["team_change"] + settings.team_change, counters["save"] + settings.save_steps)
+        of_others = counters["swap"] + settings.swap_steps - self.tracker.num_steps
+        return max(1, due + 1 - collected), max(1, of_others + 1)
+
     def _is_due(self, what: str, now: int, interval: int) -> bool:
         is_due = now - self._counters[what] > interval
         if is_due:
@@ -319,8 +332,9 @@ class SelfPlay:
         seat = self._seats.get(name)
         if seat is None:
             # Of each time that the team sits here its own.
-            seed = derived_seeds(self._seed, f"{name} opponent {self._rotation.num_changes}")[0]
-            seat = self._seats[name] = _Seat(self._policy.twin(seed=seed), player)
+            since = self._rotation.num_changes
+            seed = derived_seeds(self._seed, f"{name} opponent {since}")[0]
+            seat = self._seats[name] = _Seat(self._policy.twin(seed=seed), player, since)
         if weights is None:
             weights = self._policy.weights() if player is self._latest else player.weights
         seat.take(player, weights)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.algos.values import sequence_offsets
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
@@ -82,7 +83,7 @@ class Trainer:
     @property
     def _is_acted_meanwhile(self) -> bool:
         """Return whether acting goes on while this trainer learns."""
-        return self.context.settings.threaded or self.source.is_elsewhere
+        return self.context.settings.threaded or (self.source.is_elsewhere and not self.context.takes_turns)
 
     def is_due(self) -> bool:
         """Return whether ``advance`` has something to do that should not wait for more experience.
@@ -98,6 +99,14 @@ class Trainer:
             or self.clock.crosses(waiting)
             or source.is_needed
         )
+
+    def until_due(self) -> tuple[int, int]:
+        """Return the rows and steps of which one has to come before ``is_due``, or less: at least 1."""
+        rows, steps = self.algorithm.enough
+        memory = self.context.settings.network_settings.memory
+        length = 1 if memory is None else memory.sequence_length
+        waiting = length * int(sequence_offsets(self.source.lengths(), length)[-1])
+        return max(1, rows - waiting), max(1, min(steps, self.clock.until_crossing()) - self.source.num_steps)
 
     def advance(self) -> bool:
         """Take in all there is, then update and publish a policy if one is due. Does not wait.

@@ -115,6 +115,11 @@ class PPOLearner(Algorithm):
         """
         return num_steps >= self._steps_to_wait_for or self._rows_with(num_steps, lengths) > self._hyper.buffer_size
 
+    @property
+    def enough(self) -> tuple[int, int]:
+        """See ``Algorithm``."""
+        return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
+
     def _rows_with(self, num_steps: int, lengths: Callable[[], IntArray]) -> int:
         """Return the rows of the buffer with the steps that wait."""
         length, rows = self._buffer.sequence_length, self._buffer.num_rows
