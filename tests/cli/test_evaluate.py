@@ -166,6 +166,34 @@ def test_parameters_of_the_run_and_of_the_command_line(results: Path, tmp_path: 
     assert bonus("--environment-parameters", sampler) == pytest.approx(8000.0, abs=60)
 
 
+def test_the_environment_is_the_one_of_the_training(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same wrappers and arguments, unless others are given or the environment is another."""
+    (results / "first" / "configuration.yaml").write_text(
+        "env_settings: {env_path: 'python:tests.evaluation.worlds:Walk', env_args: ['shape=[8, 8]'], "
+        "wrappers: ['gymnasium.wrappers:TimeLimit max_episode_steps=1']}\n"
+    )
+
+    def played(*arguments: str, env: str = WALK) -> tuple[set[int], list[str]]:
+        out = tmp_path / "out.csv"
+        assert evaluate("first", f"--results-dir={results}", env, "--episodes=9", f"--csv={out}", *arguments) == 0
+        told = [line for line in capsys.readouterr().err.splitlines() if "As the run of" in line]
+        return {int(row["length"]) for row in read(out)}, told
+
+    whole, longer = {2, 3}, "--wrapper=gymnasium.wrappers:TimeLimit max_episode_steps=2"
+    assert played() == (
+        {1},
+        [
+            "[INFO] As the run of first has it: --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1, "
+            "--env-args shape=[8, 8]."
+        ],
+    )
+    assert played(longer, "--env-args", "shape=[9, 9]") == ({2}, [])
+    assert played("--wrapper")[0] == whole
+    assert played(env="--env=python:tests.cli.test_evaluate:Walk") == (whole, [])
+
+
 def test_a_recording_is_made_with_the_parameters_of_the_run(results: Path, tmp_path: Path) -> None:
     (results / "first" / "configuration.yaml").write_text(CONFIGURATION)
     options = [f"--results-dir={results}", WALK, "--episodes=1", "--seed=1", f"--output={tmp_path / 'x.demo'}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trajtrainer
 from trajtrainer.settings.convert import load
+from trajtrainer.settings.environment import wrapper_words
 
 CONFIG = Path(__file__).resolve().parents[2] / "config" / "gym"
 
@@ -58,8 +60,12 @@ def test_pendulum_is_solved(tmp_path: Path) -> None:
 def test_configurations_are_whole(path: Path) -> None:
     given = load(path.read_text(), path.name)
     (name,) = given.behaviors
-    scheme, *module, env_id = (given.env_settings.env_path or "").split(":")
-    assert (scheme, env_id) == ("gym", name)
-    for each in module:
-        importlib.import_module(each)
-    assert name in gymnasium.registry
+    scheme, *modules, env_id = (given.env_settings.env_path or "").split(":")
+    assert scheme in ("gym", "envpool")
+    assert env_id == name
+    for each in [*modules, *(["envpool"] if scheme == "envpool" else [])]:
+        importlib.import_module(each) if each.startswith("trajtrainer") else pytest.importorskip(each)
+    assert name in (gymnasium.registry if scheme == "gym" else sys.modules["envpool"].list_all_envs())
+    for wrapper in given.env_settings.wrappers or ():
+        module, _, attribute = wrapper_words(wrapper)[0].partition(":")
+        assert hasattr(importlib.import_module(module), attribute)

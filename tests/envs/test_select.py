@@ -106,13 +106,14 @@ def test_gymnasium_ids() -> None:
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        ("gym:ALE/Pong-v5", r"--env=gym:ale_py:ALE/Pong-v5 \(pip install ale-py\)"),
-        ("gym:ale_py:ALE/Pong-v5", r"No module named 'ale_py'.*\(pip install ale-py\)"),
+        ("gym:ALE/Pong-v5", r"--env=gym:ale_py:ALE/Pong-v5 \(pip install 'trajtrainer\[atari\]'\)"),
+        ("gym:ale_py:ALE/Pong-v5", r"ale_py.*\(pip install 'trajtrainer\[atari\]'\)"),
         ("gym:mine/Maze-v0", "registered by a module of their own as --env=gym:MODULE:mine/Maze-v0"),
         ("gym:Maze-v0", "registered by a module of their own as --env=gym:MODULE:Maze-v0"),
     ],
 )
-def test_gymnasium_ids_that_nobody_registered(path: str, hint: str) -> None:
+def test_gymnasium_ids_that_nobody_registered(path: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(SettingsError, match=hint):
         make(path)
 
@@ -187,11 +188,18 @@ def test_factories_that_fail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "package"), [("gym:CartPole-v1", "gymnasium"), ("pettingzoo:butterfly.pistonball_v6", "pettingzoo")]
+    ("scheme", "package", "extra"),
+    [
+        ("gym:CartPole-v1", "gymnasium", "gym"),
+        ("envpool:CartPole-v1", "envpool", "envpool"),
+        ("pettingzoo:butterfly.pistonball_v6", "pettingzoo", "gym"),
+    ],
 )
-def test_missing_packages_are_named_in_one_sentence(scheme: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_in_one_sentence(
+    scheme: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SettingsError, match=rf"needs the package {package}.*pip install 'trajtrainer\[gym\]'"):
+    with pytest.raises(SettingsError, match=rf"needs the package {package}.*pip install 'trajtrainer\[{extra}\]'"):
         make(scheme)
 
 
@@ -354,7 +362,7 @@ def test_all_else_is_unity(path: str | None, monkeypatch: pytest.MonkeyPatch) ->
 def test_optional_packages_are_imported_only_when_used() -> None:
     program = (
         "import sys, trajtrainer.envs.select; "
-        "print(sorted({'gymnasium', 'pettingzoo', 'torch'} & {m.split('.')[0] for m in sys.modules}))"
+        "print(sorted({'gymnasium', 'pettingzoo', 'envpool', 'torch'} & {m.split('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

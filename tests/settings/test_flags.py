@@ -38,6 +38,7 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--debug": ("debug", False, "SWITCH"),
     "--quiet": ("", None, "SWITCH"),
     "--env-args": ("env_settings.env_args", None, "REST"),
+    "--wrapper": ("env_settings.wrappers", None, "WORDS"),
     "--max-lifetime-restarts": ("env_settings.max_lifetime_restarts", 10, "WHOLE"),
     "--restarts-rate-limit-n": ("env_settings.restarts_rate_limit_n", 1, "WHOLE"),
     "--restarts-rate-limit-period-s": ("env_settings.restarts_rate_limit_period_s", 60, "WHOLE"),
@@ -66,8 +67,16 @@ VALUES = {
     "SWITCH": [],
     "REMOVED": [],
     "REST": ["-a", "--seed", "1"],
+    "WORDS": ["a.b:C", "d=1"],
 }
-PARSED = {"TEXT": "seven", "WHOLE": 7, "REAL": 7.5, "SWITCH": True, "REST": ["-a", "--seed", "1"]}
+PARSED = {
+    "TEXT": "seven",
+    "WHOLE": 7,
+    "REAL": 7.5,
+    "SWITCH": True,
+    "REST": ["-a", "--seed", "1"],
+    "WORDS": ["a.b:C d=1"],
+}
 
 
 @pytest.fixture
@@ -114,7 +123,7 @@ def test_every_setting_of_the_sections_has_its_option() -> None:
 @pytest.mark.parametrize("option", [each for each in FROZEN if "--actor" not in each and each != "--ray-address"])
 def test_an_option_sets_its_place_and_nothing_else(option: str) -> None:
     path, _, kind = FROZEN[option]
-    others = ["--env", "Game"] if option in ("--num-envs",) else []
+    others = {"--num-envs": ["--env", "Game"], "--wrapper": ["--env", "gym:X-v0"]}.get(option, [])
 
     settings = parse_command_line([*others, option, *VALUES[kind]])
 

@@ -98,7 +98,7 @@ def test_nothing_fits(
     [
         ("linux", [], "CartPole-v1", "--env=gym:CartPole-v1"),
         ("linux", [], "phys2d/CartPole-v0", "--env=gym:phys2d/CartPole-v0"),
-        ("win32", [], "ALE/Pong-v5", "--env=gym:ale_py:ALE/Pong-v5 (pip install ale-py)"),
+        ("win32", [], "ALE/Pong-v5", "--env=gym:ale_py:ALE/Pong-v5 (pip install 'trajtrainer[atari]')"),
         ("linux", [], "Builds/Ball", "--env=sim:3DBall"),
         ("linux", [], "Goalie", "For the built-in simulation: --env=sim:StrikerVsGoalie."),
         ("linux", ["Out/Ball.x86_64", "Out/Ball_Data/x"], "Out", "It holds Ball.x86_64: --env=Out/Ball.x86_64"),

@@ -18,8 +18,8 @@ from trajtrainer.errors import EnvironmentFaultError, SettingsError, Trajtrainer
 Factory = Callable[..., Any]
 
 
-def keyword_arguments(env_args: Sequence[str] | None) -> dict[str, Any]:
-    """Return ``--env-args key=value ...`` as keyword arguments.
+def keyword_arguments(env_args: Sequence[str] | None, option: str = "--env-args") -> dict[str, Any]:
+    """Return ``--env-args key=value ...``, or those of another option, as keyword arguments.
 
     The values are read as JSON or YAML: numbers, true, [1, 2], text.
 
@@ -34,10 +34,10 @@ def keyword_arguments(env_args: Sequence[str] | None) -> dict[str, Any]:
         key, equals, value = text.removeprefix("--").partition("=")
         if not equals or not key.isidentifier():
             raise SettingsError(
-                f"--env-args has {text!r}; for Python environments each must be key=value, an argument of the "
+                f"{option} has {text!r}; for Python environments each must be key=value, an argument of the "
                 "environment's constructor."
             )
-        arguments[key] = _value(value, text)
+        arguments[key] = _value(value, f"{option} {text!r}")
     return arguments
 
 
@@ -49,7 +49,7 @@ def _value(text: str, whole: str) -> Any:
     try:
         return yaml.safe_load(text) if text else ""
     except yaml.YAMLError as error:
-        raise SettingsError(f"--env-args {whole!r}: the value is not readable as YAML; quote it.") from error
+        raise SettingsError(f"{whole}: the value is not readable as YAML; quote it.") from error
 
 
 def to_keywords(arguments: Mapping[str, Any]) -> list[str]:
@@ -171,7 +171,7 @@ def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapp
     """
     accepted = {name: offer() for name, offer in offers.items() if name in named_parameters(factory)}
     try:
-        _check_signature(factory, what, accepted | dict(arguments))
+        check_signature(factory, what, accepted | dict(arguments), "with --env-args key=value")
         return factory(**(accepted | dict(arguments)))
     except TrajtrainerError:
         raise
@@ -189,7 +189,12 @@ def named_parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
     return {name: parameter for name, parameter in found.items() if parameter.kind in named}
 
 
-def _check_signature(factory: Factory, what: str, arguments: Mapping[str, Any]) -> None:
+def check_signature(factory: Factory, what: str, arguments: Mapping[str, Any], how: str) -> None:
+    """See that a factory takes these arguments, as far as it tells. ``how`` says how they are given.
+
+    Raises:
+        SettingsError: it does not.
+    """
     try:
         signature = inspect.signature(factory)
     except (ValueError, TypeError):
@@ -199,5 +204,5 @@ def _check_signature(factory: Factory, what: str, arguments: Mapping[str, Any]) 
     except TypeError as error:
         raise SettingsError(
             f"{what} cannot be called with the arguments {dict(arguments)}: {error}. It takes {signature}; pass "
-            "arguments with --env-args key=value."
+            f"arguments {how}."
         ) from error

@@ -64,6 +64,14 @@ class AgentSpaces:
             observations = [observation[_OBSERVATION] for observation in observations]
         return self._observations.columns(observations)
 
+    def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
+        """Return what ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
+
+        Raises:
+            InvalidDataError: an observation is not of the space.
+        """
+        return self._observations.batch_columns(observations)
+
     def masks(self, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> BoolArray:
         """Return bool [N, D], True = forbidden.
 

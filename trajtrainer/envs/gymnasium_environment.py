@@ -159,7 +159,8 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
 def environment_name(env: Env) -> str:
     """Return the id with its version ("CartPole-v1"), or the class for environments that are not registered."""
-    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+    bare = env.unwrapped  # a wrapper's spec is a copy that tells of the wrapper
+    return type(bare).__name__ if bare.spec is None else bare.spec.id
 
 
 def check_rewards(rewards: Any, where: str) -> None:

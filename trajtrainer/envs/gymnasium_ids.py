@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _ID = re.compile(r"(?:([\w-]+)/)?[\w.-]+-v\d+")
-# Namespace -> the module that registers its ids when it is imported, and the package that has it.
-_PACKAGES = {"ALE": ("ale_py", "ale-py")}
+# Namespace -> the module that registers its ids when it is imported, and the extra that has it.
+_PACKAGES = {"ALE": ("ale_py", "atari")}
 
 
 def option_for(env_id: str) -> str:
@@ -15,15 +15,15 @@ def option_for(env_id: str) -> str:
     >>> option_for("CartPole-v1"), option_for("Builds/Game.exe")
     ('--env=gym:CartPole-v1', '')
     >>> option_for("ALE/Pong-v5")
-    '--env=gym:ale_py:ALE/Pong-v5 (pip install ale-py)'
+    "--env=gym:ale_py:ALE/Pong-v5 (pip install 'trajtrainer[atari]')"
     """
     match = _ID.fullmatch(env_id)
     if match is None:
         return ""
     if match[1] not in _PACKAGES:
         return f"--env=gym:{env_id}"
-    module, package = _PACKAGES[match[1]]
-    return f"--env=gym:{module}:{env_id} (pip install {package})"
+    module, extra = _PACKAGES[match[1]]
+    return f"--env=gym:{module}:{env_id} (pip install 'trajtrainer[{extra}]')"
 
 
 def registration_hint(name: str) -> str:

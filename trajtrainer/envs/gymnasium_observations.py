@@ -78,13 +78,21 @@ class ObservationLayout:
         Raises:
             InvalidDataError: an observation is not of the space, or holds NaN or infinity.
         """
-        return tuple(self._column(sensor, observations) for sensor in self._sensors)
+        return tuple(self._column(sensor, observations, _of_each) for sensor in self._sensors)
 
-    def _column(self, sensor: _Sensor, observations: Sequence[Any]) -> ObservationArray:
+    def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
+        """Return what ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
+
+        Raises:
+            InvalidDataError: see ``columns``.
+        """
+        return tuple(self._column(sensor, observations, _of_all) for sensor in self._sensors)
+
+    def _column(self, sensor: _Sensor, observations: Any, part: Callable[[Any, Key], Any]) -> ObservationArray:
         values = observations
         try:
             for key in sensor.path:
-                values = [value[key] for value in values]
+                values = part(values, key)
             column = sensor.read(values)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise InvalidDataError(
@@ -97,6 +105,14 @@ class ObservationLayout:
                 "can learn from. Fix it in the environment."
             )
         return column
+
+
+def _of_each(observations: Sequence[Any], key: Key) -> Sequence[Any]:
+    return [observation[key] for observation in observations]
+
+
+def _of_all(observations: Any, key: Key) -> Any:
+    return observations[key]
 
 
 def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str, smallest: int) -> Iterator[_Sensor]:

@@ -17,6 +17,7 @@ from pettingzoo.utils.env import AECEnv, ParallelEnv
 from trajtrainer.envs.in_process import first_seeded
 from trajtrainer.envs.pettingzoo_agents import AgentName
 
+BASES = (ParallelEnv, AECEnv)
 _NO_INFO: Mapping[str, Any] = {}
 
 
@@ -128,4 +129,4 @@ class Game:
 
 def is_pettingzoo(env: object) -> bool:
     """Return whether this is an environment of PettingZoo."""
-    return isinstance(env, ParallelEnv | AECEnv)
+    return isinstance(env, BASES)

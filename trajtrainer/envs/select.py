@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -24,6 +24,7 @@ from trajtrainer.envs.gymnasium_ids import registration_hint
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
+from trajtrainer.envs.wrapping import wrap
 from trajtrainer.errors import SettingsError, TrajtrainerError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.registry import simulation_of
@@ -43,15 +44,16 @@ def make_environment(
     """Return the environment that ``env_settings.env_path`` names.
 
     - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first.
+    - ``envpool:ID``: one of EnvPool, whose copies are stepped by threads of its own.
     - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
       your own.
     - ``python:MODULE:FACTORY``: whatever a function or class makes, see ``from_factory``.
     - all else, and nothing: a Unity player, the Editor, or a built-in simulation.
 
-    The first three make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments for each.
+    All but the last make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
     ``behaviors``, ``teams`` and ``groups`` among them sort the agents of PettingZoo environments
     (``pettingzoo_agents.AgentRule``), ``smallest_picture`` tells pictures from vectors (``ObservationLayout``), unless
-    what makes the environment has a parameter of this name.
+    what makes the environment has a parameter of this name. But for EnvPool's each copy is within ``wrappers``.
 
     Args:
         settings: of the run.
@@ -185,13 +187,31 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
             return offered[copy].all()  # type: ignore[no-any-return]
 
         offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
-        return call(factory, what, arguments, offers)
+        return _wrap_made(call(factory, what, arguments, offers), settings.env_settings.wrappers, what)
 
     envs = _copies(make, settings.env_settings.num_envs)
     if len({id(env) for env in envs}) < len(envs):
         _close(envs)
         raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
     return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, rule, picture, what))
+
+
+def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
+    """Return what a factory made within its wrappers, if there are any."""
+    if not wrappers:
+        return env
+    # Who has made an object of these packages has imported them.
+    if "pettingzoo" in sys.modules:
+        from trajtrainer.envs.pettingzoo_game import BASES, is_pettingzoo
+
+        if is_pettingzoo(env):
+            return wrap(env, wrappers, BASES)
+    if "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].Env):
+        return wrap(env, wrappers, (sys.modules["gymnasium"].Env,))
+    raise SettingsError(
+        f"{what} made a {type(env).__module__}.{type(env).__qualname__}, which has no wrappers: --wrapper is for "
+        "environments of Gymnasium and PettingZoo."
+    )
 
 
 def _adapt(
@@ -243,12 +263,29 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
     def make(_: int) -> Any:
         try:
             # The checker would run in the hot loop; what matters of it, the adapter checks itself.
-            return call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
+            env = call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
         except TrajtrainerError as error:
             raise _explained(error, path, name) from error
+        return wrap(env, settings.env_settings.wrappers, (gymnasium.Env,))
 
     envs = _copies(make, settings.env_settings.num_envs)
     return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=settings.env_settings.seed, **picture))
+
+
+def _envpool(path: str, name: str, settings: RunSettings) -> Environment:
+    try:
+        import envpool
+    except ImportError as error:
+        raise SettingsError(
+            f"--env {path} needs the package {error.name}, which is not installed. Install it with: pip install "
+            "'trajtrainer[envpool]'."
+        ) from error
+    from trajtrainer.envs.envpool_environment import make_pool
+
+    env = settings.env_settings
+    arguments = keyword_arguments(env.env_args)
+    picture = _take_smallest_picture(envpool.make, arguments)
+    return make_pool(name, env.num_envs, env.seed, arguments, **picture)
 
 
 def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
@@ -274,6 +311,7 @@ def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
         raise SettingsError(f"--env {path} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
     from trajtrainer.envs.pettingzoo_agents import AgentRule
     from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
+    from trajtrainer.envs.pettingzoo_game import BASES
 
     family, _, rest = name.removeprefix("pettingzoo.").partition(".")
     # PettingZoo's own mpe only tells where it has moved to.
@@ -283,7 +321,11 @@ def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
     factory = factory_of(module, entry, f"--env {path}")
     arguments = keyword_arguments(settings.env_settings.env_args)
     rule, picture = AgentRule.parse(_take_rule(factory, arguments)), _take_smallest_picture(factory, arguments)
-    envs = _copies(lambda _: call(factory, f"--env {path}", arguments, {}), settings.env_settings.num_envs)
+
+    def make(_: int) -> Any:
+        return wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
+
+    envs = _copies(make, settings.env_settings.num_envs)
     seed = settings.env_settings.seed
     return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **picture))
 
@@ -317,6 +359,7 @@ def _python(path: str, name: str, settings: RunSettings) -> Environment:
 
 _SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] = {
     "gym": (_gymnasium, "gym:ID such as gym:CartPole-v1"),
+    "envpool": (_envpool, "envpool:ID such as envpool:Pong-v5"),
     "pettingzoo": (_pettingzoo, "pettingzoo:MODULE such as pettingzoo:butterfly.pistonball_v6"),
     "python": (_python, "python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env"),
 }

@@ -20,6 +20,7 @@ from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.filmed import make_filmed_environment
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.select import is_player
 from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.evaluation.film import Film, check_film
 from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
@@ -33,6 +34,7 @@ from trajtrainer.rundir import atomic
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.convert import read_file
+from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
@@ -130,6 +132,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     found = find_models(models, Path(settings.checkpoint_settings.results_dir), options)
     for model in found:
         _check_names(model, wishes.at_least)
+    settings = as_trained(settings, found[0])
     given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
     parameters = {**parameters_of_run(found[0]), **given}
     if parameters:
@@ -266,23 +269,62 @@ def play_model(
 
 def parameters_of_run(model: Model) -> Parameters:
     """Return the environment parameters with which a model's run trained, in the lessons that it has reached."""
-    file = next(iter(model.policies.values())).path.absolute()
-    folder = next((each for each in file.parents[:2] if (each / "configuration.yaml").is_file()), None)
-    if folder is None:
+    folder = _folder_of_run(model)
+    settings = None if folder is None else _settings_of_run(folder, "environment_parameters")
+    if folder is None or settings is None:
         return {}
+    curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
+    status = folder / "run_logs" / "training_status.json"
     try:
-        root, problems = read_file(folder / "configuration.yaml")
-        if "environment_parameters" not in root.mapping:
-            return {}
-        settings = settle_with(root, {}, problems, behaviors_required=False)
-        curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
-        status = folder / "run_logs" / "training_status.json"
         if status.is_file():
             curriculum.restore(TrainingStatus.load(status, writes=False).lessons())
     except SettingsError as error:
-        logger.warning("The environment parameters of %s are not used: %s", folder, error)
+        logger.warning(_NOT_USED, folder, error)
         return {}
     return curriculum.samplers
+
+
+def as_trained(settings: RunSettings, model: Model) -> RunSettings:
+    """Return the settings with the ``env_args`` and ``wrappers`` with which a model's run trained.
+
+    They are taken where they are not given, and the environment is the one of the run, and of Python: with others it
+    would be another environment. Wrappers of the run's evaluations go before those of its training.
+    """
+    given = settings.env_settings
+    folder = _folder_of_run(model)
+    if folder is None or given.env_path is None or is_player(given.env_path):
+        return settings
+    run = _settings_of_run(folder, "env_settings")
+    if run is None or run.env_settings.env_path != given.env_path:
+        return settings
+    trained, own = run.env_settings, run.evaluation or EvaluationSettings()
+    arguments = given.env_args if given.env_args is not None else trained.env_args
+    wrappers = trained.wrappers if own.wrappers is None else own.wrappers
+    wrappers = wrappers if given.wrappers is None else given.wrappers
+    env = evolve(given, env_args=arguments, wrappers=wrappers)
+    if env == given:
+        return settings
+    options = [f"--wrapper {wrapper}" for wrapper in wrappers or ()] + [f"--env-args {' '.join(arguments or ())}"]
+    logger.info("As the run of %s has it: %s.", model.name, ", ".join(options[: None if arguments else -1]))
+    return evolve(settings, env_settings=env)
+
+
+_NOT_USED = "What %s says of its environment is not used: %s"
+
+
+def _folder_of_run(model: Model) -> Path | None:
+    file = next(iter(model.policies.values())).path.absolute()
+    return next((each for each in file.parents[:2] if (each / "configuration.yaml").is_file()), None)
+
+
+def _settings_of_run(folder: Path, section: str) -> RunSettings | None:
+    """Return the settings of a run that has a section; None if it has none, or they are not readable any more."""
+    try:
+        root, problems = read_file(folder / "configuration.yaml")
+        return settle_with(root, {}, problems, behaviors_required=False) if section in root.mapping else None
+    except SettingsError as error:
+        logger.warning(_NOT_USED, folder, error)
+        return None
 
 
 def _seed(settings: RunSettings) -> int:

@@ -357,9 +357,12 @@ def settings_of_evaluation(settings: RunSettings) -> RunSettings:
     if port + own.num_envs > _LARGEST_PORT:
         port = max(1, env.base_port - own.num_envs)
     arguments = env.env_args if own.env_args is None else own.env_args
+    wrappers = env.wrappers if own.wrappers is None else own.wrappers
     return evolve(
         settings,
-        env_settings=evolve(env, env_args=arguments, num_envs=own.num_envs, seed=seed, base_port=port),
+        env_settings=evolve(
+            env, env_args=arguments, wrappers=wrappers, num_envs=own.num_envs, seed=seed, base_port=port
+        ),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+import re
+import shlex
+from collections.abc import Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
@@ -16,6 +18,7 @@ from trajtrainer.settings.checks import (
     positive,
     refuse,
     satisfies,
+    shown,
     unlimited_count,
 )
 
@@ -23,6 +26,10 @@ LOOPBACK = "127.0.0.1"
 UNSEEDED = -1
 _LARGEST_SEED = 2**31 - 1  # the handshake carries the seed as int32
 LARGEST_PORT = 65535
+# Schemes of ``env_path`` whose environments are objects of Python, one for each copy.
+_WRAPPED = ("gym:", "pettingzoo:", "python:")
+_ENVPOOL = "envpool:"
+_WRAPPER, _ARGUMENT = re.compile(r"[\w.]+:[\w.]+"), re.compile(r"[^\W\d]\w*=")
 
 seed_check = between(UNSEEDED, _LARGEST_SEED)
 
@@ -32,10 +39,12 @@ class EnvironmentSettings:
     """``env_settings``: which players to start and when to give up on them.
 
     Attributes:
-        env_path: the player to start, or ``sim:NAME``, ``gym:ID``, ``pettingzoo:MODULE``, ``python:MODULE:FACTORY``
-            (see Environments). Without it the run waits for the Unity Editor.
+        env_path: the player to start, or ``sim:NAME``, ``gym:ID``, ``envpool:ID``, ``pettingzoo:MODULE``,
+            ``python:MODULE:FACTORY`` (see Environments). Without it the run waits for the Unity Editor.
         env_args: a list that goes to the player's command line, or as ``key=value`` to the constructor of a Python
             environment.
+        wrappers: of each copy of a Gymnasium or PettingZoo environment, the innermost first, as
+            ``package.module:Wrapper key=value ...``. Not in ML-Agents.
         base_port: port of the first player; each further one takes the next. Another one where the ports are taken. The
             Editor always has 5004.
         num_envs: how many players, or copies of a Python environment, run at the same time. More, as long as there are
@@ -55,6 +64,8 @@ class EnvironmentSettings:
 
     env_path: str | None = None
     env_args: list[str] | None = None
+    # Not in ML-Agents. Dumped only where there are some.
+    wrappers: list[str] | None = None
     base_port: int = field(default=5005, validator=between(1, LARGEST_PORT))
     num_envs: int = field(default=1, validator=count)
     num_areas: int = field(default=1, validator=count)
@@ -71,12 +82,52 @@ class EnvironmentSettings:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
+        yield from wrapper_faults(self.wrappers, self.env_path, ("wrappers",), ("env_path",))
         if self.num_envs > 1 and self.env_path is None:
             expected = "1, as no env_path is given (the Editor is one environment)"
             yield misfit(("num_envs",), self.num_envs, expected, ("env_path",))
         if self.env_path is not None and self.base_port + self.num_envs - 1 > LARGEST_PORT:
             expected = f"at most {LARGEST_PORT - self.num_envs + 1}, as {self.num_envs} environments need a port each"
             yield misfit(("base_port",), self.base_port, expected, ("num_envs",), ("env_path",))
+
+
+def wrapper_words(text: str) -> list[str]:
+    """Return the name of a wrapper, and its arguments, which may be quoted as in a shell.
+
+    >>> wrapper_words("gymnasium.wrappers:ResizeObservation 'shape=[84, 84]'")
+    ['gymnasium.wrappers:ResizeObservation', 'shape=[84, 84]']
+
+    Raises:
+        ValueError: a quote has no end.
+    """
+    return shlex.split(text)
+
+
+def wrapper_faults(
+    wrappers: Sequence[str] | None, env_path: str | None, path: tuple[str, ...], path_of_env: tuple[str, ...]
+) -> Iterator[Fault]:
+    """Find what is wrong with wrappers, as far as it can be told without importing them."""
+    for index, text in enumerate(wrappers or ()):
+        if not _is_wrapper(text):
+            expected = "package.module:Wrapper and its arguments, each as key=value (quoted where it has blanks)"
+            yield misfit((*path, str(index)), text, expected)
+    if wrappers and not (env_path or "").startswith(_WRAPPED):
+        where = "the Unity Editor" if env_path is None else shown(env_path)
+        remedy = (
+            "has options for what wrappers do (env_args: [stack_num=4]), and gym: takes wrappers"
+            if (env_path or "").startswith(_ENVPOOL)
+            else "is no environment of Python"
+        )
+        message = f"expected none: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
+        yield Fault(path, message, (path_of_env,))
+
+
+def _is_wrapper(text: str) -> bool:
+    try:
+        name, *arguments = wrapper_words(text)
+    except ValueError:
+        return False
+    return bool(_WRAPPER.fullmatch(name)) and all(map(_ARGUMENT.match, arguments))
 
 
 @frozen

@@ -36,6 +36,8 @@ class EvaluationSettings:
         episodes: of each evaluation. More make the mean more certain: its error falls with the root of their number.
         deterministic: take the most likely actions. False samples them, as training does.
         env_args: of its environment. Left out, those of the training.
+        wrappers: of its environment, such as those of the training but the one that clips rewards. Left out, those of
+            the training.
         environment_parameters: numbers or samplers that go before those of the training, of whose curricula the last
             lesson counts.
         seed: of the evaluation's environment; -1 takes one that follows from the run's and is another.
@@ -46,6 +48,7 @@ class EvaluationSettings:
     episodes: int | None = field(default=None, validator=optional(count))
     deterministic: bool = True
     env_args: list[str] | None = None
+    wrappers: list[str] | None = None
     environment_parameters: dict[str, Sampler] | None = None
     seed: int = field(default=UNSEEDED, validator=seed_check)
     num_envs: int = field(default=1, validator=count)

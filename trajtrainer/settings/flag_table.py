@@ -18,6 +18,7 @@ class Kind(enum.Enum):
     REAL = enum.auto()
     SWITCH = enum.auto()
     REST = enum.auto()  # everything after it belongs to it
+    WORDS = enum.auto()  # the words after it are one text; given again, it makes a list of them
     REMOVED = enum.auto()  # accepted, and nothing else
 
 
@@ -74,8 +75,8 @@ _REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch
 FLAGS: tuple[Flag, ...] = (
     Flag("--env", "env_settings.env_path", Kind.TEXT,
         "Unity player to start. Without it, the run waits for the Editor on port 5004; sim:NAME is a "
-        "built-in simulation, gym:ID a Gymnasium environment, pettingzoo:MODULE one of PettingZoo, "
-        "python:MODULE:FACTORY what your own function returns", "PATH"),
+        "built-in simulation, gym:ID a Gymnasium environment, envpool:ID one of EnvPool, pettingzoo:MODULE one of "
+        "PettingZoo, python:MODULE:FACTORY what your own function returns", "PATH"),
     Flag("--resume", "checkpoint_settings.resume", Kind.SWITCH,
         "Go on with an earlier run of this run-id where it stopped"),
     Flag("--load", "checkpoint_settings.load_model", Kind.SWITCH, "", note=_LOAD_NOTE),
@@ -103,6 +104,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--env-args", "env_settings.env_args", Kind.REST,
         "Everything after this goes to the player's command line, or as key=value to the constructor of a "
         "Python environment"),
+    Flag("--wrapper", "env_settings.wrappers", Kind.WORDS,
+        "Wrap each copy of a Gymnasium or PettingZoo environment; given again, around the one before: "
+        "gymnasium.wrappers:FrameStackObservation stack_size=4", "PACKAGE.MODULE:WRAPPER KEY=VALUE"),
     Flag("--max-lifetime-restarts", "env_settings.max_lifetime_restarts", Kind.WHOLE,
         "How often a crashed player is started again in one run; -1 without limit", "N"),
     Flag("--restarts-rate-limit-n", "env_settings.restarts_rate_limit_n", Kind.WHOLE,

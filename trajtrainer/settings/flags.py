@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +57,22 @@ def _keywords(flag: Flag) -> dict[str, Any]:
         return {**keywords, "action": "store_true"}
     if flag.kind is Kind.REST:
         return {**keywords, "nargs": argparse.REMAINDER, "metavar": "ARG"}
+    if flag.kind is Kind.WORDS:
+        return {**keywords, "nargs": "*", "action": _Words, "metavar": tuple((flag.metavar or "").split())}
     if flag.kind in (Kind.WHOLE, Kind.REAL):
         keywords["type"] = partial(_number, flag.kind)
     return {**keywords, "metavar": flag.metavar}
+
+
+class _Words(argparse.Action):
+    """Puts the words of each use into one text, quoted as in a shell; without any, there is nothing in the list."""
+
+    def __call__(
+        self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _option: str | None = None
+    ) -> None:
+        words: Sequence[str] = values
+        text = words[0] if len(words) == 1 else shlex.join(words)
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), *([text] if words else [])])
 
 
 def _number(kind: Kind, text: str) -> int | float:
@@ -82,6 +96,8 @@ def to_resume(arguments: argparse.Namespace) -> list[str]:
         value = getattr(arguments, flag.name)
         if flag.kind is Kind.REST:
             rest = [flag.option, *value]
+        elif flag.kind is Kind.WORDS:
+            words += [f"{flag.option}={text}" for text in value] or [flag.option]
         else:
             words.append(flag.option if flag.kind is Kind.SWITCH else f"{flag.option}={value}")
     return [*words, "--resume", *rest]

@@ -18,6 +18,7 @@ from trajtrainer.settings.environment import (
     EnvironmentSettings,
     Measure,
     seeded,
+    wrapper_faults,
 )
 from trajtrainer.settings.evaluation import (
     BehaviorEvaluationSettings,
@@ -182,12 +183,15 @@ class RunSettings:
         found = [fault for path, own in places.items() for fault in missing(self.evaluation, own, *path)]
         found += () if places else missing(self.evaluation, None)
         yield from {fault.path: fault for fault in found}.values()  # several behaviors may lack the same of the run
-        given = self.evaluation
+        given, env = self.evaluation, self.env_settings
+        if given is not None:
+            path = ("evaluation", "wrappers")
+            yield from wrapper_faults(given.wrappers, env.env_path, path, ("env_settings", "env_path"))
         if given is None or found:
             return
         if (given.interval, given.episodes) == (None, None) and not any(map(self.evaluations_of, self._trainers())):
             yield Fault(("evaluation",), "has neither interval nor episodes, expected both, here or in a behavior")
-        if given.num_envs > 1 and self.env_settings.env_path is None:
+        if given.num_envs > 1 and env.env_path is None:
             expected = "1, as no env_path is given (the Editor is one environment)"
             path = ("env_settings", "env_path")
             yield misfit(("evaluation", "num_envs"), given.num_envs, expected, path)

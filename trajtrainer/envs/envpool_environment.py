@@ -1,0 +1,175 @@
+"""EnvPool's environments: copies that threads of C++ step together, as the agents of one worker.
+
+Shape legend: N copies, T of them whose episode ended with this step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import envpool
+import numpy as np
+from gymnasium import spaces
+
+from trajtrainer.cores import usable_cores
+from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_environment import check_rewards
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.rendering import Rendering, TakeFrame
+from trajtrainer.errors import SettingsError, UnsupportedError
+from trajtrainer.settings.checks import closest
+from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
+
+_OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")
+
+
+class EnvPoolEnvironment(InProcessEnvironment):
+    """A pool of EnvPool, each of whose copies is an agent of the behaviour that is called as the environment.
+
+    Events are those of ``GymnasiumEnvironment``. EnvPool would begin an episode with the step after the last one's end,
+    whose action it ignores; here the copies that ended are reset at once, by a call of their own, so that an event has
+    both the final observation and the first decision of the next episode.
+
+    Copy i has the seed ``seed + i`` for good. An episode that is terminated by the step that reaches its time limit is
+    told to be truncated, as EnvPool does not tell these apart.
+
+    Args:
+        pool: made with ``env_type="gymnasium"``, all of whose copies are stepped at once.
+        name: of the behaviour.
+        smallest_picture: see ``ObservationLayout``.
+
+    Raises:
+        UnsupportedError: a space that cannot be translated.
+    """
+
+    def __init__(self, pool: Any, name: str, smallest_picture: int = SMALLEST_PICTURE) -> None:
+        super().__init__(name, num_workers=1)
+        self._pool = pool
+        if isinstance(pool.action_space, spaces.Dict) or pool.config["max_num_players"] > 1:
+            raise UnsupportedError(
+                f"--env envpool:{name} has several players, or parts of an action that stand apart, which is only "
+                "supported with PettingZoo and Gymnasium."
+            )
+        self._spaces = AgentSpaces(pool.observation_space, pool.action_space, name, smallest_picture)
+        self._copies: LongArray = np.arange(pool.config["num_envs"], dtype=np.int64)
+        self._announced = False
+
+    def film(self, take: TakeFrame) -> None:
+        """See ``InProcessEnvironment``."""
+        self._pool = Rendering(_Pictured(self._pool), self.name, take)
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``.
+
+        Raises:
+            UnsupportedError: there are some.
+        """
+        if parameters:
+            raise UnsupportedError(
+                f"envpool:{self.name} takes no environment_parameters ({', '.join(parameters)}), as EnvPool has no "
+                "options for an episode. With gym: environments they go to reset()."
+            )
+
+    def _begin(self, worker: int) -> EnvironmentEvent:
+        observations, _ = self._pool.reset()
+        nothing: Any = np.zeros(len(self._copies), np.float32)
+        event = self._event(worker, self._spaces.batch_columns(observations), nothing, self._copies[:0], nothing[:0])
+        event.is_reset = True
+        return event
+
+    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+        chosen = np.asarray(self._spaces.actions(actions[self.name]))
+        observations, rewards, terminated, truncated, _ = self._pool.step(chosen)
+        columns = self._spaces.batch_columns(observations)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            first, _ = self._pool.reset(env_id=ended.astype(np.int32))
+            final = tuple(column[ended] for column in columns)
+            for column, begun in zip(columns, self._spaces.batch_columns(first), strict=True):
+                column[ended] = begun
+            columns = tuple(map(np.concatenate, zip(final, columns, strict=True)))
+            rewards = np.concatenate([rewards[ended], np.where(terminated | truncated, np.float32(0), rewards)])
+        return self._event(worker, columns, rewards, ended, ~terminated[ended])
+
+    def _event(
+        self, worker: int, columns: tuple[Any, ...], rewards: Any, ended: LongArray, interrupted: Any
+    ) -> EnvironmentEvent:
+        """Return the event of T final observations and rewards and N others."""
+        total = len(rewards)
+        check_rewards(rewards, self.name)
+        batch = StepBatch(
+            agent=np.concatenate([ended, self._copies]) if len(ended) else self._copies,
+            obs=columns,
+            reward=rewards.astype(np.float32, copy=False),
+            group=np.zeros(total, np.int32),
+            group_reward=np.zeros(total, np.float32),
+            mask=np.zeros((total, sum(self._spaces.spec.action_spec.discrete_branches)), np.bool_),
+            interrupted=interrupted.astype(np.bool_, copy=False),
+            num_terminal=len(ended),
+        )
+        event = EnvironmentEvent(worker, {self.name: batch})
+        if not self._announced:
+            self._announced = True
+            event.new_specs = {self.name: self._spaces.spec}
+        return event
+
+    def _close(self) -> None:
+        self._pool = None  # its threads end with it
+
+
+class _Pictured:
+    """A pool whose pictures are those of its first copy, as ``Rendering`` takes them."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def render(self) -> Any:
+        """Return a picture, u8 [height, width, 3]."""
+        return self._pool.render()[0]
+
+
+def make_pool(
+    name: str, num_envs: int, seed: int, arguments: Mapping[str, Any], smallest_picture: int = SMALLEST_PICTURE
+) -> EnvPoolEnvironment:
+    """Make an environment of EnvPool.
+
+    Args:
+        name: its id.
+        num_envs: copies.
+        seed: of the first copy; the others count on from it.
+        arguments: of ``envpool.make``. Without ``num_threads`` there are as many as cores, but no more than copies.
+        smallest_picture: see ``ObservationLayout``.
+
+    Raises:
+        SettingsError: there is no such environment, or it does not take the arguments.
+        UnsupportedError: see ``EnvPoolEnvironment``.
+    """
+    what = f"--env envpool:{name}"
+    known = envpool.list_all_envs()
+    if name not in known:
+        hint = closest(name, known) or "."
+        raise SettingsError(f"{what}: EnvPool {envpool.__version__} has no environment of this id{hint}")
+    for option in _OURS:
+        if option in arguments:
+            raise SettingsError(f"--env-args {option}={arguments[option]!r}: this is set by --num-envs and --seed.")
+    seeds = [seed + copy for copy in range(num_envs)]
+    threads = min(num_envs, usable_cores())
+    options = {"num_threads": threads, **arguments, "num_envs": num_envs, "seed": seeds}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium warns of the bounds that EnvPool gives its spaces
+        try:
+            pool = envpool.make(name, env_type="gymnasium", **options)
+        except Exception as error:
+            taken = ", ".join(key for key in envpool.make_spec(name).config._fields if key not in _OURS)
+            raise SettingsError(
+                f"{what} could not be made with --env-args {dict(arguments)}: {type(error).__name__}: {error}. It "
+                f"takes: {taken}."
+            ) from error
+        return EnvPoolEnvironment(pool, name, smallest_picture)
