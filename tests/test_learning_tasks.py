@@ -52,7 +52,7 @@ def test_what_is_there_is_told_and_not_run_again(tmp_path: Path, monkeypatch: py
     for seed, rewards in enumerate(([490, 500], [500, 500], [400, 420]), 1):
         found = {"task": "CartPole", "who": "trajtrainer", "seed": seed, "steps": 100000, "episodes": rewards}
         (tmp_path / f"CartPole-trajtrainer-{seed}.json").write_text(
-            json.dumps({**found, "curve": [[0, 9], [10, 30 * seed]]})
+            json.dumps({**found, "curve": [[0, 9], [10, 30 * seed]], "cpu_seconds": 60.0 * seed})
         )
     arguments = argparse.Namespace(tasks=["CartPole"], seeds=4, jobs=2, minutes=None, results=tmp_path, sb3=None)
 
@@ -61,7 +61,7 @@ def test_what_is_there_is_told_and_not_run_again(tmp_path: Path, monkeypatch: py
     assert [command[-3:-1] for command in begun] == [["CartPole", "4"]]
     assert (row.runs, row.bar) == ([495, 500, 410], 500)
     table = (tmp_path / "learning.md").read_text()
-    assert "| CartPole | 100,000 | 500 | **468.3** [410, 500] (495, 500, 410) |" in table
+    assert "| CartPole | 100,000 | 500 | **468.3** [410, 500] (495, 500, 410) |  | 2 |" in table
     assert (tmp_path / "learning.png").stat().st_size > 1000
     begun.clear()
     learning.measure(argparse.Namespace(**{**vars(arguments), "minutes": 1e-9}))

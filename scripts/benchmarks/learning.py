@@ -2,7 +2,8 @@
 
 Each run is a process of its own with one thread, and ``--jobs`` of them go side by side. Ours learns by a configuration
 of ``config/``; with ``--sb3 VENV`` Stable-Baselines3 learns the same environment in turn, with the hyperparameters of
-its zoo. What is learnt plays ``EPISODES`` episodes with its likeliest actions. Every run leaves one file in
+its zoo. What is learnt plays ``EPISODES`` episodes with its likeliest actions, or with drawn ones where the task says
+``stochastic``; of several agents the reward in the last tenth of the training counts. Every run leaves one file in
 ``--results``; one that is there is not run again, so the table goes on growing however often the program is stopped.
 
 ``python -m scripts.benchmarks.learning TASK SEED FILE`` is one run of ours.
@@ -30,7 +31,7 @@ import yaml
 
 from scripts.benchmarks.report import Row
 from trajtrainer.report.series import Series, read_scalars
-from trajtrainer.report.spread import course, interquartile_mean, interval
+from trajtrainer.report.spread import course, interquartile_mean, interval, late_mean
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -39,6 +40,7 @@ OURS, THEIRS = "trajtrainer", "sb3"
 _SB3_PROGRAM = Path(__file__).with_name("learning_sb3.py")
 _REWARD = "Environment/Cumulative Reward"
 _POINTS = 200  # of a curve
+_ONE_AGENT = "gym:"  # begins an env_path
 
 
 @dataclass(frozen=True)
@@ -132,21 +134,33 @@ def _rows(task: str, runs: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
 
 def _write_table(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
     """Write interquartile means with their intervals (Agarwal et al. 2021), and each seed's figure."""
-    lines = ["| task | steps | wanted | trajtrainer | Stable-Baselines3 |", "| --- | --- | --- | --- | --- |"]
+    titles = ["task", "steps", "wanted", "trajtrainer", "Stable-Baselines3", "CPU minutes of a run"]
+    lines = [_line(titles), _line(["---"] * len(titles))]
     for task, runs in found.items():
-        cells = [_cell(runs.get(who, [])) for who in (OURS, THEIRS)]
-        wanted = TASKS[task].get("wanted", "")
-        lines.append(f"| {task} | {TASKS[task]['steps']:,} | {wanted} | {cells[0]} | {cells[1]} |")
+        both = [runs.get(who, []) for who in (OURS, THEIRS)]
+        minutes = " / ".join(_minutes(some) for some in both if some)
+        said = TASKS[task]
+        lines.append(_line([task, f"{said['steps']:,}", said.get("wanted", ""), *map(_cell, both), minutes]))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _line(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _cell(runs: Sequence[dict[str, Any]]) -> str:
     if not runs:
         return ""
     values = np.array([[statistics.fmean(run["episodes"])] for run in runs])
-    low, high = interval(values) if len(values) > 1 else (values[0], values[0])
+    if len(values) == 1:
+        return f"{values[0, 0]:.4g} (one seed)"
+    low, high = interval(values)
     seeds = ", ".join(f"{value:.4g}" for (value,) in values)
     return f"**{interquartile_mean(values)[0]:.4g}** [{low[0]:.4g}, {high[0]:.4g}] ({seeds})"
+
+
+def _minutes(runs: Sequence[dict[str, Any]]) -> str:
+    return f"{statistics.median(run['cpu_seconds'] for run in runs) / 60:.2g}"
 
 
 def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
@@ -198,9 +212,13 @@ def run(task: str, seed: int, file: Path) -> None:
         learn(mapping, seed=seed, run_id="bench", results_dir=folder)
         seconds, cpu_seconds = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
         curve = read_scalars(Path(folder) / "bench" / _folder(Path(folder) / "bench"))[_REWARD]
-        env = _environment(mapping["env_settings"])
-        policy = load_policy(Path(folder) / "bench", env=env)
-        episodes = [_play(env, policy, 10_000 + number) for number in range(EPISODES)]
+        if mapping["env_settings"]["env_path"].startswith(_ONE_AGENT):
+            env = _environment(mapping["env_settings"])
+            policy = load_policy(Path(folder) / "bench", env=env)
+            likeliest = not said.get("stochastic", False)
+            episodes = [_play(env, policy, 10_000 + number, likeliest) for number in range(EPISODES)]
+        else:
+            episodes = [late_mean(curve)]
     found = {"task": task, "who": OURS, "seed": seed, "steps": said["steps"], "episodes": episodes}
     found |= {"seconds": seconds, "cpu_seconds": cpu_seconds}
     found["curve"] = list(zip(curve.steps.tolist(), curve.values.tolist(), strict=True))
@@ -221,18 +239,18 @@ def _environment(env_settings: dict[str, Any]) -> Any:
 
     import gymnasium
 
-    *modules, name = env_settings["env_path"].removeprefix("gym:").split(":")
+    *modules, name = env_settings["env_path"].removeprefix(_ONE_AGENT).split(":")
     for module in modules:
         importlib.import_module(module)
     arguments = dict(argument.split("=", 1) for argument in env_settings.get("env_args") or [])
     return gymnasium.make(name, **{key: yaml.safe_load(value) for key, value in arguments.items()})
 
 
-def _play(env: Any, policy: Any, seed: int) -> float:
+def _play(env: Any, policy: Any, seed: int, likeliest: bool) -> float:
     observation, _ = env.reset(seed=seed)
     total, over, memory = 0.0, False, None
     while not over:
-        action, memory = policy.act(observation, deterministic=True, memory=memory)
+        action, memory = policy.act(observation, deterministic=likeliest, memory=memory)
         observation, reward, terminated, truncated, _ = env.step(action)
         total, over = total + float(reward), terminated or truncated
     return total

@@ -54,7 +54,8 @@ def main(task: dict[str, Any], seed: int, file: Path) -> None:
     curve = Curve(task["steps"])
     model.learn(task["steps"], curve)
     seconds, cpu_seconds = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
-    episodes = [play(make, model, env if normalize else None, 10_000 + number) for number in range(EPISODES)]
+    normalizer, likeliest = env if normalize else None, not task.get("stochastic", False)
+    episodes = [play(make, model, normalizer, 10_000 + number, likeliest) for number in range(EPISODES)]
     found = {"task": task["name"], "who": "sb3", "seed": seed, "steps": task["steps"], "episodes": episodes}
     found |= {"seconds": seconds, "cpu_seconds": cpu_seconds, "curve": curve.points}
     part = file.with_suffix(".part")
@@ -97,13 +98,13 @@ def falling(value: Any) -> Any:
     return value
 
 
-def play(make: Any, model: Any, normalizer: VecNormalize | None, seed: int) -> float:
+def play(make: Any, model: Any, normalizer: VecNormalize | None, seed: int, likeliest: bool) -> float:
     env = make()
     observation, _ = env.reset(seed=seed)
     total, over, memory, begins = 0.0, False, None, True
     while not over:
         seen = observation if normalizer is None else normalizer.normalize_obs(observation)
-        action, memory = model.predict(seen, memory, episode_start=[begins], deterministic=True)
+        action, memory = model.predict(seen, memory, episode_start=[begins], deterministic=likeliest)
         observation, reward, terminated, truncated, _ = env.step(action)
         total, over, begins = total + float(reward), terminated or truncated, False
     return total
