@@ -329,11 +329,14 @@ def test_weights_count_after_advantages_are_normalised(monkeypatch: pytest.Monke
     _, found = _of(learner, packed)
     seen = []
 
-    def step(minibatch: Any, *_: Any, **__: Any) -> dict[str, torch.Tensor]:
-        seen.append(minibatch["advantage"])
-        return {}
+    class Step:
+        follows_kl = False
 
-    monkeypatch.setattr(learner._ppo, "_step", step)
+        def __call__(self, minibatch: Any, *_: Any, **__: Any) -> dict[str, torch.Tensor]:
+            seen.append(minibatch["advantage"])
+            return {}
+
+    monkeypatch.setattr(learner._ppo, "_step", Step())
     monkeypatch.setattr(learner._ppo, "encoded", lambda _: None, raising=False)
     learner.update(0, lambda _: None)
     expected = normalized(torch.from_numpy(found["advantage"].copy()), None) * torch.from_numpy(found["weight"].copy())
