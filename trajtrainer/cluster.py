@@ -14,9 +14,11 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,6 +29,17 @@ _LOGGER = logging.getLogger(__name__)
 
 _CONNECT_S = 10.0
 _AUTO = "auto"
+_GUARD_SCRIPT = """
+read -r word || {
+  for process in /proc/[0-9]*; do
+    case "$process $(tr '\\0' ' ' < "$process/cmdline")" in
+      "/proc/$$ "*) ;;
+      *"$1"*) kill -s KILL "${process#/proc/}" ;;
+    esac
+  done
+  rm -rf -- "$1"
+}
+"""
 # Paths of sockets below it may be no longer than about 100 characters.
 _SHORT = Path("/tmp")  # noqa: S108  (a folder of its own is made in it)
 
@@ -45,6 +58,34 @@ class Node(NamedTuple):
     resources: dict[str, float]
 
 
+class _Folder:
+    """The folder of a Ray of this process's own. Both are gone when this process is, whatever ends it.
+
+    Ray's helpers notice that within a minute, and leave the folder. On Linux a guard does not wait for that: a shell at
+    the end of a pipe that this process holds open, like those of players.
+    """
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
+        self._guard: subprocess.Popen[bytes] | None = None
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self._guard = subprocess.Popen(  # noqa: S603
+                    ["/bin/sh", "-c", _GUARD_SCRIPT, "ray-guard", self.path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+
+    def remove(self) -> None:
+        """Remove it, now that Ray has ended."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._guard is not None:
+            self._guard.communicate(b"done\n")
+            self._guard = None
+
+
 class Cluster:
     """Ray, connected.
 
@@ -53,7 +94,7 @@ class Cluster:
         address: that was given; None for one of this process's own.
     """
 
-    def __init__(self, ray: ModuleType, address: str | None, *, ends: bool, folder: str | None = None) -> None:
+    def __init__(self, ray: ModuleType, address: str | None, *, ends: bool, folder: _Folder | None = None) -> None:
         self.ray = ray
         self.address = address
         self._ends = ends
@@ -81,8 +122,31 @@ class Cluster:
             self._ends = False
             self.ray.shutdown()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             atexit.unregister(self.close)
+
+
+def check(address: str | None, what: str) -> str | None:
+    """See what can be told of Ray without starting anything.
+
+    Args:
+        address: see ``connect``.
+        what: asks for it, for messages.
+
+    Returns:
+        The address, from wherever it comes; None for none.
+
+    Raises:
+        SettingsError: Ray is not installed, or nobody listens at the address.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address not in (None, _AUTO):
+        _probe(address)
+    if find_spec("ray") is None:
+        raise SettingsError(
+            f"{what} needs the package ray, which is not installed. Install it with: pip install 'trajtrainer[ray]'."
+        )
+    return address
 
 
 def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, Any] | None = None) -> Cluster:
@@ -98,10 +162,8 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
     """
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    if address not in (None, _AUTO):
-        _probe(address)
-    ray = _imported(what, alone=address is None)
+    address = check(address, what)
+    ray = _imported(alone=address is None)
     if ray.is_initialized():
         if runtime_env:
             _LOGGER.warning("Ray is connected already, so that the runtime_env has no effect: give it to ray.init().")
@@ -121,7 +183,7 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
     return cluster
 
 
-def _imported(what: str, *, alone: bool) -> ModuleType:
+def _imported(*, alone: bool) -> ModuleType:
     if alone and "ray" not in sys.modules:  # it looks at these when it is imported
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
@@ -131,24 +193,20 @@ def _imported(what: str, *, alone: bool) -> ModuleType:
         # So is loopback chosen, whatever it is named after; an address that is given as loopback is not taken.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise SettingsError(
-            f"{what} needs the package ray, which is not installed. Install it with: pip install 'trajtrainer[ray]'."
-        ) from error
+    import ray
+
     module: ModuleType = ray
     return module
 
 
 def _started(ray: ModuleType, cpus: int, quiet: dict[str, Any]) -> Cluster:
-    folder = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
+    folder = _Folder()
     try:
-        _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder, **quiet)
+        _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder.path, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         with contextlib.suppress(Exception):
             ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise SettingsError(f"Ray cannot be started on this machine: {_first_line(error)}") from error
     cluster = Cluster(ray, None, ends=True, folder=folder)
     atexit.register(cluster.close)

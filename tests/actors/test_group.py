@@ -104,6 +104,10 @@ class Played:
     def kill(self) -> None:
         pass
 
+    @property
+    def present(self) -> Sequence[int]:
+        return range(len(self))
+
     def of(self, number: int, kind: type[Any]) -> list[Any]:
         """The orders of a kind that an actor has got since it started."""
         return [order for order in self.orders[number] if isinstance(order, kind)]

@@ -6,6 +6,7 @@ It collects while it has credit, hands over what it has finished, and waits for 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch, gather, release
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.errors import SettingsError
 from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
 from trajtrainer.settings.trainer import SelfPlaySettings
 from trajtrainer.spec import BehaviorId
@@ -97,6 +99,20 @@ class Outbox(TrajectoryQueue[TrajectoryBatch]):
         self.rows += rows_of(item.lengths, self._length)
         self.num_episodes += int(np.count_nonzero(item.ended))
         super().put(item, num_steps)
+
+
+def _bind(task: ActorTask) -> None:
+    """Bind this thread, and the threads and processes that it starts, to the cores of an actor."""
+    if task.cores is None or not hasattr(os, "sched_setaffinity"):
+        return
+    with contextlib.suppress(OSError):  # none of them is there
+        os.sched_setaffinity(0, task.cores)
+    missing = sorted(set(task.cores) - os.sched_getaffinity(0))
+    if missing:
+        raise SettingsError(
+            f"actors.cpu_affinity gives actor {task.number} the cores {list(task.cores)}, but {missing} are not there "
+            "where it runs, or not for it."
+        )
 
 
 def rows_of(lengths: np.ndarray[tuple[int], np.dtype[np.int32]], sequence_length: int) -> int:
@@ -235,10 +251,12 @@ class Actor:
         """Start the environments and collect until the learner says that this is the end, or is gone.
 
         Raises:
+            SettingsError: its cores are not there.
             TrajtrainerError: the environments cannot be started or have failed for good, or a policy has diverged.
         """
         with contextlib.suppress(ActorEndedError):
             self._channel.report(Hello(__version__))
+            _bind(self._task)
             self.environment = self._task.make_environment()
             self._collector = Collector(self.environment, self._make, self._timers)
             self._channel.report(Connected(self.environment.num_workers))

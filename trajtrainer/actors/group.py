@@ -322,6 +322,11 @@ class ActorGroup:
         """End all actors and wait for their end. May be called again."""
         self._crew.close()
 
+    @property
+    def present(self) -> Sequence[int]:
+        """The numbers of the actors that have not ended."""
+        return self._crew.present
+
     def kill(self) -> None:
         """End all actors at once and do not wait. For signal handlers: quick, and takes no lock."""
         self._crew.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -55,8 +54,6 @@ class Runs(Protocol):
 def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
     """Run an actor in a process of its own, until the learner says that this is the end, or is gone."""
     torch.set_num_threads(1)
-    if task.cores is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, task.cores)
     pipe = LockedPipe(connection)
     forward_log(pipe, task.log_level)
     actor = Actor(task, PipeChannel(pipe))
@@ -202,6 +199,11 @@ class PipeCrew:
             member.blocks[place.number] = SharedMemory.open(place.address)
         return member.blocks[place.number].buffer, partial(member.runs.post, FREE, place.number)
 
+    @property
+    def present(self) -> Sequence[int]:
+        """See ``Crew``."""
+        return [number for number, member in enumerate(self._members) if member is not None]
+
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         """See ``Crew``."""
         by_pipe: dict[Any, int] = {
@@ -235,7 +237,7 @@ class PipeCrew:
                 member.end = messages.END, None
                 break
             if kind == messages.LOG:
-                relay_log(messages.content_of(content), f"Actor {number}")
+                relay_log(messages.content_of(content), f"Actor {number}", logging.DEBUG)
             elif kind in (messages.END, messages.FAULT):
                 member.end = kind, content
             else:

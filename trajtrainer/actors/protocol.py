@@ -397,6 +397,10 @@ class Crew(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def present(self) -> Sequence[int]:
+        """The numbers of the actors that have not ended. For signal handlers, too."""
+
     def start(self, number: int) -> None:
         """Start an actor, in place of the last one of this number."""
 

@@ -77,8 +77,8 @@ class RayChannel:
         return Room(buffer, buffer)
 
     def weights(self, place: Buffer) -> Buffer:
-        """See ``Channel``."""
-        return place
+        """See ``Channel``. A copy: what stands in the store is read-only."""
+        return place.copy()
 
 
 class ActorHost:

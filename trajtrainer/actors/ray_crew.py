@@ -142,6 +142,11 @@ class RayCrew:
         """See ``Crew``. The store has room again when nobody has the bytes."""
         return place, _do_nothing
 
+    @property
+    def present(self) -> Sequence[int]:
+        """See ``Crew``."""
+        return [number for number, member in enumerate(self._members) if member is not None]
+
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         """See ``Crew``."""
         heads = {member.fetches[0]: number for number, member in enumerate(self._members) if member is not None}
@@ -167,7 +172,7 @@ class RayCrew:
         member.fetch_more()
         for kind, content in brought:
             if kind == messages.LOG:
-                relay_log(content, f"Actor {number}")
+                relay_log(content, f"Actor {number}", logging.DEBUG)
             elif kind == FILES:
                 self._write_logs(number, content)
             elif kind == messages.END:

@@ -19,7 +19,7 @@ from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.actors.pipe_crew import PipeCrew, log_level
 from trajtrainer.actors.protocol import ActorTask, Crew
 from trajtrainer.actors.ray_crew import RayCrew
-from trajtrainer.cluster import Cluster, connect
+from trajtrainer.cluster import Cluster, check, connect
 from trajtrainer.cores import usable_cores
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
@@ -37,6 +37,8 @@ from trajtrainer.unity import executable
 
 logger = logging.getLogger(__name__)
 
+_RAY = "actors.backend ray"
+
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
@@ -49,7 +51,9 @@ def check_actors(settings: RunSettings) -> None:
     given = settings.actors
     if given is None or not settings.acts_elsewhere:
         return
-    if given.cpu_affinity is not None:
+    if given.backend is Backend.RAY:
+        _check_ray(given.ray)
+    elif given.cpu_affinity is not None:  # other machines have other cores
         _check_affinity(given.cpu_affinity)
     if any(each.exploration_noise for each in given.overrides):
         _check_noise(settings)
@@ -65,6 +69,13 @@ def check_actors(settings: RunSettings) -> None:
         )
 
 
+def _check_ray(given: RaySettings) -> None:
+    check(given.address, _RAY)
+    folder = (given.runtime_env_of_ray() or {}).get("working_dir")
+    if folder is not None and "://" not in folder and not Path(folder).is_dir():
+        raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, and there is no such folder.")
+
+
 def _check_noise(settings: RunSettings) -> None:
     defaults = settings.default_settings
     behaviors = {**settings.behaviors, **({} if defaults is None else {"default_settings": defaults})}
@@ -78,8 +89,13 @@ def _check_noise(settings: RunSettings) -> None:
 
 @contextlib.contextmanager
 def learner_on_other_cores(given: ActorSettings | None) -> Iterator[None]:
-    """Keep this process off the cores that ``cpu_affinity`` gives to actors, if there are others, while this lasts."""
-    taken = {core for cores in (given and given.cpu_affinity) or () for core in cores}
+    """Keep this process off the cores that ``cpu_affinity`` gives to actors, if there are others, while this lasts.
+
+    Those of other machines are no matter.
+    """
+    taken: set[int] = set()
+    if given is not None and given.cpu_affinity is not None and given.backend is not Backend.RAY:
+        taken = {core for cores in given.cpu_affinity for core in cores}
     if sys.platform == "linux" and taken:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, before - taken or before)
@@ -148,11 +164,7 @@ def _crew(run: Run, settings: RunSettings, make_environment: EnvironmentFactory)
 
 
 def _cluster(count: int, given: RaySettings) -> Cluster:
-    brought = given.runtime_env_of_ray()
-    folder = None if brought is None else brought.get("working_dir")
-    if folder is not None and "://" not in folder and not Path(folder).is_dir():
-        raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, and there is no such folder.")
-    return connect(given.address, math.ceil(count * given.num_cpus) or 1, "actors.backend ray", brought)
+    return connect(given.address, math.ceil(count * given.num_cpus) or 1, _RAY, given.runtime_env_of_ray())
 
 
 def _task(

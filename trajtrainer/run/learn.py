@@ -230,7 +230,10 @@ def _settings_of_environment(run: Run) -> RunSettings:
 
 def _close(environment: Environment | ActorGroup, run: Run) -> None:
     def end() -> None:
-        logger.warning("The environment does not end in time: ending it.")
+        whose = ""
+        if isinstance(environment, ActorGroup) and environment.present:
+            whose = f" of actor {', '.join(map(str, environment.present))}"
+        logger.warning("The environment%s does not end in time: ending it.", whose)
         environment.kill()
 
     with run.timers("env_close"), run.stop.limiting(end):

@@ -235,9 +235,9 @@ def _log_level(number: int) -> int:
     return level if number == 0 or level < logging.INFO else max(level, logging.WARNING)
 
 
-def relay_log(fields: dict[str, Any], whose: str) -> None:
-    """Log a record of another process here, as ``forward_log`` sent it."""
-    if fields["levelno"] >= logging.WARNING:
+def relay_log(fields: dict[str, Any], whose: str, least: int = logging.WARNING) -> None:
+    """Log a record of another process here, as ``forward_log`` sent it; of level ``least`` and more with ``whose``."""
+    if fields["levelno"] >= least:
         fields["msg"] = f"{whose}: {fields['msg']}"
     record = logging.makeLogRecord(fields)
     logger = logging.getLogger(record.name)
