@@ -413,6 +413,19 @@ def test_importing_the_package_is_light() -> None:
         trajtrainer.teach  # noqa: B018
 
 
+def test_a_run_does_without_torchs_compiler(tmp_path: Path) -> None:
+    """Some functions of torch import it, and sympy, at their first call: 1.5 s."""
+    program = (
+        "import sys; from tests.test_learn_api import Lamp, learn, settings; from pathlib import Path; "
+        f"print(learn(Path({str(tmp_path)!r}), settings(max_steps=300), Lamp, run_id='x').behaviors['Lamp'].steps); "
+        "print(*{'torch._dynamo', 'sympy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout.splitlines()[0]) > 300
+    assert done.stdout.splitlines()[1] == ""
+    assert list((tmp_path / "x").glob("*.onnx"))
+
+
 def test_a_checkpoint_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
     """Nothing of the behaviour is saved over it: what was taken over of it is not what it holds."""
     learn(tmp_path, settings(max_steps=500), Lamp, run_id="lamp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -69,9 +70,9 @@ class ActionHead(nn.Module):
         self.mu = kaiming_linear(encoding_size, size, _MU_GAIN) if size else None
         self.log_sigma_layer = kaiming_linear(encoding_size, size, _SIGMA_GAIN) if size and conditional else None
         self.discrete = kaiming_linear(encoding_size, sum(self.branches), _BRANCH_GAIN) if self.branches else None
-        sizes = torch.tensor(self.branches, dtype=torch.int64)
-        self.register_buffer("branch_sizes", sizes, persistent=False)
-        self.register_buffer("branch_starts", sizes.cumsum(0) - sizes, persistent=False)
+        starts = list(accumulate(self.branches, initial=0))[:-1]
+        self.register_buffer("branch_sizes", torch.tensor(self.branches, dtype=torch.int64), persistent=False)
+        self.register_buffer("branch_starts", torch.tensor(starts, dtype=torch.int64), persistent=False)
 
     def forward(self, encoding: Tensor, mask: Tensor, scale: GaussianScale | None = None) -> ActionDistribution:
         """Return the distribution for encodings [B, E] under masks, bool [B, D], True = forbidden.
