@@ -11,6 +11,7 @@ import pytest
 import torch
 from attrs import evolve
 
+import trajtrainer
 from tests.fast.samples import SPECS, make, minibatch
 from tests.nn.specs import behavior, network, vector
 from tests.trainers.rig import Rig, Trajectory, same, vector_spec
@@ -388,3 +389,35 @@ def test_a_policy_with_such_noise_learns_by_autograd() -> None:
 
     assert isinstance(rig.trainer.algorithm._ppo._step, Autograd)  # type: ignore[attr-defined]
     assert not torch.equal(rig.trainer.actor.head.log_sigma, before)  # type: ignore[arg-type]
+
+
+def test_the_preset_learns(tmp_path: Path) -> None:
+    """A pole is balanced six times as long as at first: seeds 1 to 6 end at 117 to 316."""
+    means: list[float] = []
+    behavior = {
+        "preset": "baselines",
+        "hyperparameters": {
+            "batch_size": 256,
+            "buffer_size": 255,
+            "learning_rate": 2e-3,
+            "lambd": 0.8,
+            "num_epoch": 20,
+        },
+        "reward_signals": {"extrinsic": {"gamma": 0.98}},
+        "max_steps": 6000,
+        "time_horizon": 32,
+    }
+    trajtrainer.learn(
+        {
+            "behaviors": {"CartPole-v1": behavior},
+            "env_settings": {"env_path": "gym:CartPole-v1", "num_envs": 8, "seed": 1},
+            "torch_settings": {"device": "cpu"},
+        },
+        results_dir=tmp_path,
+        verbose=False,
+        epoch_steps=1500,
+        on_epoch=lambda epoch: means.append(epoch.behaviors["CartPole-v1"].episodes.returns.mean),
+    )
+
+    assert means[0] < 40
+    assert means[-1] > 80
