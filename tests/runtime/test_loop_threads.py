@@ -51,9 +51,9 @@ def run(messages: Messages, stop: StopRequest) -> None:
 def before_updates(rig: OffPolicyRig, do: Callable[[], None]) -> None:
     update = rig.learner._sac.update
 
-    def replaced(*args: Any) -> Any:
+    def replaced(*args: Any, **options: Any) -> Any:
         do()
-        return update(*args)
+        return update(*args, **options)
 
     vars(rig.learner._sac)["update"] = replaced
 

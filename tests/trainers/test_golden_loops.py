@@ -83,9 +83,9 @@ def _orders(case: Case, length: int) -> Iterator[Tensor]:
         yield torch.from_numpy(np.concatenate([used, np.setdiff1d(np.arange(sequences), used)]))
 
 
-def _normalized_with_padding(advantage: Tensor, mask: Tensor | None) -> Tensor:
+def _normalized_with_padding(advantage: Tensor, mask: Tensor | None, weight: Tensor | None) -> Tensor:
     """As ML-Agents does it; ours leaves the padding out (documented difference)."""
-    return normalized(advantage, None)
+    return normalized(advantage, None, weight)
 
 
 def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,9 @@ def _count_updates(rig: OffPolicyRig) -> list[int]:
     found: list[int] = []
     update = rig.learner._sac.update
 
-    def counting(*args: Any) -> Any:
+    def counting(*args: Any, **options: Any) -> Any:
         found.append(rig.trainer.step)
-        return update(*args)
+        return update(*args, **options)
 
     rig.learner._sac.update = counting  # type: ignore[method-assign, assignment]
     return found
@@ -378,9 +378,9 @@ def test_rows_are_given_back_before_the_update_when_nobody_acts_meanwhile() -> N
     free: list[bool] = []
     update = rig.learner._sac.update
 
-    def spy(*args: Any) -> Any:
+    def spy(*args: Any, **options: Any) -> Any:
         free.append(rig.pool.num_free == rig.pool.capacity)
-        return update(*args)
+        return update(*args, **options)
 
     rig.learner._sac.update = spy  # type: ignore[method-assign, assignment]
     rig.put(Trajectory(40, ended=True), Trajectory(3))

@@ -72,10 +72,10 @@ def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytes
     free, versions = [], []
     update = rig.learner._sac.update
 
-    def spy(*args: Any) -> Any:
+    def spy(*args: Any, **options: Any) -> Any:
         free.append(rig.pool.capacity - rig.pool.num_free)
         versions.append(rig.trainer.publisher.version)
-        return update(*args)
+        return update(*args, **options)
 
     monkeypatch.setattr(rig.learner._sac, "update", spy)
     rig.put(Trajectory(49), Trajectory(51))
@@ -96,9 +96,9 @@ def test_a_stopped_run_ends_between_gradient_steps_and_leaves_the_rest_for_its_r
     rig = OffPolicyRig(SETTINGS)
     update, made = rig.learner._sac.update, []
 
-    def count(*args: Any) -> Any:
+    def count(*args: Any, **options: Any) -> Any:
         made.append(1)
-        return update(*args)
+        return update(*args, **options)
 
     monkeypatch.setattr(rig.learner._sac, "update", count)
     rig.is_stopping = lambda: len(made) == 40
@@ -137,7 +137,7 @@ def test_without_an_update_the_rows_come_back_at_once() -> None:
 def test_a_failed_update_gives_the_rows_back(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = OffPolicyRig(SETTINGS)
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("on purpose")
 
     monkeypatch.setattr(rig.learner._sac, "update", fail)
@@ -172,12 +172,12 @@ class _Gate:
             self._changed.notify_all()
 
     def wrap(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        def gated(*args: Any) -> Any:
+        def gated(*args: Any, **options: Any) -> Any:
             with self._changed:
                 assert self._changed.wait_for(lambda: self._allowed > self.made, WAIT_S)
                 self.made += 1
                 self._changed.notify_all()
-            return update(*args)
+            return update(*args, **options)
 
         return gated
 
