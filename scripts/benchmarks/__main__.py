@@ -29,12 +29,13 @@ PARTS = (
     "attack",
     "offline",
     "gym",
+    "atari",
     "mlagents",
 )
 # It takes hours, so it runs only when it is asked for.
 LEARNING = "learning"
 # Part -> option that names the virtual environment of what it is compared with.
-OTHERS = {"gym": "sb3", "offline": "d3rlpy", "mlagents": "mlagents"}
+OTHERS = {"gym": "sb3", "atari": "sf", "offline": "d3rlpy", "mlagents": "mlagents"}
 
 
 def main() -> None:
@@ -43,6 +44,7 @@ def main() -> None:
         "parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}, or learning; all but that"
     )
     parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for gym and learning")
+    parser.add_argument("--sf", type=Path, metavar="VENV", help="with sample-factory and ale-py, for the part atari")
     parser.add_argument("--d3rlpy", type=Path, metavar="VENV", help="with d3rlpy, for the part offline")
     parser.add_argument("--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the part mlagents")
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))

@@ -1,101 +1,116 @@
 """CartPole-v1 with 8 environments: ``config/gym/CartPole.yaml`` as it is, and Stable-Baselines3 if it is there.
 
 Both learn with the same sizes: 256 steps per update, 20 epochs of one minibatch, two layers of 64 units for the policy
-and for the values, the environments in a plain loop. Each run is a process of its own, with one thread for torch, and
-they take turns. The clock of both runs from the first step after the 2048th to the last step of 100,000, so start-up
-and the end are left out and everything else that they do on their own account (logs, checkpoints) is in.
+and for the values. Ours steps the environments in its loop, in an actor's process, and where EnvPool is installed as
+those of EnvPool; Stable-Baselines3 in a plain loop (DummyVecEnv) and in processes (SubprocVecEnv), of which the better
+counts. Each run is a process of its own, with one thread for torch, and they take turns. The clock of both runs from
+about the 2048th step to the last steps of 100,000, so start-up and the end are left out and everything else that they
+do on their own account (logs, checkpoints) is in.
 
 ``scripts/bench gym --sb3 VENV`` names a virtual environment with ``stable-baselines3``; without it only the first half
-runs. ``python -m scripts.benchmarks.gym SEED STEPS`` is one run.
+runs. ``python -m scripts.benchmarks.gym SEED STEPS KIND`` is one run.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from scripts.benchmarks.measured import Measured
+from scripts.benchmarks.epochs import CPU, SPEED, learned
 from scripts.benchmarks.report import RUNS, Row, interleaved
 
 CONFIG = Path(__file__).resolve().parents[2] / "config" / "gym" / "CartPole.yaml"
 MAX_STEPS = 100_000
 WARM_UP = 2048
-_SPEED, _CPU, _REWARD = "agent-steps/s", "CPU ms per 1000 steps", "reward, last 100 episodes"
+# Kind -> what is different from the configuration.
+KINDS: dict[str, dict[str, Any]] = {
+    "loop": {},
+    "actor": {"actors": {"count": 1}},
+    "envpool": {"env_path": "envpool:CartPole-v1", "env_args": ["num_threads=1"]},
+    "envpool-actor": {"env_path": "envpool:CartPole-v1", "env_args": ["num_threads=1"], "actors": {"count": 1}},
+}
+_NAMES = {
+    "loop": "trajtrainer",
+    "actor": "trajtrainer, an actor",
+    "envpool": "trajtrainer, EnvPool",
+    "envpool-actor": "trajtrainer, EnvPool, an actor",
+    "dummy": "Stable-Baselines3",
+    "subproc": "Stable-Baselines3, SubprocVecEnv",
+}
+_REWARD = "reward, last 100 episodes"
 _SOLVED = 475.0
 _SB3_PROGRAM = Path(__file__).with_name("gym_sb3.py")
+_TIMES = 3.0
 
 
 def measure(sb3: Path | None = None) -> list[Row]:
-    """Ours and, in turn, that of the virtual environment ``sb3``."""
-    commands = {"trajtrainer": [sys.executable, "-m", "scripts.benchmarks.gym"]}
-    if sb3 is not None:
-        commands["Stable-Baselines3"] = [str(sb3 / "bin" / "python"), str(_SB3_PROGRAM)]
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
+    """All kinds of ours and, in turn, those of the virtual environment ``sb3``."""
+    has_envpool = importlib.util.find_spec("envpool") is not None
+    ours = [kind for kind in KINDS if has_envpool or "envpool" not in kind]
+    theirs = [] if sb3 is None else ["dummy", "subproc"]
+    commands = {kind: [sys.executable, "-m", "scripts.benchmarks.gym"] for kind in ours}
+    commands |= {kind: [str(sb3 and sb3 / "bin" / "python"), str(_SB3_PROGRAM)] for kind in theirs}
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in commands}
 
-    def run(name: str) -> float:
-        runs = found[name]
-        runs.append(_in_process([*commands[name], str(len(runs) + 1), str(MAX_STEPS)]))
+    def run(kind: str) -> float:
+        runs = found[kind]
+        runs.append(in_process([*commands[kind], str(len(runs) + 1), str(MAX_STEPS), kind]))
         return 0.0
 
-    interleaved([partial(run, name) for name in commands], RUNS)
+    interleaved([partial(run, kind) for kind in commands], RUNS)
     rows = []
-    for name, runs in found.items():
-        bar = _SOLVED if name == "trajtrainer" else None
+    for kind, runs in found.items():
+        units = [unit for unit in runs[0] if unit != CPU or kind in ("loop", "envpool", "dummy")]
         rows += [
-            Row(f"CartPole-v1, 8 copies, {name}", unit, [run[unit] for run in runs], bar if unit == _REWARD else None)
-            for unit in runs[0]
+            Row(
+                f"CartPole-v1, 8 copies, {_NAMES[kind]}",
+                unit,
+                [run[unit] for run in runs],
+                _SOLVED if unit == _REWARD and kind in ours else None,
+            )
+            for unit in units
         ]
-    if sb3 is not None:
-        pairs = zip(*found.values(), strict=True)
-        rows.append(
-            Row("CartPole-v1, against Stable-Baselines3", "times", [a[_SPEED] / b[_SPEED] for a, b in pairs], 1)
-        )
+    if theirs:
+        best = [max(found[kind][index][SPEED] for kind in theirs) for index in range(RUNS)]
+        rows += [
+            Row(
+                f"CartPole-v1, {_NAMES[kind]}, against Stable-Baselines3's better one",
+                "times",
+                [run[SPEED] / other for run, other in zip(found[kind], best, strict=True)],
+                1 if kind == "loop" else _TIMES,
+            )
+            for kind in ours
+        ]
     return rows
 
 
-def _in_process(command: list[str]) -> dict[str, float]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def in_process(command: list[str], threads: int = 1) -> dict[str, float]:
+    """Run a program and return the figures that it prints last."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def run(seed: int, max_steps: int) -> dict[str, float]:
+def run(seed: int, max_steps: int, kind: str) -> dict[str, float]:
     """One training of ours."""
-    from trajtrainer.envs.select import make_environment
-    from trajtrainer.envs.unity_environment import PlayerLogs
-    from trajtrainer.run.learn import train
-    from trajtrainer.settings.convert import load
-    from trajtrainer.settings.run import RunSettings
-
-    made: list[Measured] = []
-
-    def make(settings: RunSettings, logs: PlayerLogs) -> Measured:
-        made.append(Measured(make_environment(settings, logs), WARM_UP))
-        return made[0]
-
-    mapping = yaml.safe_load(CONFIG.read_text())
-    (behavior,) = mapping["behaviors"].values()
+    settings = yaml.safe_load(CONFIG.read_text())
+    (behavior,) = settings["behaviors"].values()
     behavior["max_steps"] = max_steps
-    mapping["env_settings"]["seed"] = seed
-    with tempfile.TemporaryDirectory() as folder:
-        mapping["checkpoint_settings"] = {"results_dir": folder, "run_id": "bench"}
-        done = train(load(yaml.safe_dump(mapping), CONFIG.name), None, make)
-    (learned,) = done.behaviors.values()
-    return {
-        _SPEED: made[0].steps_per_second,
-        _CPU: made[0].cpu_ms_per_1000_steps,
-        _REWARD: statistics.fmean(learned.trainer.episodes.recent),
-    }
+    changes = dict(KINDS[kind])
+    settings |= {"actors": changes.pop("actors")} if "actors" in changes else {}
+    settings["env_settings"] |= changes
+    result, figures = learned(settings, seed, WARM_UP)
+    return {**figures, _REWARD: result.behaviors["CartPole-v1"].mean_reward or float("nan")}
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])))

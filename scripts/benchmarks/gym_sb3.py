@@ -1,4 +1,4 @@
-"""The half of ``gym.py`` that needs ``stable-baselines3`` and nothing of this project: ``gym_sb3.py SEED STEPS``.
+"""The half of ``gym.py`` that needs ``stable-baselines3`` and nothing of this project: ``gym_sb3.py SEED STEPS KIND``.
 
 PPO with the hyperparameters of its zoo (rl-baselines3-zoo, hyperparams/ppo.yml, CartPole-v1).
 """
@@ -14,6 +14,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 WARM_UP = 2048
 
@@ -36,11 +37,14 @@ class Clock(BaseCallback):
         return True
 
 
-def main(seed: int, max_steps: int) -> None:
+VECTORS = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
+
+
+def main(seed: int, max_steps: int, kind: str) -> None:
     torch.set_num_threads(1)
     model = PPO(
         "MlpPolicy",
-        make_vec_env("CartPole-v1", n_envs=8, seed=seed),
+        make_vec_env("CartPole-v1", n_envs=8, seed=seed, vec_env_cls=VECTORS[kind]),
         n_steps=32,
         batch_size=256,
         n_epochs=20,
@@ -64,4 +68,4 @@ def main(seed: int, max_steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -14,7 +14,7 @@ from trajtrainer.algos.poca.optimizer import POCA
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.fast import side_by_side
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm, multiply_adds
-from trajtrainer.fast.halved_groups import HalvedGroups, group_encoding
+from trajtrainer.fast.halves import HalvedGroups, group_encoding
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
@@ -71,6 +71,26 @@ def test_the_critic_of_large_groups_takes_both_cores(hidden: int, halved: bool) 
     assert isinstance(group_encoding(critic, 256), HalvedGroups) == halved
     assert isinstance(step, Autograd)
     assert (step.threads is None) == halved
+
+
+def test_large_networks_for_pictures_that_policy_and_values_share_take_both_cores() -> None:
+    spec, vectors = behavior([camera(4, 84, 84)], 0, (6,)), behavior([vector(500)], 2)
+    settings = network(hidden=512, encoder="nature_cnn")
+
+    def is_halved(spec: BehaviorSpec, settings: NetworkSettings, rows: int = 256, *, shared: bool = True) -> bool:
+        actor = Actor(spec, settings)
+        critic = SharedCritic(actor, SIGNALS) if shared else Critic(spec, settings, SIGNALS)
+        hyper = PPOHyperparameters(batch_size=rows, shared_critic=shared)
+        return (
+            PPO(actor, critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._encode_pictures
+            is not None
+        )
+
+    assert is_halved(spec, settings)
+    assert not is_halved(spec, settings, shared=False), "they have a core each"
+    assert not is_halved(spec, network(hidden=512, encoder="nature_cnn", memory=8))
+    assert not is_halved(spec, network(hidden=64, encoder="simple"), 64)
+    assert not is_halved(vectors, network(hidden=512))
 
 
 def test_the_choice_is_by_numbers_that_do_not_depend_on_the_machine() -> None:

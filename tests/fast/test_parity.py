@@ -36,13 +36,14 @@ from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.fast.discriminator import can_differentiate, differentiate
 from trajtrainer.fast.distribution import GaussianScale, softmax
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
-from trajtrainer.fast.halved_groups import HalvedGroups
+from trajtrainer.fast.halves import HalvedGroups, HalvedPictures
 from trajtrainer.fast.offline_step import FastBC, FastIQL
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.fast.stacked_parameters import Linear
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.nn import distribution as reference
+from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.init import seeded
@@ -412,6 +413,26 @@ def encodings_of_groups(case: tuple[str, int | None]) -> tuple[Numbers, Numbers]
         gradients = {name: one.grad for name, one in critic.named_parameters() if one.grad is not None}
         del gradients["body.attention.key.bias"]  # a softmax does not change by it
         found.append({"encodings": made, "largest": critic.body.max_group_size.clone(), **gradients})
+    return found[0], found[1]
+
+
+@twin(HalvedPictures, itertools.product(["simple", "nature_cnn", "resnet"], [1, 7]), by_largest=True)
+def encodings_of_pictures(case: tuple[str, int]) -> tuple[Numbers, Numbers]:
+    """The same of pictures beside a vector, on two threads, one row alone included."""
+    encoder, rows = case
+    spec = behavior([camera(3, 40, 36), vector(4), camera(1, 36, 36)], 2)
+    pictures = [torch.randint(256, (rows, *shape), dtype=torch.uint8) for shape in ((3, 40, 36), (1, 36, 36))]
+    obs = [pictures[0], _seeded(rows, 4), pictures[1]]
+    with seeded(0):
+        body = NetworkBody(spec.observation_specs, network(encoder=encoder))
+    halved = HalvedPictures(body)
+    halved.threads._is_alone = False  # on any machine
+    found = []
+    for encode in (halved, lambda seen: body(seen)[0]):
+        body.zero_grad()
+        made = encode(obs)
+        made.cos().sum().backward()
+        found.append({"encodings": made, **{name: one.grad for name, one in body.named_parameters()}})
     return found[0], found[1]
 
 

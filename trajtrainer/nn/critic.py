@@ -127,7 +127,11 @@ class SharedCritic(nn.Module):
         call :meth:`forward` for the same numbers.
         """
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
-        return self._actor[0].head(encoding, mask), self.heads(encoding), memory_out
+        return *self.actor_and_values_of(encoding, mask), memory_out
+
+    def actor_and_values_of(self, encoding: Tensor, mask: Tensor) -> tuple[ActionDistribution, Tensor]:
+        """Return the distribution and values [V, B] of encodings [B, E] of the body."""
+        return self._actor[0].head(encoding, mask), self.heads(encoding)
 
 
 AnyCritic = Critic | SharedCritic

@@ -9,7 +9,7 @@ from trajtrainer.algos.poca.losses import critic_loss
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.fast.gradient_step import Loss, Objective
-from trajtrainer.fast.halved_groups import HalvedGroups, group_encoding
+from trajtrainer.fast.halves import HalvedGroups, group_encoding
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.trainer import TrainerSettings

@@ -13,6 +13,7 @@ from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
 from trajtrainer.fast.gradient_step import Loss, Objective, gradient_step
+from trajtrainer.fast.halves import picture_encoding
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic
 from trajtrainer.nn.heads import ActionDistribution
@@ -48,6 +49,8 @@ class PPO:
         self._hyper = settings.hyperparameters
         self._max_steps = settings.max_steps
         self._adaptive = self._hyper.learning_rate_schedule is ScheduleType.ADAPTIVE
+        shared = isinstance(critic, SharedCritic)
+        self._encode_pictures = picture_encoding(actor.body, self._hyper.batch_size) if shared else None
         self._step = gradient_step(actor, critic, self.objectives(), self._hyper)
         self.adapted_rate = self._hyper.learning_rate
         self.has_moved_far = False
@@ -104,9 +107,14 @@ class PPO:
 
     def _shared_loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Loss:
         assert isinstance(self.critic, SharedCritic)
-        distribution, values, _ = self.critic.actor_and_values(
-            minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length
-        )
+        if self._encode_pictures is None:
+            distribution, values, _ = self.critic.actor_and_values(
+                minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length
+            )
+        else:
+            distribution, values = self.critic.actor_and_values_of(
+                self._encode_pictures(minibatch.obs), minibatch["mask"]
+            )
         return _sum(
             self._policy_loss(distribution, minibatch, coefficients, diagnostics),
             self._value_loss(values, minibatch, coefficients),
