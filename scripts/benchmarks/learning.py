@@ -35,7 +35,7 @@ from trajtrainer.report.spread import course, interquartile_mean, interval, late
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-EPISODES = 20
+EPISODES = 50
 OURS, THEIRS = "trajtrainer", "sb3"
 _SB3_PROGRAM = Path(__file__).with_name("learning_sb3.py")
 _REWARD = "Environment/Cumulative Reward"
