@@ -106,7 +106,6 @@ def test_what_a_failed_start_leaves_is_in_nobodys_way(tmp_path: Path) -> None:
     run = folder(tmp_path)
     run.check({})
     run.create()
-    run.begin()
     run.write_configuration("a: 1\n")
     run.write_timers("{}")
     folder(tmp_path).check({})
@@ -362,7 +361,6 @@ def test_a_full_disk_is_a_clear_error_at_once(tmp_path: Path, monkeypatch: pytes
 def test_a_failed_configuration_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = folder(tmp_path)
     (tmp_path / "ppo").write_text("in the way")
-    run.begin()
     run.write_configuration("a: 1")
     assert "could not be written" in caplog.text
 

@@ -331,11 +331,11 @@ class RunFolder:
         return folder
 
     def write_configuration(self, text: str) -> None:
-        """Write ``configuration.yaml``, from ``begin`` on; a failure is logged and do not end the run."""
+        """Write ``configuration.yaml``; before ``begin`` no earlier one. A failure is logged and does not end the run."""
         self._write("configuration", self.configuration, text)
 
     def write_timers(self, text: str) -> None:
-        """Write ``timers.json``, from ``begin`` on; a failure is logged and do not end the run."""
+        """Write ``timers.json``; before ``begin`` no earlier one. A failure is logged and does not end the run."""
         self._write("timers", self.timers, text)
 
     def _unwritable(self, error: OSError) -> RunFolderError:
@@ -364,7 +364,8 @@ class RunFolder:
             )
 
     def _write(self, what: str, path: Path, text: str) -> None:
-        if not self.writes or not self._has_begun:
+        is_of_earlier_run = not self._has_begun and path.exists()
+        if not self.writes or self._overwrites or is_of_earlier_run:
             return
         try:
             atomic.write_text(path, text)
