@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.ports import free_ports
+from tests.runtime import prefork
 
 TIMEOUT_S = 240
 
@@ -60,11 +58,10 @@ class LearnProcess:
         else:
             config.write_text(yaml.safe_dump(settings, sort_keys=False))
         self._log = folder / f"{run_id}-{time.monotonic_ns()}.log"
-        command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--run-id={run_id}"]
+        command = ["learn", str(config), f"--run-id={run_id}"]
         command += [f"--results-dir={folder / 'results'}", f"--base-port={free_ports(4)}", *arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
         with self._log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            self.process = prefork.start(command, log)
 
     @property
     def output(self) -> str:
