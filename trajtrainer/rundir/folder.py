@@ -331,11 +331,11 @@ class RunFolder:
         return folder
 
     def write_configuration(self, text: str) -> None:
-        """Write ``configuration.yaml``; before ``begin`` no earlier one. A failure is logged and does not end the run."""
+        """Write ``configuration.yaml``; before ``begin`` no earlier one. A failure is logged and ends no run."""
         self._write("configuration", self.configuration, text)
 
     def write_timers(self, text: str) -> None:
-        """Write ``timers.json``; before ``begin`` no earlier one. A failure is logged and does not end the run."""
+        """Write ``timers.json``; before ``begin`` no earlier one. A failure is logged and ends no run."""
         self._write("timers", self.timers, text)
 
     def _unwritable(self, error: OSError) -> RunFolderError:
