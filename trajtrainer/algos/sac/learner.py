@@ -130,7 +130,7 @@ class SACLearner(Algorithm):
             for batch in self.until_stop(block):
                 of_policy = (self.gradient_steps + 1) % self._hyper.policy_delay == 0
                 with self.context.timers("TorchSACOptimizer.update"):
-                    _collect(found, self._sac.update(batch, learning_rate, of_policy=of_policy))
+                    _collect(found, self._sac.update(batch, learning_rate, of_policy))
                 _collect(found, {tag: torch.tensor(value) for tag, value in self.clone(step).items()})
                 self._pace.made(1)
                 self.gradient_steps += 1

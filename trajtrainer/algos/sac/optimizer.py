@@ -130,7 +130,7 @@ class SAC:
         """
         self.networks.copy_normalization(self.actor.body)
 
-    def update(self, batch: Minibatch, learning_rate: float, *, of_policy: bool = True) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
         """Make one gradient step of everything, and a step of the target network.
 
         Args:
