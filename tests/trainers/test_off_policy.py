@@ -57,7 +57,7 @@ def _count_updates(rig: OffPolicyRig) -> list[int]:
         found.append(rig.trainer.step)
         return update(*args, **options)
 
-    rig.learner._sac.update = counting  # type: ignore[method-assign, assignment]
+    rig.learner._sac.update = counting  # type: ignore[method-assign]
     return found
 
 
@@ -382,7 +382,7 @@ def test_rows_are_given_back_before_the_update_when_nobody_acts_meanwhile() -> N
         free.append(rig.pool.num_free == rig.pool.capacity)
         return update(*args, **options)
 
-    rig.learner._sac.update = spy  # type: ignore[method-assign, assignment]
+    rig.learner._sac.update = spy  # type: ignore[method-assign]
     rig.put(Trajectory(40, ended=True), Trajectory(3))
     rig.trainer.advance()
     assert free
