@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.imports import imports
 
 PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 
@@ -85,19 +86,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(path: Path) -> set[str]:
-    """Everything a file imports, type-only imports included."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names.update({node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names})
-    return names
-
-
-def own(names: set[str], known: dict[str, Path]) -> set[str]:
+def own(names: frozenset[str], known: dict[str, Path]) -> set[str]:
     below = {name.removeprefix("trajtrainer.") for name in names if name.startswith("trajtrainer.")}
     return {name for name in below if name in known}
 

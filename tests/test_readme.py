@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.imports import imports
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -17,19 +17,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def imported(module: str) -> list[str]:
     """The files of the package that import a module."""
-    return [path.relative_to(ROOT).as_posix() for path in ROOT.glob("trajtrainer/**/*.py") if module in _modules(path)]
-
-
-@cache
-def _modules(path: Path) -> set[str]:
-    """The top-level names that a file imports."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-    return {name.split(".")[0] for name in names}
+    found = {path: {name.split(".")[0] for name in imports(path)} for path in ROOT.glob("trajtrainer/**/*.py")}
+    return [path.relative_to(ROOT).as_posix() for path, names in found.items() if module in names]
 
 
 def test_the_readme_is_a_front_page() -> None:
