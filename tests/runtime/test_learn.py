@@ -12,6 +12,8 @@ import torch
 from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.settings.convert import load
 
+AGENTS = ("--env-args", "--agents", "8")
+
 
 def check_files(run: FinishedRun, behavior: str) -> None:
     """The files of docs/mlagents-behavior.md#results-folder, whole and readable."""
@@ -27,7 +29,7 @@ def check_files(run: FinishedRun, behavior: str) -> None:
 
 
 def test_basic_is_solved_and_the_exported_policy_acts_as_trained(tmp_path: Path) -> None:
-    run = learn(tmp_path, behaviors_settings(Basic=ppo(8000)), "--env=sim:Basic", "--env-args", "--agents", "8")
+    run = learn(tmp_path, behaviors_settings(Basic=ppo(8000)), "--env=sim:Basic", *AGENTS)
     assert run.exit_code == 0, run.output
     assert np.mean(run.rewards("Basic")[-2:]) >= 0.9
     check_files(run, "Basic")
@@ -72,7 +74,7 @@ def test_two_behaviors_at_once(tmp_path: Path, threaded: bool) -> None:
         "behaviors": {"Basic": {"time_horizon": 16}},
         "env_settings": {"seed": 3},
     }
-    run = learn(tmp_path, settings, "--env=sim:Basic+Hybrid", "--env-args", "--agents", "8")
+    run = learn(tmp_path, settings, "--env=sim:Basic+Hybrid", *AGENTS)
     assert run.exit_code == 0, run.output
     assert max(run.rewards("Basic")) >= 0.85
     for behavior in ("Basic", "Hybrid"):
@@ -83,7 +85,8 @@ def test_two_behaviors_at_once(tmp_path: Path, threaded: bool) -> None:
 def test_a_seed_repeats_a_run_bit_for_bit(tmp_path: Path) -> None:
     settings = behaviors_settings(Basic=ppo(1300), Hybrid=ppo(1300))  # five updates, one summary
     runs = [
-        learn(tmp_path, settings, "--env=sim:Basic+Hybrid", "--seed=11", run_id=name) for name in ("first", "second")
+        learn(tmp_path, settings, "--env=sim:Basic+Hybrid", "--seed=11", *AGENTS, run_id=name)
+        for name in ("first", "second")
     ]
     for behavior in ("Basic", "Hybrid"):
         first, second = (torch.load(r.folder / behavior / "checkpoint.pt", weights_only=True) for r in runs)
