@@ -26,6 +26,7 @@ PARTS = (
     "networks",
     "workers",
     "actors",
+    "growth",
     "attack",
     "offline",
     "gym",
