@@ -99,13 +99,16 @@ def in_order(
     """
     per_minibatch = max(1, batch_size // length)
     count = len(rows) // length
-    rows = rows.map(lambda column: column.view(count, length, *column.shape[1:]))
+    if length > 1:
+        rows = rows.map(lambda column: column.view(count, length, *column.shape[1:]))
     size = sum(column[0].numel() * column.element_size() for column in rows.values()) * per_minibatch
     block = max(1, _BLOCK_BYTES // size) * per_minibatch
     used = len(order) // per_minibatch * per_minibatch
     for start in range(0, used, block):
         index = order[start : min(start + block, used)]
-        chosen = rows.take(index).map(lambda column: column.flatten(0, 1))
+        chosen = rows.take(index)
+        if length > 1:
+            chosen = chosen.map(lambda column: column.flatten(0, 1))
         yield from split(chosen, sequences.take(index), len(index) // per_minibatch, length)
 
 
@@ -119,7 +122,7 @@ def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequenc
 
 def _parts(columns: Columns[Tensor], count: int) -> Iterator[Columns[Tensor]]:
     names, arrays = list(columns), columns.values()
-    if not names:
+    if not names or count == 1:
         return itertools.repeat(columns, count)
     parts = zip(*(array.split_with_sizes([len(array) // count] * count) for array in arrays), strict=True)
     return (Columns(dict(zip(names, part, strict=True))) for part in parts)

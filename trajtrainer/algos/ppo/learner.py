@@ -37,7 +37,8 @@ from trajtrainer.steps import BoolArray, FloatArray, IntArray
 # Steps that wait to be taken in: of pictures, whose taking in takes as long per step however many there are, few.
 _WAITING_BYTES = 1 << 22
 
-# One minibatch in so many also gives KL divergence, clip fraction and gradient norm.
+# One minibatch in so many also gives KL divergence, clip fraction and gradient norm; where an epoch has fewer, the
+# first one of as many epochs as have so many.
 _DIAGNOSTICS_EVERY = 8
 
 _EXTRA = "on_policy"  # entry of a checkpoint
@@ -214,10 +215,10 @@ class PPOLearner(Algorithm):
         # A buffer that is smaller than a minibatch is one minibatch; ML-Agents learns nothing then.
         batch_size = min(hyper.batch_size, buffer.num_rows)
         found: dict[str, list[Tensor]] = {}
-        epochs = (self._epoch(batch_size, columns) for _ in range(hyper.num_epoch))
-        for number, minibatch in self.until_stop(chain.from_iterable(epochs)):
+        apart = math.ceil(_DIAGNOSTICS_EVERY / (buffer.num_rows // batch_size))
+        epochs = (self._epoch(batch_size, columns, told=epoch % apart == 0) for epoch in range(hyper.num_epoch))
+        for diagnostics, minibatch in self.until_stop(chain.from_iterable(epochs)):
             with self.context.timers(self.timer):
-                diagnostics = number % _DIAGNOSTICS_EVERY == 0
                 statistics = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)
             for signal in self.signals:
                 statistics |= signal.update(minibatch)
@@ -238,10 +239,11 @@ class PPOLearner(Algorithm):
             means["Policy/Explained Variance"] = explained
         return {tag: np.array([mean]) for tag, mean in means.items()}
 
-    def _epoch(self, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[tuple[int, Minibatch]]:
-        """Return the minibatches of one epoch, numbered."""
+    def _epoch(self, batch_size: int, columns: Mapping[str, Tensor], *, told: bool) -> Iterator[tuple[bool, Minibatch]]:
+        """Yield the minibatches of one epoch, and which of them give diagnostics, if any are to."""
         order = self._epoch_order(self._buffer.num_sequences).to(self.context.device)
-        return enumerate(self._buffer.minibatches(order, batch_size, columns))
+        for number, minibatch in enumerate(self._buffer.minibatches(order, batch_size, columns)):
+            yield told and number % _DIAGNOSTICS_EVERY == 0, minibatch
 
     def _epoch_order(self, num_sequences: int) -> Tensor:
         """Return the order of the sequences in one epoch, i64 [Q]."""
