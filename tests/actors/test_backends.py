@@ -97,11 +97,9 @@ def test_one_actor_that_takes_turns_with_the_learner_is_bit_equal_to_the_loop(tm
     assert elsewhere == inline
 
 
-@pytest.mark.parametrize("max_policy_lag", [1, 3])
-def test_several_actors_that_go_on_while_the_learner_learns(tmp_path: Path, max_policy_lag: int) -> None:
-    fast = {"batch_size": 256, "buffer_size": 256, "learning_rate": 0.01, "v_trace": max_policy_lag > 1}
-    actors = {"backend": "thread", "count": 3, "max_policy_lag": max_policy_lag}
-    result = run(tmp_path, LAMP, 4000, 2, {"hyperparameters": fast}, actors)
+def test_several_actors_that_go_on_while_the_learner_learns(tmp_path: Path) -> None:
+    fast = {"batch_size": 256, "buffer_size": 256, "learning_rate": 0.01}
+    result = run(tmp_path, LAMP, 4000, 2, {"hyperparameters": fast}, {"backend": "thread", "count": 3})
     lamp = result.behaviors["Lamp"]
     assert lamp.steps > 4000
     assert lamp.mean_reward is not None

@@ -185,7 +185,9 @@ def test_a_weight_without_bounds_is_truncated() -> None:
 # Learners
 
 
-def _learner(spec: BehaviorSpec, memory: int | None, kind: str = "ppo", **hyper: Any) -> PPOLearner:
+def _learner(
+    spec: BehaviorSpec, memory: int | None, kind: str = "ppo", *, lag: int | None = None, **hyper: Any
+) -> PPOLearner:
     learning = {"batch_size": 6, "buffer_size": 15, "num_epoch": 2, "learning_rate": 0.01, **hyper}
     given: dict[str, Any] = {"hidden_units": 8, "num_layers": 1}
     if memory is not None:
@@ -203,6 +205,7 @@ def _learner(spec: BehaviorSpec, memory: int | None, kind: str = "ppo", **hyper:
             training=True,
             timers=Timers(),
             is_stopping=lambda: False,
+            max_policy_lag=lag,
         )
     )
     assert isinstance(algorithm, PPOLearner)
@@ -225,6 +228,16 @@ def _of(learner: PPOLearner, packed: PackedSteps) -> tuple[Mapping[str, Any], di
     real = slice(None) if buffer.loss_mask is None else buffer.loss_mask.numpy() > 0
     names = [name for name in buffer._rows if not name.startswith("obs")]
     return statistics, {name: buffer.column(name).numpy()[real] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("v_trace", "lag", "corrects"),
+    [(None, None, False), (None, 0, False), (None, 1, True), (False, 1, False), (True, None, True), (True, 0, True)],
+)
+def test_it_is_on_where_policies_may_be_old(v_trace: bool | None, lag: int | None, corrects: bool) -> None:
+    packed = _packed(SPECS["hybrid"], None)
+    statistics = _learner(SPECS["hybrid"], None, lag=lag, v_trace=v_trace).take(packed, _rewards(packed))
+    assert (WEIGHT_TAG in statistics) is corrects
 
 
 @pytest.mark.parametrize("kind", ["ppo", "poca"])

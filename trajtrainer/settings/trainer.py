@@ -101,10 +101,10 @@ class OnPolicyHyperparameters(Hyperparameters):
         vf_coef: weight of the value loss. Matters with ``shared_critic`` and ``max_grad_norm``.
         adam_eps: epsilon of Adam. 1e-5 in most published results of PPO.
         v_trace: correct for the policies that acted, where they are older than the one that learns (Espeholt et al.
-            2018): what they did counts by how likely it still is.
-        rho_bar: with ``v_trace`` the most that a step counts, times what it counts if no policy is old. Larger is less
-            biased towards the old policies, and noisier.
-        c_bar: with ``v_trace`` the most that a step lets through of what comes after it, times ``lambd``; at most
+            2018): what they did counts by how likely it still is. Left out, where ``actors.max_policy_lag`` is above 0.
+        rho_bar: with ``v_trace: true`` the most that a step counts, times what it counts if no policy is old. Larger is
+            less biased towards the old policies, and noisier.
+        c_bar: with ``v_trace: true`` the most that a step lets through of what comes after it, times ``lambd``; at most
             ``rho_bar``.
         desired_kl: the KL divergence that ``learning_rate_schedule: adaptive`` aims at: above twice this the learning
             rate of a gradient step is a third lower, below half of it a half higher, from 1e-5 to 1e-2.
@@ -121,7 +121,7 @@ class OnPolicyHyperparameters(Hyperparameters):
     vf_coef: float = field(default=0.5, validator=not_negative)
     adam_eps: float = field(default=1e-8, validator=positive)
     desired_kl: float = field(default=0.01, validator=positive)
-    v_trace: bool = False
+    v_trace: bool | None = None
     rho_bar: float = field(default=1.0, validator=positive)
     c_bar: float = field(default=1.0, validator=positive)
 

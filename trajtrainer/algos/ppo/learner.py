@@ -77,7 +77,8 @@ class PPOLearner(Algorithm):
         self._critic = critic
         self._ppo = self.optimizer_class(self.actor, critic, settings)
         self._values = self.estimator_class(critic, length)
-        self._weights = ImportanceWeights(self.actor, hyper, length) if hyper.v_trace else None
+        corrects = bool(context.max_policy_lag) if hyper.v_trace is None else hyper.v_trace
+        self._weights = ImportanceWeights(self.actor, hyper, length) if corrects else None
         self._buffer = self.buffer_class(
             context.spec,
             context.obs_dtypes,
@@ -88,7 +89,7 @@ class PPOLearner(Algorithm):
             capacity=hyper.buffer_size + 1 if context.training else 0,
             device=context.device,
             needs=frozenset().union(*(signal.needs for signal in signals)),
-            weighted=hyper.v_trace,
+            weighted=corrects,
         )
         gamma = next((signal.gamma for signal in signals if isinstance(signal, ExtrinsicReward)), 0.0)
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
