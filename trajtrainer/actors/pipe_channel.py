@@ -23,7 +23,7 @@ class BlockPlace(NamedTuple):
 
     Attributes:
         number: of the block.
-        address: of its memory, the first time it is used.
+        address: of its memory, the first time it is used; it takes the place of the block that had this number.
     """
 
     number: int
@@ -54,7 +54,6 @@ class PipeChannel:
         self._is_over = False
         self._blocks: dict[int, SharedMemory] = {}
         self._free: list[int] = []
-        self._num_blocks = 0
         self._weights: dict[str, SharedMemory] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._read, name="orders", daemon=True).start()
@@ -92,9 +91,11 @@ class PipeChannel:
                 number = min(fitting, key=lambda each: self._blocks[each].size)
                 self._free.remove(number)
                 return Room(self._blocks[number].buffer, BlockPlace(number, None))
-            if self._free:  # it is replaced by a larger one
-                self._blocks.pop(self._free.pop()).close()
-            number, self._num_blocks = self._num_blocks, self._num_blocks + 1
+            if self._free:  # it is replaced by a larger one, at the other end, too
+                number = self._free.pop()
+                self._blocks[number].close()
+            else:
+                number = len(self._blocks)
             # Somewhat more than what is needed now: the next trajectories will not be of the same lengths.
             block = self._blocks[number] = SharedMemory.create(size + size // 2)
         return Room(block.buffer, BlockPlace(number, block.address))

@@ -196,6 +196,8 @@ class PipeCrew:
         assert member is not None
         assert isinstance(place, BlockPlace)
         if place.address is not None:
+            if place.number in member.blocks:
+                member.blocks[place.number].close()
             member.blocks[place.number] = SharedMemory.open(place.address)
         return member.blocks[place.number].buffer, partial(member.runs.post, FREE, place.number)
 
