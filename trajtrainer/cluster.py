@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import ipaddress
 import logging
 import os
@@ -22,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import grpc
 
 from trajtrainer.errors import SettingsError
 
@@ -146,6 +149,10 @@ def check(address: str | None, what: str) -> str | None:
         raise SettingsError(
             f"{what} needs the package ray, which is not installed. Install it with: pip install 'trajtrainer[ray]'."
         )
+    if address is not None and not _imported(alone=False).is_initialized():
+        taken = _as_ray_takes(address)
+        if taken != address:
+            _probe(taken)
     return address
 
 
@@ -174,10 +181,7 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
     try:
         _init(ray, address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
-        raise SettingsError(
-            f"No cluster of Ray can be reached at {address}: {_first_line(error)} This machine has to be a node of it: "
-            "'ray start --address=HOST:PORT' makes it one (docs/clusters.md)."
-        ) from error
+        raise SettingsError(_unreachable(address, error)) from error
     cluster = Cluster(ray, address, ends=True)
     _tell_of_network(cluster)
     return cluster
@@ -223,11 +227,31 @@ def _init(ray: ModuleType, **options: Any) -> None:
             signal.signal(signal.SIGTERM, handler)
 
 
-def _probe(address: str) -> None:
-    """See that somebody listens there: Ray itself would try for minutes.
+def _unreachable(address: str, error: Exception) -> str:
+    return (
+        f"No cluster of Ray can be reached at {address}: {_first_line(error)} This machine has to be a node of it: "
+        "'ray start --address=HOST:PORT' makes it one. If the cluster asks for a token, set RAY_AUTH_MODE=token and "
+        "bring its ~/.ray/auth_token here (docs/clusters.md)."
+    )
+
+
+def _as_ray_takes(address: str) -> str:
+    """Return what ``auto`` stands for; and Ray takes a loopback address for the other one of this machine.
 
     Raises:
-        SettingsError: nobody does, or it is no address.
+        SettingsError: this machine is not a node of a cluster.
+    """
+    try:
+        return str(importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address))
+    except Exception as error:
+        raise SettingsError(_unreachable(address, error)) from error
+
+
+def _probe(address: str) -> None:
+    """See that a cluster may listen there: Ray itself would try for minutes.
+
+    Raises:
+        SettingsError: nobody listens, or something else, or it is no address.
     """
     if address.startswith("ray://"):
         raise SettingsError(
@@ -244,6 +268,20 @@ def _probe(address: str) -> None:
             f"No cluster of Ray answers at {address}: {error}. Expected the address that 'ray start --head' has told "
             "(its port is 6379 unless chosen), reachable from here."
         ) from error
+    if os.environ.get("RAY_USE_TLS", "0") in ("0", "") and not _speaks_grpc(address):
+        raise SettingsError(
+            f"What answers at {address} is no cluster of Ray. Expected the address that 'ray start --head' has told "
+            "(its port is 6379 unless chosen)."
+        )
+
+
+def _speaks_grpc(address: str) -> bool:
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(_CONNECT_S)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
 
 
 def _tell_of_network(cluster: Cluster) -> None:
