@@ -1,0 +1,269 @@
+"""``scripts/stress kills [NUMBER]`` and ``scripts/stress flat [MINUTES]``: actors under stress.
+
+The first trains with actors while actors, players and, with ``--backend ray``, simulated nodes are killed, and fails
+unless every step that was learnt from was counted once. The second trains undisturbed, samples memory, open files,
+shared memory and Ray's store, and tells the first five minutes from the last. For Linux; Ray needs the extra ``ray``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import trajtrainer
+from tests.runtime import process_tree
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.trainers.trainer import Trainer
+
+BASE_PORT = 21400
+ACTORS = 3
+STORE = 80 << 20
+_SAMPLE_S = 10.0
+_WINDOW_S = 300.0
+_LONGEST_PAUSE_S = 300.0
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "0" * 64,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "12",
+    "RAY_raylet_start_wait_time_s": "120",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("scripts/stress", description=__doc__)
+    parser.add_argument("what", choices=("kills", "flat"))
+    parser.add_argument("amount", nargs="?", type=float, help="kills (200), or minutes (30)")
+    parser.add_argument("--backend", choices=("process", "ray"), default="process")
+    parser.add_argument("--step-ms", default="5", help="of the players (5)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        cluster = stack.enter_context(_cluster()) if arguments.backend == "ray" else None
+        if arguments.what == "kills":
+            return _kills(Path(name), int(arguments.amount or 200), arguments, cluster)
+        return _flat(Path(name), arguments.amount or 30, arguments, cluster)
+
+
+@contextlib.contextmanager
+def _cluster() -> Iterator[Any]:
+    """Three nodes of this machine, the first of which is the learner's and has no room for actors."""
+    os.environ.update(ENVIRONMENT)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    options = {"object_store_memory": STORE}
+    head = {"num_cpus": 0, "include_dashboard": False, **options}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2):
+        cluster.add_node(num_cpus=ACTORS, **options)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _settings(arguments: argparse.Namespace, cluster: Any, env_path: str, *env_args: str) -> dict[str, Any]:
+    trainer = {
+        "trainer_type": "ppo",
+        "hyperparameters": {"batch_size": 64, "buffer_size": 10240, "num_epoch": 1},
+        "network_settings": {"normalize": True, "hidden_units": 32, "num_layers": 1},
+        "max_steps": 1_000_000_000,
+        "time_horizon": 64,
+        "summary_freq": 10_000,
+        "checkpoint_interval": 100_000,
+    }
+    actors: dict[str, Any] = {"backend": arguments.backend, "count": ACTORS, "envs": 1}
+    if cluster is not None:
+        actors["ray"] = {"address": cluster.address}
+    return {
+        "default_settings": trainer,
+        "env_settings": {
+            "env_path": env_path,
+            "base_port": BASE_PORT + 100 * (cluster is not None),
+            "env_args": ["--step-ms", arguments.step_ms, *env_args],
+            "seed": 1,
+            "max_lifetime_restarts": -1,
+            "restarts_rate_limit_n": -1,
+        },
+        "actors": actors,
+        "torch_settings": {"device": "cpu"},
+    }
+
+
+class _Counted:
+    """Recorder of all that trainers count."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.twice = 0
+        self._seen: set[bytes] = set()
+        count = Trainer._count
+
+        def recording(trainer: Trainer, packed: PackedSteps) -> bool:
+            # What is seen is a random start and a deviation from it, so that with what was done it is never the same.
+            rows = np.column_stack([packed.obs[0], packed["continuous"], packed["log_prob"]])
+            self.steps += len(rows)
+            for row in rows:
+                key = row.tobytes()
+                self.twice += key in self._seen
+                self._seen.add(key)
+            return count(trainer, packed)
+
+        Trainer._count = recording  # type: ignore[method-assign]
+
+
+def _kills(folder: Path, number: int, arguments: argparse.Namespace, cluster: Any) -> int:
+    counted, draw, done = _Counted(), random.Random(1), Counter[str]()
+    given, backend = _settings(arguments, cluster, "sim:3DBall"), arguments.backend
+    begin_s = last_s = time.monotonic()
+    # Ctrl-C ends it early, and it tells what came out until then.
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        trajtrainer.Training(given, run_id="stress", results_dir=folder, verbose=False) as training,
+    ):
+        # Trajectories come from all that live; a kill now and then leaves them the time to make some.
+        for epoch in training.epochs(steps=200):
+            if time.monotonic() - last_s > _LONGEST_PAUSE_S:
+                print(f"FAILED: no steps for {_LONGEST_PAUSE_S} s after {dict(done)}")
+                return 1
+            last_s = time.monotonic()
+            done[_misdeed(backend, cluster, draw)] += 1
+            if done.total() % 20 == 0:
+                print(
+                    f"{time.monotonic() - begin_s:.0f} s: {epoch.behavior.total_steps} steps, {dict(done)}", flush=True
+                )
+            if done.total() - done["nobody"] >= number:
+                break
+    (behavior,) = training.result.behaviors.values()
+    status = "exact" if counted.steps == behavior.steps and not counted.twice else "FAILED"
+    print(f"{status}: {behavior.steps} steps counted, {counted.steps} taken in, {counted.twice} twice; {dict(done)}")
+    left = [pid for pid in process_tree.descendants(os.getpid()) if _is_player(pid) or _is_actor(pid, backend)]
+    print("left behind:", [process_tree.command_of(pid)[:6] for pid in left])
+    return int(status != "exact" or bool(left))
+
+
+def _misdeed(backend: str, cluster: Any, draw: random.Random) -> str:
+    """Kills something; returns what."""
+    kind = draw.choice(
+        ["actor", "player", "player"] if cluster is None else ["actor", "actor", "player", "player", "node"]
+    )
+    if kind == "node":
+        cluster.remove_node(draw.choice(list(cluster.worker_nodes)), allow_graceful=False)
+        cluster.add_node(num_cpus=ACTORS, object_store_memory=STORE)
+        return kind
+    is_one = _is_player if kind == "player" else lambda pid: _is_actor(pid, backend)
+    found = [pid for pid in process_tree.descendants(os.getpid()) if is_one(pid)]
+    if not found:
+        return "nobody"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(draw.choice(found), signal.SIGKILL)
+    return kind
+
+
+def _is_player(pid: int) -> bool:
+    command = process_tree.command_of(pid)
+    return process_tree.PLAYER in command and process_tree.GUARD not in " ".join(command)
+
+
+def _is_actor(pid: int, backend: str) -> bool:
+    command = " ".join(process_tree.command_of(pid))
+    return ("ActorHost" if backend == "ray" else process_tree.WORKER) in command
+
+
+def _flat(folder: Path, minutes: float, arguments: argparse.Namespace, cluster: Any) -> int:
+    config, log, backend = folder / "config.yaml", folder / "log.txt", arguments.backend
+    # Shipments that are large enough for Ray's store.
+    bench = ("sim:Bench", "--agents", "20", "--observation-size", "100")
+    config.write_text(yaml.safe_dump(_settings(arguments, cluster, *bench)))
+    command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--results-dir={folder}", "--run-id=flat"]
+    samples: list[tuple[float, dict[str, float]]] = []
+    with log.open("w") as file:
+        run = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        begin_s = time.monotonic()
+        while (now_s := time.monotonic() - begin_s) < 60 * minutes:
+            time.sleep(_SAMPLE_S)
+            if run.poll() is not None:
+                print(log.read_text()[-3000:])
+                return 1
+            samples.append((now_s, _sample(run.pid, log, backend)))
+        run.send_signal(signal.SIGINT)
+        code = run.wait(60)
+    finally:
+        run.kill()
+    window_s = min(_WINDOW_S, 60 * minutes / 3)
+    first = [each for at_s, each in samples if window_s / 5 < at_s <= window_s * 1.2]  # once all have come up
+    middle = [each for at_s, each in samples if abs(at_s - 30 * minutes) < window_s / 2]
+    last = [each for at_s, each in samples if at_s > 60 * minutes - window_s]
+    print(f"| {backend}, {minutes:g} min | first {window_s / 60:g} min | in the middle | last {window_s / 60:g} min |")
+    print("| --- | --- | --- | --- |")
+    for name in samples[0][1]:
+        means = [statistics.mean(each[name] for each in part) for part in (first, middle, last)]
+        print(f"| {name} |", " | ".join(f"{mean:,.1f}" for mean in means), "|")
+    print(f"exit code {code}")
+    return code
+
+
+def _sample(pid: int, log: Path, backend: str) -> dict[str, float]:
+    actors = [each for each in process_tree.descendants(os.getpid()) if _is_actor(each, backend)]
+    steps = re.findall(r"Step: (\d+)\.", log.read_text(errors="replace"))
+    shared = os.statvfs("/dev/shm")
+    found = {
+        "step": float(steps[-1]) if steps else 0.0,
+        "actors": len(actors),
+        "learner MB": _resident_mb(pid),
+        "largest actor MB": max(map(_resident_mb, actors), default=0.0),
+        "learner's open files": _entries(pid, "fd"),
+        "most open files of an actor": max((_entries(each, "fd") for each in actors), default=0),
+        "learner's threads": _entries(pid, "task"),
+        "/dev/shm MB": (shared.f_blocks - shared.f_bfree) * shared.f_frsize / 1e6,
+    }
+    return found if backend != "ray" else {**found, "Ray's store MB": _stored_mb()}
+
+
+def _stored_mb() -> float:
+    import ray
+    from ray._private.internal_api import node_stats
+
+    stats = [node_stats(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes() if node["Alive"]]
+    return float(sum(each.store_stats.object_store_bytes_used for each in stats)) / 1e6
+
+
+def _entries(pid: int, what: str) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/{what}"))
+    except OSError:
+        return 0
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
