@@ -169,26 +169,30 @@ def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     shown = {task: runs for task, runs in found.items() if runs}
     if not shown:
         return
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(4.5 * columns, 3.2 * rows), squeeze=False)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(3.6 * columns, 2.5 * rows), squeeze=False)
     for place in axes.flat[len(shown) :]:
         place.set_axis_off()
     for place, (task, runs) in zip(axes.flat, shown.items(), strict=False):
         for who, some in runs.items():
             curve = course([_series(run) for run in some], _POINTS)
-            place.plot(curve.steps, curve.middle, label=f"{who} ({len(some)} seeds)")
+            place.plot(curve.steps, curve.middle, label=f"{who}, seeds: {len(some)}")
             place.fill_between(curve.steps, curve.low, curve.high, alpha=0.2)
         if "wanted" in TASKS[task]:
             place.axhline(TASKS[task]["wanted"], color="grey", linestyle=":", linewidth=1)
-        place.set_title(task, fontsize=10)
+        place.set_title(task, fontsize=9)
+        place.tick_params(labelsize=7)
+        place.xaxis.set_major_locator(MaxNLocator(5))
+        place.xaxis.set_major_formatter(EngFormatter(sep=""))
         place.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=80)
     pyplot.close(figure)
 
 
