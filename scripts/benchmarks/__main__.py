@@ -10,7 +10,7 @@ import importlib
 import time
 from pathlib import Path
 
-from scripts.benchmarks import learning
+from scripts.benchmarks import learning, quick
 from scripts.benchmarks.report import Row, show, write
 
 PARTS = (
@@ -33,25 +33,23 @@ PARTS = (
     "atari",
     "mlagents",
 )
-# It takes hours, so it runs only when it is asked for.
-LEARNING = "learning"
+# They take hours, so they run only when they are asked for.
+LONG = {"learning": learning.measure, "quick": quick.measure}
 # Part -> option that names the virtual environment of what it is compared with.
 OTHERS = {"gym": "sb3", "atari": "sf", "offline": "d3rlpy", "mlagents": "mlagents"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("scripts/bench", description=__doc__)
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}, or learning; all but that"
-    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; or learning, quick")
     parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for gym and learning")
     parser.add_argument("--sf", type=Path, metavar="VENV", help="with sample-factory and ale-py, for the part atari")
     parser.add_argument("--d3rlpy", type=Path, metavar="VENV", help="with d3rlpy, for the part offline")
     parser.add_argument("--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the part mlagents")
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
-    learning.add_arguments(parser)
+    learning.add_arguments(parser, [*learning.TASKS, *quick.TASKS])
     arguments = parser.parse_args()
-    known = (*PARTS, LEARNING)
+    known = (*PARTS, *LONG)
     unknown = set(arguments.parts) - set(known)
     if unknown:
         parser.error(f"unknown parts {', '.join(sorted(unknown))}; expected some of {', '.join(known)}")
@@ -59,8 +57,8 @@ def main() -> None:
     for part in arguments.parts or PARTS:
         module = importlib.import_module(f"scripts.benchmarks.{part}")
         other = OTHERS.get(part)
-        if part == LEARNING:
-            found = learning.measure(arguments)
+        if part in LONG:
+            found = LONG[part](arguments)
         else:
             found = module.measure() if other is None else module.measure(getattr(arguments, other))
         show(found)

@@ -55,9 +55,9 @@ class Work:
         return results / f"{self.task}-{self.who}-{self.seed}.json"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("learning")
-    group.add_argument("--tasks", nargs="+", metavar="TASK", choices=TASKS, help=f"some of {', '.join(TASKS)}")
+def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[str]) -> None:
+    group = parser.add_argument_group("learning and quick")
+    group.add_argument("--tasks", nargs="+", metavar="TASK", choices=tasks, help=f"some of {', '.join(tasks)}")
     group.add_argument("--seeds", type=int, default=5, metavar="N", help="1 to N (default: 5)")
     group.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="side by side")
     group.add_argument("--minutes", type=float, metavar="N", help="begin no run after so many")
@@ -68,7 +68,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     """Make the runs that are missing, draw the curves, and return the figures of all that are there."""
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
-    tasks = arguments.tasks or list(TASKS)
+    tasks = [task for task in arguments.tasks or TASKS if task in TASKS]
     end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
     missing = [work for work in planned(tasks, arguments.seeds, arguments.sb3) if not work.file(results).exists()]
     with ThreadPoolExecutor(arguments.jobs) as threads:

@@ -1,0 +1,244 @@
+"""``scripts/bench quick``: in how many steps and seconds ``config/quick/`` learns what ML-Agents' settings learn.
+
+Each task of ``quick.yaml`` is learnt by both configurations with several seeds. A run has learnt it with the first
+window of steps whose mean reward is 95 % of the way from that of random actions to the one that ML-Agents' settings end
+with. There a run of these ends, too; those of ``config/quick/`` go on, to show that it lasts. Seconds are those of the
+processor: the simulation is in the same process, and what else the machine does counts little.
+
+Every run is a process of its own and leaves one file in ``--results``; one that is there is not run again unless its
+configuration has changed.
+
+``python -m scripts.benchmarks.quick TASK WHO SEED FILE`` is one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from scripts.benchmarks.report import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+SLOW, QUICK = "slow", "quick"
+LEARNT = 0.95  # of the way
+WANTED = 2 / 3  # of the steps or seconds
+_NAMES = {SLOW: "options of ML-Agents", QUICK: "config/quick"}
+_COLORS = {SLOW: "#c77d11", QUICK: "#2a86d1"}  # both are seen on white and on black
+_GREY = "#8a8a8a"
+_REWARD = "Environment/Cumulative Reward"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run."""
+
+    task: str
+    who: str
+    seed: int
+
+    def file(self, results: Path) -> Path:
+        return results / f"{self.task}-{self.who}-{self.seed}.json"
+
+    def found(self, results: Path) -> Run | None:
+        """Return what there is of it, if that is of today's configuration."""
+        if not self.file(results).exists():
+            return None
+        run = Run(**json.loads(self.file(results).read_text(encoding="utf-8")))
+        return run if run.settings == settings(self.task, self.who) else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is left of a run.
+
+    Attributes:
+        settings: its configuration.
+        steps: ends of its windows.
+        rewards: mean reward of each.
+        seconds: of the processor up to the end of each, the start of the run included.
+        all_seconds: of the clock, for the whole run.
+    """
+
+    settings: dict[str, Any]
+    steps: list[int]
+    rewards: list[float]
+    seconds: list[float]
+    all_seconds: float
+
+    def got_to(self, reward: float) -> tuple[float, float]:
+        """Return the steps and the seconds that it took; infinite if it never did."""
+        at = next((at for at, one in enumerate(self.rewards) if one >= reward), None)
+        return (math.inf, math.inf) if at is None else (self.steps[at], self.seconds[at])
+
+
+def learnt(task: str) -> float:
+    """Return the reward that counts as learnt."""
+    start, end = TASKS[task]["rewards"]
+    return start + LEARNT * (end - start)  # type: ignore[no-any-return]
+
+
+@cache
+def settings(task: str, who: str) -> dict[str, Any]:
+    """Return the configuration of a run, its environment included."""
+    said = TASKS[task]
+    name = said["slow"] if who == SLOW else f"quick/{task}.yaml"
+    mapping: dict[str, Any] = yaml.safe_load((ROOT / "config" / name).read_text(encoding="utf-8"))
+    env, *arguments = said["env"]
+    mapping["env_settings"] = {"env_path": env, "env_args": arguments}
+    return mapping
+
+
+def measure(arguments: argparse.Namespace) -> list[Row]:
+    """Make the runs that are missing, draw the curves, and return the figures of all that are there."""
+    results: Path = arguments.results
+    results.mkdir(parents=True, exist_ok=True)
+    tasks = [task for task in arguments.tasks or TASKS if task in TASKS]
+    end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
+    missing = [work for work in planned(tasks, arguments.seeds) if work.found(results) is None]
+    with ThreadPoolExecutor(arguments.jobs) as threads:
+        list(threads.map(partial(_run, results=results, end_s=end_s), missing))
+    found = {task: _read(task, arguments.seeds, results) for task in tasks}
+    found = {task: runs for task, runs in found.items() if all(runs.values())}
+    (results / "quick.md").write_text("\n".join(_table(found)) + "\n", encoding="utf-8")
+    if found:
+        _draw(found, results / "quick.svg")
+    return [row for task, runs in found.items() for row in _rows(task, runs)]
+
+
+def planned(tasks: Sequence[str], seeds: int) -> Iterator[Work]:
+    """Yield the runs, both configurations in turn, the first seed of all tasks first."""
+    for seed in range(1, seeds + 1):
+        for task in tasks:
+            yield Work(task, SLOW, seed)
+            yield Work(task, QUICK, seed)
+
+
+def _run(work: Work, *, results: Path, end_s: float) -> None:
+    if time.monotonic() > end_s:
+        return
+    file, log = work.file(results), work.file(results).with_suffix(".log")
+    command = [sys.executable, "-m", "scripts.benchmarks.quick", work.task, work.who, str(work.seed), str(file)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("w", encoding="utf-8") as output:
+        done = subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    told = "done" if done.returncode == 0 else f"FAILED, see {log}"
+    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {told}", flush=True)
+
+
+def _read(task: str, seeds: int, results: Path) -> dict[str, list[Run]]:
+    """Return the runs that are there: whose -> one after the other, by their seeds."""
+    runs = {who: [Work(task, who, seed).found(results) for seed in range(1, seeds + 1)] for who in (SLOW, QUICK)}
+    return {who: [run for run in some if run is not None] for who, some in runs.items()}
+
+
+def _rows(task: str, runs: dict[str, list[Run]]) -> Iterator[Row]:
+    reward = learnt(task)
+    for at, unit in enumerate(("steps", "seconds")):
+        slow, quick = ([run.got_to(reward)[at] for run in runs[who]] for who in (SLOW, QUICK))
+        yield Row(f"{task}, {reward:.3g} by {TASKS[task]['slow']}", unit, slow)
+        yield Row(f"{task}, {reward:.3g} by config/quick", unit, quick, WANTED * statistics.median(slow))
+
+
+def _table(found: dict[str, dict[str, list[Run]]]) -> Iterator[str]:
+    yield "| `config/quick/` | compared with | reward | steps there | steps here | part | seconds | part |"
+    yield "| --- | --- | ---: | --- | --- | ---: | --- | ---: |"
+    for task, runs in found.items():
+        reward = learnt(task)
+        steps, seconds = ([[run.got_to(reward)[at] for run in runs[who]] for who in (SLOW, QUICK)] for at in (0, 1))
+        (slow_s, quick_s) = map(statistics.median, seconds)
+        other = f"`{TASKS[task]['slow'].removesuffix('.yaml')}`"
+        cells = [f"`{task}`", other, f"{reward:.3g}", *map(_several, steps), _part(*map(statistics.median, steps))]
+        yield f"| {' | '.join([*cells, f'{slow_s:.3g} → {quick_s:.3g}', _part(slow_s, quick_s)])} |"
+
+
+def _several(figures: Sequence[float]) -> str:
+    """Return the median and the figure of each seed."""
+    return f"**{_figure(statistics.median(figures))}** ({' '.join(map(_figure, figures))})"
+
+
+def _figure(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:,.0f}"
+
+
+def _part(slow: float, quick: float) -> str:
+    return "" if math.isinf(quick) else f"{quick / slow:.2f}"
+
+
+def _draw(found: dict[str, dict[str, list[Run]]], path: Path) -> None:
+    """Draw the rewards of every seed while training, one chart per task, on a background that is not there."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    colors = dict.fromkeys(["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], _GREY)
+    look = {**colors, "font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "quick", "legend.frameon": False}
+    with matplotlib.rc_context(look):
+        columns = min(3, len(found))
+        rows = -(-len(found) // columns)
+        figure, axes = pyplot.subplots(rows, columns, figsize=(3.2 * columns, 2.3 * rows), squeeze=False)
+        for place in axes.flat[len(found) :]:
+            place.set_axis_off()
+        for place, (task, runs) in zip(axes.flat, found.items(), strict=False):
+            _chart(place, task, runs)
+        axes.flat[0].legend(loc="lower right")
+        figure.tight_layout()
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def _chart(place: Any, task: str, runs: dict[str, list[Run]]) -> None:
+    for who, some in runs.items():
+        for number, run in enumerate(some):
+            label = None if number else _NAMES[who]
+            place.plot(np.array(run.steps) / 1000, run.rewards, label=label, color=_COLORS[who], linewidth=1.2)
+    place.axhline(learnt(task), color=_GREY, linestyle=":", linewidth=1)
+    place.set_title(f"{task}, thousand steps", fontsize=8)
+    for side in ("top", "right"):
+        place.spines[side].set_visible(False)
+
+
+def run(task: str, who: str, seed: int, file: Path) -> None:
+    """One run."""
+    from trajtrainer.run.api import learn
+    from trajtrainer.run.epochs import EpochStats
+
+    said, mapping = TASKS[task], settings(task, who)
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    windows: list[tuple[int, float, float]] = []
+
+    def is_enough(epoch: EpochStats) -> bool:
+        behavior = epoch.behavior
+        if (returns := behavior.statistics.get(_REWARD)) is not None and returns.number:
+            windows.append((behavior.total_steps, returns.mean, time.process_time() - begin_cpu_s))
+            return who == SLOW and returns.mean >= learnt(task)
+        return False
+
+    with tempfile.TemporaryDirectory() as folder:
+        learn(mapping, seed=seed, run_id="bench", results_dir=folder, epoch_steps=said["window"], stop_when=is_enough)
+    steps, rewards, seconds = map(list, zip(*windows, strict=True))
+    found = Run(mapping, steps, rewards, seconds, time.perf_counter() - begin_s)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(vars(found)), encoding="utf-8")
+    part.replace(file)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

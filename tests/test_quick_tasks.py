@@ -1,0 +1,124 @@
+"""``config/quick/``, and how ``scripts/bench quick`` tells which configuration has learnt when."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.benchmarks import quick
+from trajtrainer.settings.convert import load
+from trajtrainer.sim.registry import SIMULATIONS
+
+CONFIG = Path(__file__).resolve().parents[1] / "config"
+
+
+def test_every_quick_configuration_is_measured() -> None:
+    assert {path.stem for path in (CONFIG / "quick").glob("*.yaml")} == set(quick.TASKS)
+
+
+@pytest.mark.parametrize("task", quick.TASKS)
+def test_both_configurations_learn_the_same_task(task: str) -> None:
+    slow, fast = (load(json.dumps(quick.settings(task, who)), who) for who in (quick.SLOW, quick.QUICK))
+
+    assert task in SIMULATIONS
+    assert (slow.env_settings.env_path, fast.env_settings.env_path) == (f"sim:{task}",) * 2
+    assert list(slow.behaviors) == list(fast.behaviors) == [task]
+    assert fast.behaviors[task].max_steps <= quick.WANTED * slow.behaviors[task].max_steps
+    assert set(slow.environment_parameters or {}) == set(fast.environment_parameters or {})
+
+
+def run(who: str, rewards: list[float]) -> dict[str, Any]:
+    """Windows of 1000 steps, which take a second of ML-Agents' settings and two of the others."""
+    windows = range(1, len(rewards) + 1)
+    return {
+        "settings": quick.settings("Basic", who),
+        "steps": [1000 * window for window in windows],
+        "rewards": rewards,
+        "seconds": [float(window if who == quick.SLOW else 2 * window) for window in windows],
+        "all_seconds": 9.0,
+    }
+
+
+# From 0.06 to 0.93: 0.8865 counts as learnt, which the seeds have after 5000, 6000 and 3000 steps.
+SLOW = [[0.0, 0.1, 0.5, 0.8, 0.89], [0.0, 0.1, 0.5, 0.8, 0.88, 0.93], [0.1, 0.2, 0.89, 0.3]]
+FAST = [[0.0, 0.89, 0.93], [0.0, 0.5, 0.93], [0.0, 0.1, 0.2]]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for who, seeds in ((quick.SLOW, SLOW), (quick.QUICK, FAST)):
+        for seed, rewards in enumerate(seeds, 1):
+            quick.Work("Basic", who, seed).file(tmp_path).write_text(json.dumps(run(who, rewards)))
+    return tmp_path
+
+
+def arguments(results: Path, seeds: int = 3, minutes: float | None = None) -> argparse.Namespace:
+    return argparse.Namespace(tasks=["Basic", "CartPole"], seeds=seeds, jobs=2, minutes=minutes, results=results)
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The runs that are begun: task, who and seed."""
+    runs: list[list[str]] = []
+
+    def begin(command: list[str], **_: Any) -> argparse.Namespace:
+        runs.append(command[-4:-1])
+        return argparse.Namespace(returncode=1)
+
+    monkeypatch.setattr(subprocess, "run", begin)
+    return runs
+
+
+def test_medians_over_the_seeds_are_told(results: Path, begun: list[list[str]]) -> None:
+    rows = quick.measure(arguments(results))
+
+    assert begun == []
+    slow_steps, steps, slow_seconds, seconds = rows
+    assert (slow_steps.runs, slow_seconds.runs) == ([5000, 6000, 3000], [5, 6, 3])
+    assert (steps.runs, seconds.runs) == ([2000, 3000, math.inf], [4, 6, math.inf])
+    assert (steps.bar, seconds.bar) == pytest.approx((5000 * 2 / 3, 5 * 2 / 3))
+    steps_there, steps_here = "**5,000** (5,000 6,000 3,000)", "**3,000** (2,000 3,000 never)"
+    assert (results / "quick.md").read_text(encoding="utf-8").splitlines()[2] == (
+        f"| `Basic` | `ppo/Basic` | 0.887 | {steps_there} | {steps_here} | 0.60 | 5 → 6 | 1.20 |"
+    )
+    assert "Basic, thousand steps" in (results / "quick.svg").read_text()
+
+
+def test_runs_that_are_missing_or_of_another_configuration_are_made(results: Path, begun: list[list[str]]) -> None:
+    file = quick.Work("Basic", quick.QUICK, 2).file(results)
+    changed = json.loads(file.read_text())
+    changed["settings"]["behaviors"]["Basic"]["max_steps"] += 1
+    file.write_text(json.dumps(changed))
+    quick.Work("Basic", quick.SLOW, 1).file(results).unlink()
+
+    quick.measure(arguments(results, minutes=1e-9))
+    assert begun == []
+    rows = quick.measure(argparse.Namespace(**{**vars(arguments(results)), "jobs": 1}))
+
+    assert begun == [["Basic", quick.SLOW, "1"], ["Basic", quick.QUICK, "2"]]
+    assert [len(row.runs) for row in rows] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("who", "windows"), [(quick.SLOW, 1), (quick.QUICK, 3)])
+def test_a_run_ends_where_it_has_learnt_unless_it_is_a_quick_one(
+    who: str, windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapping = json.loads(json.dumps(quick.settings("Basic", quick.QUICK)))
+    mapping["behaviors"]["Basic"]["max_steps"] = 600
+    monkeypatch.setattr(quick, "settings", lambda *_: mapping)
+    monkeypatch.setitem(quick.TASKS, "Basic", {"window": 200, "rewards": [-9, -9]})
+    work = quick.Work("Basic", who, 1)
+
+    quick.run("Basic", who, 1, work.file(tmp_path))
+
+    found = work.found(tmp_path)
+    assert found is not None
+    assert [steps // 200 for steps in found.steps] == list(range(1, windows + 1))
+    assert all(-9 < reward < 1 for reward in found.rewards)
+    assert [0.0, *found.seconds] == sorted({0.0, *found.seconds})
