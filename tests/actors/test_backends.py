@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,12 @@ import torch
 
 from tests.runtime.runs import FinishedRun, ppo
 from tests.runtime.test_learn_self_play import plain
-from tests.test_learn_api import learn
+from tests.test_learn_api import Lamp, learn
 from trajtrainer import LearnResult
+from trajtrainer.actors.actor import Actor
+from trajtrainer.actors.protocol import ActorTask
+from trajtrainer.actors.ray_channel import RayChannel
+from trajtrainer.errors import SettingsError
 
 LAMP = "python:tests.test_learn_api:Lamp"
 WANDER = "python:tests.actors.wander:Wander"
@@ -104,3 +110,20 @@ def test_several_actors_that_go_on_while_the_learner_learns(tmp_path: Path) -> N
     assert lamp.steps > 4000
     assert lamp.mean_reward is not None
     assert lamp.mean_reward > 6, "random actions get 4"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets threads choose their cores")
+def test_actors_keep_to_their_cores_and_say_which_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = min(os.sched_getaffinity(0))
+    seen: list[set[int]] = []
+    see = Lamp.reset
+    monkeypatch.setattr(Lamp, "reset", lambda *a, **k: (seen.append(os.sched_getaffinity(0)), see(*a, **k))[1])
+    given = settings("Lamp", 100, {}, actors={"backend": "thread", "cpu_affinity": [[core]]})
+    learn(tmp_path, given, Lamp, run_id="bound")
+    assert seen
+    assert all(each == {core} for each in seen)
+    bound = ActorTask(0, lambda: pytest.fail("it has no cores"), [core, 9999], 20)
+    with pytest.raises(SettingsError, match=r"gives actor 0 the cores \[\d+, 9999\], but \[9999\] are not there"):
+        Actor(bound, RayChannel()).run()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,16 +104,15 @@ class Outbox(TrajectoryQueue[TrajectoryBatch]):
 
 def _bind(task: ActorTask) -> None:
     """Bind this thread, and the threads and processes that it starts, to the cores of an actor."""
-    if task.cores is None or not hasattr(os, "sched_setaffinity"):
-        return
-    with contextlib.suppress(OSError):  # none of them is there
-        os.sched_setaffinity(0, task.cores)
-    missing = sorted(set(task.cores) - os.sched_getaffinity(0))
-    if missing:
-        raise SettingsError(
-            f"actors.cpu_affinity gives actor {task.number} the cores {list(task.cores)}, but {missing} are not there "
-            "where it runs, or not for it."
-        )
+    if sys.platform == "linux" and task.cores is not None:
+        with contextlib.suppress(OSError):  # none of them is there
+            os.sched_setaffinity(0, task.cores)
+        missing = sorted(set(task.cores) - os.sched_getaffinity(0))
+        if missing:
+            raise SettingsError(
+                f"actors.cpu_affinity gives actor {task.number} the cores {list(task.cores)}, but {missing} are not "
+                "there where it runs, or not for it."
+            )
 
 
 def rows_of(lengths: np.ndarray[tuple[int], np.dtype[np.int32]], sequence_length: int) -> int:

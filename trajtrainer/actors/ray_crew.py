@@ -37,10 +37,15 @@ _ORDERS, _REPORTS = "orders", "reports"
 
 
 class _Member:
-    """One actor, started."""
+    """One actor, started.
+
+    Attributes:
+        is_there: whether anything has come from it. It may wait for room.
+    """
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
+        self.is_there = False
         self._deliver = handle.deliver.options(concurrency_group=_ORDERS, num_returns=0)
         self._fetch = handle.fetch.options(concurrency_group=_REPORTS)
         self.fetches = deque(self._fetch.remote() for _ in range(_FETCHES))
@@ -154,7 +159,10 @@ class RayCrew:
         if not heads:
             time.sleep(timeout_s)  # until somebody is started again; there is nothing to wait on
             return []
-        ready, others = self._ray.wait(list(heads), timeout=timeout_s)
+        try:
+            ready, others = self._ray.wait(list(heads), timeout=timeout_s)
+        except SystemError as error:  # Ray wraps what the handler of a signal raises meanwhile
+            raise error.__cause__ or error from None
         if ready and others:
             ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
         return [(heads[fetch], report) for fetch in ready for report in self._read(heads[fetch])]
@@ -169,6 +177,7 @@ class RayCrew:
         except self._ray.exceptions.RayError as error:
             self.drop(number)
             return [Failed(self._explained(number, error))]
+        member.is_there = True
         member.fetch_more()
         for kind, content in brought:
             if kind == messages.LOG:
@@ -216,8 +225,11 @@ class RayCrew:
 
     def close(self) -> None:
         """See ``Crew``."""
-        for number in range(len(self)):
-            self.post(number, End())
+        for number, member in enumerate(self._members):
+            if member is not None and member.is_there:
+                member.deliver(End())
+            else:
+                self.drop(number)
         deadline_s = time.monotonic() + _CLOSE_GRACE_S
         while any(self._members) and (remaining_s := deadline_s - time.monotonic()) > 0:
             self.reports(remaining_s)  # for the log, and the logs of players
