@@ -118,8 +118,13 @@ def test_actors_keep_to_their_cores_and_say_which_are_not_there(
 ) -> None:
     core = min(os.sched_getaffinity(0))
     seen: list[set[int]] = []
-    see = Lamp.reset
-    monkeypatch.setattr(Lamp, "reset", lambda *a, **k: (seen.append(os.sched_getaffinity(0)), see(*a, **k))[1])
+    reset = Lamp.reset
+
+    def see(*args: Any, **options: Any) -> Any:
+        seen.append(os.sched_getaffinity(0))
+        return reset(*args, **options)
+
+    monkeypatch.setattr(Lamp, "reset", see)
     given = settings("Lamp", 100, {}, actors={"backend": "thread", "cpu_affinity": [[core]]})
     learn(tmp_path, given, Lamp, run_id="bound")
     assert seen
