@@ -191,9 +191,9 @@ def _draw(found: dict[str, dict[str, list[Run]]], path: Path) -> None:
     colors = dict.fromkeys(["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], _GREY)
     look = {**colors, "font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "quick", "legend.frameon": False}
     with matplotlib.rc_context(look):
-        columns = min(3, len(found))
+        columns = min(2, len(found))
         rows = -(-len(found) // columns)
-        figure, axes = pyplot.subplots(rows, columns, figsize=(3.2 * columns, 2.3 * rows), squeeze=False)
+        figure, axes = pyplot.subplots(rows, columns, figsize=(4.0 * columns, 2.3 * rows), squeeze=False)
         for place in axes.flat[len(found) :]:
             place.set_axis_off()
         for place, (task, runs) in zip(axes.flat, found.items(), strict=False):
