@@ -49,5 +49,5 @@ def test_the_page_about_installing_has_every_extra() -> None:
     assert set(PROJECT["optional-dependencies"]) <= told
 
 
-def test_only_the_simulated_player_needs_grpc() -> None:
-    assert imported("grpc") == ["trajtrainer/sim/player.py"]
+def test_only_the_simulated_player_and_the_look_for_ray_need_grpc() -> None:
+    assert imported("grpc") == ["trajtrainer/cluster.py", "trajtrainer/sim/player.py"]

@@ -24,8 +24,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import grpc
-
 from trajtrainer.errors import SettingsError
 
 _LOGGER = logging.getLogger(__name__)
@@ -276,6 +274,8 @@ def _probe(address: str) -> None:
 
 
 def _speaks_grpc(address: str) -> bool:
+    import grpc
+
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
             grpc.channel_ready_future(channel).result(_CONNECT_S)

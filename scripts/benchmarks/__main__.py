@@ -36,7 +36,7 @@ PARTS = (
 # They take hours, so they run only when they are asked for.
 LONG = {"learning": learning.measure, "quick": quick.measure}
 # Part -> option that names the virtual environment of what it is compared with.
-OTHERS = {"gym": "sb3", "atari": "sf", "offline": "d3rlpy", "mlagents": "mlagents"}
+OTHERS = {"gym": "sb3", "atari": "sf", "offline": "d3rlpy", "mlagents": "mlagents", "actors": "mlagents"}
 
 
 def main() -> None:
@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for gym and learning")
     parser.add_argument("--sf", type=Path, metavar="VENV", help="with sample-factory and ale-py, for the part atari")
     parser.add_argument("--d3rlpy", type=Path, metavar="VENV", help="with d3rlpy, for the part offline")
-    parser.add_argument("--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the part mlagents")
+    parser.add_argument(
+        "--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the parts mlagents and actors"
+    )
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
     learning.add_arguments(parser, [*learning.TASKS, *quick.TASKS])
     arguments = parser.parse_args()

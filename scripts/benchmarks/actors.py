@@ -1,4 +1,7 @@
-"""Actors in processes beside a learner, against the same work in one loop; players that take their time."""
+"""Actors in processes beside a learner, against the same work in one loop; players that take their time.
+
+``scripts/bench actors --mlagents VENV`` has ML-Agents, too (see ``mlagents.py``).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from scripts.benchmarks.mlagents import SHORT_BALL, mlagents_speed
 from scripts.benchmarks.ppo import BALL, HUNDRED, Case, follow
 from scripts.benchmarks.report import Row, interleaved
 
@@ -42,9 +46,16 @@ class Figures:
     waiting: float
 
 
-def measure() -> list[Row]:
-    """All cases in turn, several times."""
+def measure(venv: Path | None = None) -> list[Row]:
+    """All cases in turn, several times; ML-Agents of ``venv`` if it is given."""
     rows: list[Row] = []
+    if venv is not None:
+        ways = [lambda: train(_BALL, 1).speed, partial(mlagents_speed, SHORT_BALL, venv)]
+        one, other = interleaved(ways, RUNS)
+        rows += [
+            Row(f"{_BALL.name}, ML-Agents", "agent-steps/s", other),
+            Row("... one actor and the learner", "times", [a / b for a, b in zip(one, other, strict=True)], 8),
+        ]
     for case in (_BALL, _HUNDRED):
         runs = _in_turn([(case, 0), (case, 1)])
         (loop, one) = runs

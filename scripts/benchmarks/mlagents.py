@@ -92,7 +92,7 @@ def measure(venv: Path | None = None) -> list[Row]:
     rows = []
     for comparison in COMPARISONS:
         case, mlagents_case = comparison.case, comparison.mlagents_case or comparison.case
-        ways = [partial(speed, case)] + ([partial(_mlagents, mlagents_case, venv)] if venv is not None else [])
+        ways = [partial(speed, case)] + ([partial(mlagents_speed, mlagents_case, venv)] if venv is not None else [])
         figures = interleaved(ways, RUNS)
         rows.append(Row(case.name, "agent-steps/s", figures[0]))
         if venv is not None:
@@ -102,7 +102,8 @@ def measure(venv: Path | None = None) -> list[Row]:
     return rows
 
 
-def _mlagents(case: Case, venv: Path) -> float:
+def mlagents_speed(case: Case, venv: Path) -> float:
+    """Agent-steps per second of ML-Agents."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.yaml").write_text(yaml.safe_dump(case.settings()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,8 @@ class Ray:
     """As much of the package as is used. Calls are answered at once; waiting for an answer raises what went wrong."""
 
     exceptions = SimpleNamespace(RayError=RayError)
+
+    __spec__ = ModuleSpec("ray", None)
 
     def __init__(self) -> None:
         self.options: dict[str, Any] = {}
@@ -121,6 +124,7 @@ def test_a_node_that_is_lost_is_the_end_of_its_trial(ray: Ray) -> None:
 
 def test_a_cluster_is_joined_by_its_address(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_probe", lambda _: None)
+    monkeypatch.setattr(cluster, "_as_ray_takes", lambda address: address)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     ray_backend.starter(1)
     assert ray.options["address"] == "10.0.0.1:6379"
