@@ -107,9 +107,9 @@ class GradientStep(ABC):
             norm = self._clip(self._max_grad_norm)
         elif diagnostics:
             norm = torch.nn.utils.get_total_norm(self._gradients())
-        if rate is not None:
-            group["lr"] = rate(statistics)
-        if self._waits and group["lr"] is not None:
+        found = coefficients.learning_rate if rate is None else rate(statistics)
+        if self._waits and found is not None:
+            group["lr"] = found
             self._adam.step()
         if diagnostics:
             statistics["Policy/Gradient Norm"] = norm
