@@ -11,8 +11,8 @@ from trajtrainer.actors.credit import Credit
 class Rig:
     """Actors that collect what they may, trajectory by trajectory, and a learner that consumes."""
 
-    def __init__(self, actors: int, lead: int, *, in_turn: bool = False) -> None:
-        self.credit = Credit(lead, in_turn=in_turn)
+    def __init__(self, actors: int, lead: int, *, in_updates: bool = False, in_turn: bool = False) -> None:
+        self.credit = Credit(lead, in_updates=in_updates, in_turn=in_turn)
         self.may = dict.fromkeys(range(actors), 0)
         self.has = dict.fromkeys(range(actors), 0)
         for actor in self.may:
@@ -43,11 +43,11 @@ KINDS = ["collect", "collect", "collect", "consume", "leave", "join"]
 EVENTS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3)))
 
 
-@given(actors=st.integers(1, 4), lead=st.integers(1, 50), in_turn=st.booleans(), events=EVENTS)
+@given(actors=st.integers(1, 4), lead=st.integers(1, 50), flags=st.tuples(st.booleans(), st.booleans()), events=EVENTS)
 def test_nobody_gets_ahead_and_somebody_can_always_go_on(
-    actors: int, lead: int, in_turn: bool, events: list[tuple[str, int]]
+    actors: int, lead: int, flags: tuple[bool, bool], events: list[tuple[str, int]]
 ) -> None:
-    rig = Rig(actors, lead, in_turn=in_turn)
+    rig = Rig(actors, lead, in_updates=flags[0], in_turn=flags[1])
     credit = rig.credit
     for kind, number in events:
         actor = number % actors
@@ -74,6 +74,18 @@ def test_what_is_left_is_shared_out_ahead_of_time() -> None:
     assert rig.grant() == {}
     rig.credit.consumed = 100
     assert rig.grant() == {0: 200}
+
+
+def test_a_little_is_worth_a_message_when_an_update_has_made_room_for_it() -> None:
+    paced, rig = Rig(1, 20), Rig(1, 20, in_updates=True)
+    for each in (paced, rig):
+        each.collect(0, 5)
+        assert each.grant() == {}
+        each.credit.consumed = 2
+    assert paced.grant() == {}
+    assert rig.grant() == {0: 22}, "the next update may lack no more than this"
+    rig.credit.consumed = 2
+    assert rig.grant() == {}
 
 
 def test_in_turn_half_is_kept_for_who_is_done_first() -> None:

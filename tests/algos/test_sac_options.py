@@ -326,6 +326,7 @@ def test_a_run_begins_with_any_actions_and_goes_on_by_its_policy_whoever_acts(tm
             {"behaviors": {"Dial": trainer}, "actors": {"backend": backend}, "torch_settings": {"device": "cpu"}},
             lambda: Dial(turns),
             results_dir=tmp_path,
+            seed=1,
             verbose=False,
             run_id=run_id,
             **options,

@@ -25,19 +25,23 @@ class Credit:
         most_steps: of these, beyond which nobody shall collect.
     """
 
-    def __init__(self, lead: int, most_steps: int = UNLIMITED, *, in_turn: bool = False) -> None:
+    def __init__(
+        self, lead: int, most_steps: int = UNLIMITED, *, in_updates: bool = False, in_turn: bool = False
+    ) -> None:
         """Begin without actors.
 
         Args:
             lead: see above.
             most_steps: see above.
+            in_updates: ``consumed`` grows by what an update is made of, rather than by little and little.
             in_turn: acting waits for learning and learning for acting. So the learner has time to answer, and half of
                 what is left is kept for who is done first.
         """
         self.lead = lead
         self.consumed = self.collected = self.steps = 0
         self.most_steps = most_steps
-        self._in_turn = in_turn
+        self._in_updates, self._in_turn = in_updates, in_turn
+        self._bound = 0  # rows that all of them could have collected when credit was shared out last
         self._rows: dict[int, int] = {}  # of each actor since its start
         self._steps: dict[int, int] = {}
         self._granted: dict[int, int] = {}
@@ -74,10 +78,13 @@ class Credit:
         free = left - sum(outstanding.values())
         parts = len(outstanding) if len(outstanding) == 1 or not self._in_turn else 2 * len(outstanding)
         part = -(-left // max(1, parts))
+        # An update has used some up: the next one may lack the least of it. Otherwise a little is not worth a message.
+        bound, self._bound = self._bound, self.consumed + self.lead
+        counts_all = self._in_updates and bound != self._bound
         given = {}
         for actor in sorted(actors, key=outstanding.__getitem__):
             more = min(part - outstanding[actor], free)
-            if more > 0 and 2 * outstanding[actor] <= part:  # less is not worth a message
+            if more > 0 and (counts_all or 2 * outstanding[actor] <= part):
                 free -= more
                 self._granted[actor] = self._rows[actor] + outstanding[actor] + more
                 given[actor] = self._granted[actor], self._steps[actor] + max(0, self.most_steps - self.steps)

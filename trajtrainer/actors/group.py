@@ -66,7 +66,7 @@ from trajtrainer.version import __version__
 _LOGGER = logging.getLogger(__name__)
 
 # Shipments that the part of an actor is divided into, so that the learner need not wait for all of it.
-_SHIPMENTS = 4
+_SHIPMENTS = 8
 
 
 @dataclass(eq=False)
@@ -166,7 +166,8 @@ class _Part:
     teams: set[str] = field(default_factory=set)
     turn: list[tuple[ActorState, News | Experience | Aborted]] = field(default_factory=list)
     seen_version: int = 0
-    fed: int = 0  # rows since the last update
+    learnt: int = 0  # rows that all updates were made of
+    fed: int = 0  # rows since the last one
     flat: tuple[int, Buffer] | None = None  # ``Policy.num_loads``, weights
 
     def bytes_of_weights(self) -> Buffer:
@@ -360,18 +361,19 @@ class ActorGroup:
             self._start_again()
             self.pump()
             self._give_turns()
+            num_seen = self.look()  # first of all who acts by the last policy, and so may be sent the newest one
             has_fed = self._feed()
             step.part("env_wait")
-            reports = self._reports(0.0 if has_fed else self._pause_s(timeout_s))
+            reports = self._reports(0.0 if has_fed or num_seen else self._pause_s(timeout_s))
             step.part("record")
             for number, report in reports:
                 self._take(number, report)
             has_fed |= self._feed()
             step.part("env_send")
             self.pump()
-            if not reports and not has_fed:
+            if not reports and not num_seen and not has_fed:
                 self._see_that_it_goes_on()
-        return len(reports)
+        return num_seen + len(reports)
 
     def _reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         begin_s = self._clock()
@@ -418,11 +420,13 @@ class ActorGroup:
             steps = min(steps, own_steps)
         return Turn(acting.name, rows, steps, opponent_steps)
 
-    def look(self) -> None:
-        """Do the same in the midst of an update, after what has come meanwhile."""
-        for number, report in self._crew.reports(0.0):
+    def look(self) -> int:
+        """Do the same after what has come meanwhile, in the midst of an update, too. Return how many reports came."""
+        reports = self._crew.reports(0.0)
+        for number, report in reports:
             self._take(number, report)
         self.pump()
+        return len(reports)
 
     def _send_weights(self, part: _Part, number: int, tie: _Tie) -> None:
         policy = part.acting.policy
@@ -452,10 +456,15 @@ class ActorGroup:
             return
         if acting.max_lag is None:
             credit.consumed = source.rows_taken - int(source.rows_held)
-        elif version != part.seen_version:
-            credit.consumed = source.rows_taken
-            part.seen_version, part.fed = version, 0
-        ready = [number for number, tie in part.ties.items() if not acting.in_turn or tie.version == version]
+        else:
+            if version != part.seen_version:
+                part.seen_version, part.learnt, part.fed = version, source.rows_taken, 0
+            # What the next update is made of is gone from the lead as soon as it is known, so that with a lag the one
+            # after it is collected meanwhile, whole, even if this one takes more than it needs.
+            more = part.fed - acting.settings.hyperparameters.buffer_size - 1
+            credit.consumed = max(credit.consumed, part.learnt + max(0, more))
+        # Credit comes behind the policy that is to use it up.
+        ready = [number for number, tie in part.ties.items() if acting.max_lag is None or tie.version == version]
         for number, (rows, steps) in credit.grants(ready).items():
             self._crew.post(number, Grant(acting.name, rows, steps))
 
@@ -609,7 +618,8 @@ class ActorGroup:
         self.specs[found.behavior_id.full] = found.spec
         policy = acting.policy
         layout = PackedLayout(acting.spec, acting.obs_dtypes, memory_size=policy.memory_size, groups=acting.groups)
-        credit = Credit(acting.lead, acting.steps_left, in_turn=acting.in_turn)
+        in_updates = acting.max_lag is not None
+        credit = Credit(acting.lead, acting.steps_left, in_updates=in_updates, in_turn=acting.in_turn)
         update = acting.policies.latest(acting.name)
         if update is not None:
             policy.load(update)

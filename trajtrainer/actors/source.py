@@ -56,7 +56,7 @@ class ActorSource(QueueSource[Shipment]):
         super().__init__(TrajectoryQueue())
         self.rows_taken = 0
         self.rows_held = 0.0
-        self.on_progress: Callable[[], None] = _nothing
+        self.on_progress: Callable[[], object] = _nothing
         self._rows_drained = 0  # by the last drain
         self.abort_episodes = self._queue.abort_episodes
         self.request_drain = self._queue.request_drain

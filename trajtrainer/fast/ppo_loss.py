@@ -7,6 +7,7 @@ counts in a mean over the rows (``row_weight``).
 from __future__ import annotations
 
 import math
+from functools import cache, lru_cache
 
 import numpy as np
 from torch import Tensor
@@ -150,9 +151,8 @@ class _Branches:
 
     def __init__(self, logits: FloatArray, mask: BoolArray, discrete: LongArray, sizes: tuple[int, ...]) -> None:
         self._mask = mask
-        self._starts: LongArray = np.cumsum((0, *sizes[:-1]))
-        self._of_column = np.repeat(np.arange(len(sizes)), sizes)
-        self._taken = (np.arange(len(logits))[:, None], discrete + self._starts)
+        self._starts, self._of_column = _columns_of(sizes)
+        self._taken = (_row_numbers(len(logits)), discrete + self._starts)
         self._probs = softmax(np.where(mask, np.float32(FORBIDDEN_LOGIT), logits), self._per_branch)
         self._log_probs = log_of(self._probs)
         self.log_prob: FloatArray = self._log_probs[self._taken]
@@ -175,9 +175,20 @@ class _Branches:
         return weighted
 
     def _per_branch(self, reduction: np.ufunc, columns: FloatArray) -> FloatArray:
-        """Reduce over each branch, for each of its columns [b, D]."""
+        """Reduce over each branch, for each of its columns [b, D]; over the only one once [b, 1]."""
         reduced: FloatArray = reduction.reduceat(columns, self._starts, 1)
-        return reduced[:, self._of_column]
+        return reduced if len(self._starts) == 1 else reduced[:, self._of_column]
+
+
+@cache
+def _columns_of(sizes: tuple[int, ...]) -> tuple[LongArray, LongArray]:
+    """Return the first column of each branch of these sizes, [K], and the branch of each column, [D]."""
+    return np.cumsum((0, *sizes[:-1])), np.repeat(np.arange(len(sizes)), sizes)
+
+
+@lru_cache(4)
+def _row_numbers(count: int) -> LongArray:
+    return np.arange(count)[:, None]
 
 
 def _mean(values: FloatArray, weight: RowWeight) -> np.float32:

@@ -39,7 +39,6 @@ class BodyRun:
     steps: list[LstmStep]
 
 
-@torch.no_grad()
 def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun:
     """Run the bodies on encoded observations [n, b, in] and, where they have one, memories [n, S, 2U].
 
@@ -54,7 +53,6 @@ def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun
     return BodyRun(hidden, tape, features, memory, steps)
 
 
-@torch.no_grad()
 def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tensor) -> None:
     """Write the gradient of a loss, given its gradient with respect to the encoding, into ``gradients``."""
     if weights.memory is not None and gradients.memory is not None:

@@ -74,7 +74,6 @@ class StackedNetworks:
         """Return what both take of observations, per sensor [N, *O], since their normalisers are the same: [N, in]."""
         return self._actor.body.encoder(obs)[0]  # type: ignore[no-any-return]
 
-    @torch.no_grad()
     def __call__(
         self, encoded: Tensor, memories: tuple[Tensor | None, Tensor | None] = (None, None), length: int = 1
     ) -> Outputs:
@@ -92,7 +91,6 @@ class StackedNetworks:
         values = affine(body.encoding[1], self._weights.values.layer)
         return Outputs(_by_sequence(policy, length).numpy(), _by_sequence(values, length).numpy(), body, length)
 
-    @torch.no_grad()
     def backward(
         self, outputs: Outputs, grad_policy: FloatArray, grad_values: FloatArray, grad_log_sigma: FloatArray
     ) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -213,12 +212,8 @@ class PPOLearner(Algorithm):
         encoded = self._ppo.encoded(buffer.observations)
         if encoded is not None:
             columns["encoded"] = encoded
-        # A buffer that is smaller than a minibatch is one minibatch; ML-Agents learns nothing then.
-        batch_size = min(hyper.batch_size, buffer.num_rows)
         found: dict[str, list[Tensor]] = {}
-        apart = math.ceil(_DIAGNOSTICS_EVERY / (buffer.num_rows // batch_size))
-        epochs = (self._epoch(batch_size, columns, told=epoch % apart == 0) for epoch in range(hyper.num_epoch))
-        for diagnostics, minibatch in self.until_stop(chain.from_iterable(epochs)):
+        for diagnostics, minibatch in self.until_stop(self._minibatches(columns)):
             with self.context.timers(self.timer):
                 statistics = self._ppo.update(minibatch, coefficients, diagnostics=diagnostics)
             for signal in self.signals:
@@ -240,11 +235,22 @@ class PPOLearner(Algorithm):
             means["Policy/Explained Variance"] = explained
         return {tag: np.array([mean]) for tag, mean in means.items()}
 
-    def _epoch(self, batch_size: int, columns: Mapping[str, Tensor], *, told: bool) -> Iterator[tuple[bool, Minibatch]]:
-        """Yield the minibatches of one epoch, and which of them give diagnostics, if any are to."""
-        order = self._epoch_order(self._buffer.num_sequences).to(self.context.device)
-        for number, minibatch in enumerate(self._buffer.minibatches(order, batch_size, columns)):
-            yield told and number % _DIAGNOSTICS_EVERY == 0, minibatch
+    def _minibatches(self, columns: Mapping[str, Tensor]) -> Iterator[tuple[bool, Minibatch]]:
+        """Yield the minibatches of all epochs, and which of them give diagnostics.
+
+        The epochs follow on each other as one, so that of a small buffer the rows of several are gathered at a time.
+        """
+        buffer, hyper = self._buffer, self._hyper
+        # A buffer that is smaller than a minibatch is one minibatch; ML-Agents learns nothing then.
+        batch_size = min(hyper.batch_size, buffer.num_rows)
+        sequences = max(1, batch_size // buffer.sequence_length)
+        per_epoch = buffer.num_sequences // sequences
+        apart = math.ceil(_DIAGNOSTICS_EVERY / per_epoch)
+        orders = [self._epoch_order(buffer.num_sequences)[: per_epoch * sequences] for _ in range(hyper.num_epoch)]
+        order = torch.cat(orders).to(self.context.device)
+        for number, minibatch in enumerate(buffer.minibatches(order, batch_size, columns)):
+            epoch, place = divmod(number, per_epoch)
+            yield epoch % apart == 0 and place % _DIAGNOSTICS_EVERY == 0, minibatch
 
     def _epoch_order(self, num_sequences: int) -> Tensor:
         """Return the order of the sequences in one epoch, i64 [Q]."""

@@ -200,10 +200,10 @@ class UpdateBuffer:
         self.num_rows = 0
 
     def minibatches(self, order: Tensor, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[Minibatch]:
-        """Yield one epoch. Sequences that fill no minibatch are left out.
+        """Yield sequences in an order. Those at its end that fill no minibatch are left out.
 
         Args:
-            order: i64 [Q], a permutation of the sequences.
+            order: i64 [any], numbers of sequences: a permutation, or several.
             batch_size: rows; rounded down to whole sequences, at least one.
             columns: to be given instead of or beside the buffer's: ``advantage`` f32 [N], ``encoded`` f32 [N, in].
         """
