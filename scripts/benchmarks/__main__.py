@@ -26,6 +26,7 @@ PARTS = (
     "networks",
     "workers",
     "actors",
+    "cluster",
     "growth",
     "attack",
     "offline",

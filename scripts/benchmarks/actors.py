@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -27,7 +28,7 @@ _WAITING = "Actors.Waiting.mean"
 
 _BALL = replace(BALL, max_steps=20 * 12000)
 _HUNDRED = replace(HUNDRED, max_steps=20 * 10240)
-_SLOW = replace(
+SLOW = replace(
     BALL,
     name=f"3DBall, {STEP_MS:g} ms a step",
     player=[*BALL.player, "--step-ms", str(STEP_MS)],
@@ -67,11 +68,16 @@ def measure(venv: Path | None = None) -> list[Row]:
             Row(f"{case.name}, actor waiting", "%", [100 * run.waiting for run in one]),
         ]
     counts = (1, 4, 16)
-    runs = _in_turn([(replace(_SLOW, max_steps=_BUFFERS * 2048 * count), count) for count in counts])
+    runs = _in_turn([(slow(count), count) for count in counts])
     for count, found in zip(counts, runs, strict=True):
-        rows.append(Row(f"{_SLOW.name}, {count} actors", "agent-steps/s", [run.speed for run in found]))
-        rows.append(Row(f"{_SLOW.name}, {count} actors, of linear", "%", _ratios(found, runs[0], 100 / count), 90))
+        rows.append(Row(f"{SLOW.name}, {count} actors", "agent-steps/s", [run.speed for run in found]))
+        rows.append(Row(f"{SLOW.name}, {count} actors, of linear", "%", _ratios(found, runs[0], 100 / count), 90))
     return rows
+
+
+def slow(actors: int) -> Case:
+    """Return the case of slow players, long enough for so many actors."""
+    return replace(SLOW, max_steps=_BUFFERS * 2048 * actors)
 
 
 def _ratios(these: list[Figures], those: list[Figures], scale: float) -> list[float]:
@@ -89,11 +95,11 @@ def _in_turn(cases: list[tuple[Case, int]]) -> list[list[Figures]]:
     return found
 
 
-def train(case: Case, actors: int) -> Figures:
-    """One run with so many actors, 0 for one loop. All but its first fifth counts."""
+def train(case: Case, actors: int, **others: Any) -> Figures:
+    """One run with so many actors, 0 for one loop, and other settings of theirs. All but its first fifth counts."""
     settings = case.settings()
     if actors:
-        settings["actors"] = {"count": actors, "max_policy_lag": 1}
+        settings["actors"] = {"count": actors, "max_policy_lag": 1, **others}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(settings))

@@ -1,0 +1,112 @@
+"""Actors through Ray, on nodes simulated on this machine, against as many processes. Needs the extra ``ray``.
+
+Players take their time, as those of ``actors.py`` do, so that what Ray does in between is not hidden by full cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from scripts.benchmarks.actors import RUNS, SLOW, slow, train
+from scripts.benchmarks.report import Row, interleaved
+from trajtrainer.actors.protocol import Experience
+from trajtrainer.actors.ray_channel import RayChannel
+from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
+
+NODES = (1, 2, 4)
+_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "0" * 64,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # as a run has it that starts Ray itself
+}
+_STORE = 80 << 20
+_FLOATS, _SHIPMENT = 8, 5120
+_SHIPMENTS = 200
+
+
+def measure() -> list[Row]:
+    """Hand-overs alone, and whole runs in turn. Nothing where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        return []
+    os.environ.update(_ENVIRONMENT)
+    with _cluster(1) as address:
+        costs = [_hand_over(address) for _ in range(RUNS)]
+    rows = [Row(f"Ray, handing over steps of {_FLOATS} floats (at most)", "us per agent-step", costs, 3)]
+    for nodes in NODES:
+        ways = [partial(_speed, nodes), partial(_speed_of_ray, nodes)]
+        processes, ray = interleaved(ways, RUNS)
+        name = f"{SLOW.name}, {nodes} nodes"
+        rows += [
+            Row(f"{name}, processes", "agent-steps/s", processes),
+            Row(f"{name}, Ray", "agent-steps/s", ray),
+            Row(f"{name}, Ray", "% of processes", [100 * a / b for a, b in zip(ray, processes, strict=True)], 85),
+        ]
+    return rows
+
+
+def _speed(actors: int) -> float:
+    return train(slow(actors), actors).speed
+
+
+def _speed_of_ray(actors: int) -> float:
+    with _cluster(actors) as address:
+        return train(slow(actors), actors, backend="ray", ray={"address": address}).speed
+
+
+@contextlib.contextmanager
+def _cluster(nodes: int) -> Iterator[str]:
+    """Nodes of this machine with room for one actor each, beside the learner's, which has none."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(nodes):
+            cluster.add_node(num_cpus=1, object_store_memory=_STORE)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+class _Maker:
+    """The actor's end of hand-overs, as ``ActorHost`` has it."""
+
+    def __init__(self) -> None:
+        self._channel = RayChannel()
+        sensor = ObservationSpec((_FLOATS,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, "vector")
+        spec = BehaviorSpec([sensor], ActionSpec.create_continuous(2))
+        self._counts = Counts(_SHIPMENT, _SHIPMENT // 64)
+        self._size = PackedLayout(spec, [np.dtype(np.float32)]).size(self._counts)
+
+    def fetch(self) -> Any:
+        room = self._channel.room(self._size)
+        room.buffer[:] = 1
+        self._channel.report(Experience("Bench", self._counts, room.place))
+        return self._channel.fetch()
+
+
+def _hand_over(address: str) -> float:
+    """Return what a hand-over takes at both ends and in between, one after the other, in microseconds per step."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        maker = ray.remote(_Maker).options(num_cpus=1).remote()
+        ray.get(maker.fetch.remote())
+        begin_s = time.perf_counter()
+        for _ in range(_SHIPMENTS):
+            ((_, report),) = ray.get(maker.fetch.remote())
+            assert len(report.place)
+        return 1e6 * (time.perf_counter() - begin_s) / (_SHIPMENTS * _SHIPMENT)
+    finally:
+        ray.shutdown()
