@@ -56,7 +56,7 @@ def test_a_forced_run_killed_before_its_first_checkpoint(tmp_path: Path) -> None
     before = snapshot(earlier_run(tmp_path))
     run = LearnProcess(tmp_path, behaviors_settings(Basic=ppo(1_000_000)), "--force", *ENVIRONMENT)
     aside = tmp_path / "results" / "run.old"
-    run.wait_for(lambda: f"moved to {aside}" in run.output)
+    run.wait_for(lambda: f"moved to {aside}" in run.output and run.folder.is_dir())
     run.send(signal.SIGKILL)
     run.finish(30)
     assert snapshot(aside) == before
