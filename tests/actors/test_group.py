@@ -25,6 +25,7 @@ from trajtrainer.actors.protocol import (
     Hello,
     Learn,
     Order,
+    Recall,
     Report,
     Reset,
     SetParameters,
@@ -258,6 +259,33 @@ def test_the_next_update_is_collected_whole_while_one_takes_more_than_it_needs()
     assert rig.granted(0) == 20
     rig.ship(0, 5, 2)
     assert rig.granted(0) == 26, "16 rows are learnt from now, and 10 make the next update"
+
+
+def test_a_synchronous_update_waits_until_all_actors_have_stopped() -> None:
+    rig = Rig(3, max_lag=0)
+    for number in range(3):
+        rig.find(number)
+    rig.ship(0, 5, 5)  # the first one had all the credit
+    rig.drain()
+    rig.learn()
+    assert [len(rig.crew.of(number, Grant)) for number in range(3)] == [1, 1, 1]
+    rig.ship(0, 3)
+    assert rig.source.num_put == 13, "this is no update yet"
+    rig.tell(2, Failed(ActorDiedError("It fell.")))  # and is not waited for
+    rig.ship(0, 4, 4)
+    assert rig.source.num_put == 13
+    rig.ship(1, 1)
+    assert rig.source.num_put == 13, "it may be that there is more to come"
+    assert len(rig.crew.of(1, Recall)) == 1
+    rig.tell(1, Waits(NAME))
+    assert rig.source.num_put == 22
+    rig.drain()
+    given = len(rig.crew.of(1, Grant))
+    for number in range(2):
+        rig.tell(number, Synchronized(NAME))
+    rig.learn()
+    assert len(rig.crew.of(1, Grant)) == given + 1
+    assert rig.granted(1) == 1 + 3, "what it had not used up was taken back"
 
 
 def test_credit_comes_behind_the_policy_that_is_to_use_it_up() -> None:

@@ -40,6 +40,7 @@ from trajtrainer.actors.protocol import (
     News,
     Order,
     Progress,
+    Recall,
     Reset,
     Seat,
     SetParameters,
@@ -305,12 +306,20 @@ class Actor:
                 environment.set_parameters(parameters)
             case Grant(behavior) | Turn(behavior):
                 self._parts[behavior].take(order)
+            case Recall(behavior):
+                self._recall(self._parts[behavior])
             case Weights():
                 self._synchronize(order)
             case Cast():
                 self._cast(order)
             case Learn():
                 raise AssertionError("nobody has asked for this")
+
+    def _recall(self, part: _Part) -> None:
+        name = part.order.behavior
+        part.grant = Grant(name, 0)
+        self._ship(part)
+        self._channel.report(Waits(name))
 
     def _synchronize(self, order: Weights) -> None:
         part = self._parts[order.behavior]

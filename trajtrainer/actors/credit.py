@@ -65,7 +65,7 @@ class Credit:
     @property
     def is_used_up(self) -> bool:
         """Return whether no actor can go on, if there is any."""
-        return bool(self._rows) and not any(self._outstanding(actor) for actor in self._rows)
+        return bool(self._rows) and not any(self.outstanding(actor) for actor in self._rows)
 
     def grants(self, actors: Iterable[int]) -> dict[int, tuple[int, int]]:
         """Share out what is left between these actors.
@@ -73,7 +73,7 @@ class Credit:
         Returns:
             Actor -> rows and steps that it may have collected since its start; who gets nothing new is left out.
         """
-        outstanding = {actor: self._outstanding(actor) for actor in self._rows}
+        outstanding = {actor: self.outstanding(actor) for actor in self._rows}
         left = max(0, self.consumed + self.lead - self.collected)
         free = left - sum(outstanding.values())
         parts = len(outstanding) if len(outstanding) == 1 or not self._in_turn else 2 * len(outstanding)
@@ -90,5 +90,10 @@ class Credit:
                 given[actor] = self._granted[actor], self._steps[actor] + max(0, self.most_steps - self.steps)
         return given
 
-    def _outstanding(self, actor: int) -> int:
+    def stop(self, actor: int) -> None:
+        """Take back what an actor has not used, which has stopped."""
+        self._granted[actor] = self._rows[actor]
+
+    def outstanding(self, actor: int) -> int:
+        """Return the rows that an actor may still collect."""
         return max(0, self._granted[actor] - self._rows[actor])

@@ -33,6 +33,7 @@ from trajtrainer.actors.protocol import (
     Learn,
     News,
     Progress,
+    Recall,
     Report,
     Reset,
     Seat,
@@ -144,12 +145,14 @@ class _Tie:
         is_synchronized: whether it acts by them.
         cast: ``SelfPlay.cast_number`` that it was sent last.
         waits: for its next turn.
+        is_recalled: it was told to stop, and has not said that it has.
     """
 
     loads: int
     version: int
     is_synchronized: bool = True
     waits: bool = False
+    is_recalled: bool = False
     cast: tuple[int, int] | None = None
 
 
@@ -464,7 +467,11 @@ class ActorGroup:
             more = part.fed - acting.settings.hyperparameters.buffer_size - 1
             credit.consumed = max(credit.consumed, part.learnt + max(0, more))
         # Credit comes behind the policy that is to use it up.
-        ready = [number for number, tie in part.ties.items() if acting.max_lag is None or tie.version == version]
+        ready = [
+            number
+            for number, tie in part.ties.items()
+            if not tie.is_recalled and (acting.max_lag is None or tie.version == version)
+        ]
         for number, (rows, steps) in credit.grants(ready).items():
             self._crew.post(number, Grant(acting.name, rows, steps))
 
@@ -505,12 +512,25 @@ class ActorGroup:
         acting, item = part.acting, part.inbox[0]
         if acting.max_lag is None or isinstance(item, EpisodesAborted):
             return True
+        if acting.in_turn:
+            return not _completes_update(part) or self._are_at_rest(part)
         # Of what makes an update something was too old, so that more is needed, if the trainer is not due.
         if part.fed <= acting.settings.hyperparameters.buffer_size or not acting.source or not acting.is_due():
             return True
         # What would be too old after the update is better learnt from now.
         lag = acting.version() + 1 - int(item.packed["version"][item.packed.offset[1:] - 1].max())
         return lag > acting.max_lag
+
+    def _are_at_rest(self, part: _Part) -> bool:
+        """Let all actors of a behaviour stop, and return whether they have.
+
+        What they finished while an update is under way would be too old for the next one.
+        """
+        for number, tie in part.ties.items():
+            if part.credit.outstanding(number) and not tie.is_recalled:
+                tie.is_recalled = True
+                self._crew.post(number, Recall(part.acting.name))
+        return not any(tie.is_recalled for tie in part.ties.values())
 
     def _take(self, number: int, report: Report) -> None:
         actor = self.actors[number]
@@ -535,8 +555,12 @@ class ActorGroup:
                     part.turn.append((actor, report))
             case Waits(behavior):
                 part = self._parts[behavior]
-                part.ties[number].waits = True
-                self._take_turn(part)
+                if part.acting.turn is None:
+                    part.ties[number].is_recalled = False
+                    part.credit.stop(number)
+                else:
+                    part.ties[number].waits = True
+                    self._take_turn(part)
             case Synchronized(behavior):
                 self._parts[behavior].ties[number].is_synchronized = True
             case Progress(tally):
@@ -741,6 +765,12 @@ class ActorGroup:
         if timeout_s is not None:
             ends.append(timeout_s)
         return max(0.0, min(ends)) if ends else None
+
+
+def _completes_update(part: _Part) -> bool:
+    """Return whether what a behaviour has been given and what waits for it make an update."""
+    waiting = sum(item.rows for item in part.inbox if isinstance(item, Shipment))
+    return part.fed + waiting > part.acting.settings.hyperparameters.buffer_size
 
 
 def _is_hopeless(fault: EnvironmentFaultError, *, is_first: bool) -> bool:

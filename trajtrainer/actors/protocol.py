@@ -111,6 +111,16 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """An update is about to begin, after which what one behaviour of an actor finishes now would be too old.
+
+    It hands over all there is, says ``Waits``, and waits for a ``Grant``.
+    """
+
+    behavior: str
+
+
+@dataclass(frozen=True, slots=True)
 class Learn:
     """What an actor needs to act for a behaviour that it has found; the answer to ``Found``.
 
@@ -197,7 +207,7 @@ class End:
     """Close the environments and end."""
 
 
-Order = Reset | SetParameters | Grant | Turn | Learn | Weights | Cast | End
+Order = Reset | SetParameters | Grant | Turn | Recall | Learn | Weights | Cast | End
 
 
 # Reports, to the learner.
@@ -297,7 +307,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The turn is over (``Turn``). All that came in it has been reported."""
+    """The turn is over (``Turn``), or cut short (``Recall``). All that came in it has been reported."""
 
     behavior: str
 

@@ -199,7 +199,9 @@ class Trainer:
         self.reporter.add_many("Actors/Policy Lag", lag)
         if limit is None:
             return packed, rewards
-        rows = without_old(packed, lag, limit)
+        # With a limit of 0 actors stop ahead of each update and finish what is under way by the newest one, as in one
+        # loop, where nothing is left out.
+        rows = without_old(packed, lag, limit) if limit else None
         dropped = 0 if rows is None else len(packed) - len(rows.steps)
         self.reporter.add("Actors/Dropped Steps", dropped, Aggregation.SUM)
         if rows is None:
