@@ -35,7 +35,7 @@ _SHIPMENTS = 200
 
 
 def measure() -> list[Row]:
-    """Hand-overs alone, and whole runs in turn. Nothing where Ray is not installed."""
+    """Measure hand-overs alone, and whole runs in turn. Return nothing where Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         return []
     os.environ.update(_ENVIRONMENT)
@@ -65,7 +65,7 @@ def _speed_of_ray(actors: int) -> float:
 
 @contextlib.contextmanager
 def _cluster(nodes: int) -> Iterator[str]:
-    """Nodes of this machine with room for one actor each, beside the learner's, which has none."""
+    """Simulate nodes with room for one actor each, beside the learner's, which has none; yield the address."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE}
@@ -79,7 +79,7 @@ def _cluster(nodes: int) -> Iterator[str]:
 
 
 class _Maker:
-    """The actor's end of hand-overs, as ``ActorHost`` has it."""
+    """Hands over steps as ``ActorHost`` does."""
 
     def __init__(self) -> None:
         self._channel = RayChannel()

@@ -199,8 +199,8 @@ class Trainer:
         self.reporter.add_many("Actors/Policy Lag", lag)
         if limit is None:
             return packed, rewards
-        # With a limit of 0 actors stop ahead of each update and finish what is under way by the newest one, as in one
-        # loop, where nothing is left out.
+        # With a limit of 0 actors stop ahead of each update, and what is under way goes on by the newest policy, as in
+        # one loop: nothing is left out.
         rows = without_old(packed, lag, limit) if limit else None
         dropped = 0 if rows is None else len(packed) - len(rows.steps)
         self.reporter.add("Actors/Dropped Steps", dropped, Aggregation.SUM)
