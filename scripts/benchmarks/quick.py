@@ -226,7 +226,7 @@ def run(task: str, who: str, seed: int, file: Path) -> None:
 
     def is_enough(epoch: EpochStats) -> bool:
         behavior = epoch.behavior
-        if (returns := behavior.statistics.get(_REWARD)) is not None and returns.number:
+        if (returns := behavior.statistics.get(said.get("tag", _REWARD))) is not None and returns.number:
             windows.append((behavior.total_steps, returns.mean, time.process_time() - begin_cpu_s))
             return who == SLOW and returns.mean >= learnt(task)
         return False
