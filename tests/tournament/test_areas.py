@@ -142,6 +142,57 @@ def test_areas_whose_number_is_told(by_team: bool) -> None:
     assert len(played((event(r for each in odd for r in each.records()) for _ in range(4)), Areas(2))) == 1
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(2, 12), st.integers(0, 2**32 - 1))
+def test_agents_that_fall_while_another_area_ends_stay_in_theirs(size: int, number: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    areas, brawls = Areas(), [Brawl(n, size, random) for n in range(number)]
+    found: list[dict[int, float]] = []
+    for step in range(300):
+        found += played([event(record for brawl in brawls for record in brawl.records())], areas)
+        if step == 150:
+            late = len(found), sum(len(brawl.games) for brawl in brawls)
+
+    for agent in areas.agents.values():
+        assert {mate.id // 100 for mate in agent.area.agents} == {agent.id // 100}
+    assert Counter(map(str, found[late[0] :])) == Counter(
+        map(str, [game for _, game in sorted((g for b in brawls for g in b.games), key=lambda g: g[0])][late[1] :])
+    )
+
+
+class Brawl:
+    """A training area whose agents fall one by one; its game ends with the last one of a team, for all at once."""
+
+    def __init__(self, number: int, size: int, random: np.random.Generator) -> None:
+        self._ids = {100 * number + slot: slot // size for slot in range(2 * size)}
+        self._random = random
+        self.games: list[tuple[int, dict[int, float]]] = []
+        self._message = 0
+        self._standing: set[int] = set()
+
+    def records(self) -> Iterator[Record]:
+        self._message += 1
+        if self._standing:
+            yield from self._go_on()
+        if not self._standing:
+            self._standing, self._sums = set(self._ids), {0: 0.0, 1: 0.0}
+        for id_ in self._standing:
+            yield self._ids[id_], id_, 0.0, False
+
+    def _go_on(self) -> Iterator[Record]:
+        gone = {id_ for id_ in self._standing if self._random.random() < 0.2}
+        teams_left = {self._ids[id_] for id_ in self._standing - gone}
+        if len(teams_left) < 2:
+            gone = self._standing
+        for id_ in sorted(gone):
+            reward = float(self._random.integers(100))
+            self._sums[self._ids[id_]] += reward
+            yield self._ids[id_], id_, reward, True
+        self._standing = self._standing - gone
+        if not self._standing:
+            self.games.append((self._message, self._sums))
+
+
 def test_an_agent_that_comes_back_within_a_game_goes_on_in_it() -> None:
     messages = [
         [(0, 1, 0.0, False), (0, 2, 0.0, False), (1, 3, 0.0, False)],

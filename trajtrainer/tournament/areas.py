@@ -181,8 +181,14 @@ class Areas:
             absent = [agent for agent in area.agents if agent.has_ended and not agent.running]
             for time in sorted({agent.ended_at for agent in absent if has_new or agent.id in back}, reverse=True):
                 if self._is_everyone(agent for agent in absent if agent.ended_at == time):
-                    # With them come back those whose episodes ended earlier in this game.
-                    leaving = [agent for agent in absent if agent.ended_at == time or agent.id in back]
+                    # With them come back those whose episodes ended earlier in this game. Who stays away while others
+                    # of his team come back has left a game that goes on; in turns, a whole team comes back later.
+                    came = {agent.team for agent in absent if agent.id in back}
+                    leaving = [
+                        agent
+                        for agent in absent
+                        if agent.id in back or (agent.ended_at == time and agent.team not in came)
+                    ]
                     if self._smallest is None or len(leaving) < self._smallest.total():
                         self._smallest = _teams(leaving)
                     finished += [self._finish_apart(block, area) for block in self._alike(leaving)]
