@@ -26,11 +26,12 @@ def test_every_quick_configuration_is_measured() -> None:
 def test_both_configurations_learn_the_same_task(task: str) -> None:
     slow, fast = (load(json.dumps(quick.settings(task, who)), who) for who in (quick.SLOW, quick.QUICK))
 
-    (behavior,) = fast.behaviors
-    assert behavior in SIMULATIONS
-    assert (slow.env_settings.env_path, fast.env_settings.env_path) == (f"sim:{behavior}",) * 2
-    assert list(slow.behaviors) == [behavior]
-    assert fast.behaviors[behavior].max_steps <= quick.WANTED * slow.behaviors[behavior].max_steps
+    (path,) = {slow.env_settings.env_path, fast.env_settings.env_path}
+    assert path is not None
+    assert path.removeprefix("sim:") in SIMULATIONS
+    assert list(fast.behaviors) == list(slow.behaviors)
+    for behavior, settings in fast.behaviors.items():
+        assert settings.max_steps <= quick.WANTED * slow.behaviors[behavior].max_steps
     assert set(slow.environment_parameters or {}) == set(fast.environment_parameters or {})
 
 
@@ -137,3 +138,30 @@ def test_a_task_may_tell_another_reward(tmp_path: Path, monkeypatch: pytest.Monk
     found = work.found(tmp_path)
     assert found is not None
     assert max(found.rewards) > 0, "no member earns anything by itself yet, the group does"
+
+
+def test_rivals_are_trained_first(tmp_path: Path, begun: list[list[str]]) -> None:
+    quick.measure(argparse.Namespace(tasks=["Duel"], seeds=1, jobs=2, minutes=None, results=tmp_path))
+
+    assert begun[0] == ["Duel", quick.RIVAL, "0"]
+    assert sorted(begun[1:]) == [["Duel", quick.QUICK, "1"], ["Duel", quick.SLOW, "1"]]
+
+
+def test_in_self_play_the_reward_is_what_is_won_against_the_rival(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapping = json.loads(json.dumps(quick.settings("Duel", quick.QUICK)))
+    mapping["behaviors"]["Duel"]["max_steps"] = 600
+    monkeypatch.setattr(quick, "settings", lambda *_: mapping)
+    monkeypatch.setitem(quick.TASKS, "Duel", {**quick.TASKS["Duel"], "window": 200, "games": 20})
+    rival, fast = quick.Work("Duel", quick.RIVAL, 0), quick.Work("Duel", quick.QUICK, 1)
+
+    quick.run("Duel", rival.who, rival.seed, rival.file(tmp_path))
+    quick.run("Duel", fast.who, fast.seed, fast.file(tmp_path))
+
+    assert rival.found(tmp_path) is not None
+    found = fast.found(tmp_path)
+    assert found is not None
+    assert [round(steps / 200) for steps in found.steps] == [1, 2, 3]
+    assert all(0 < share < 1 for share in found.rewards), "both are beginners"
+    assert found.seconds == sorted(found.seconds)

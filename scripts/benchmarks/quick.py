@@ -14,6 +14,7 @@ configuration has changed.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import yaml
@@ -36,7 +37,7 @@ from scripts.benchmarks.report import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-SLOW, QUICK = "slow", "quick"
+SLOW, QUICK, RIVAL = "slow", "quick", "rival"
 LEARNT = 0.95  # of the way
 WANTED = 2 / 3  # of the steps or seconds
 _NAMES = {SLOW: "options of ML-Agents", QUICK: "config/quick"}
@@ -98,7 +99,7 @@ def learnt(task: str) -> float:
 def settings(task: str, who: str) -> dict[str, Any]:
     """Return the configuration of a run, its environment included."""
     said = TASKS[task]
-    name = said["slow"] if who == SLOW else f"quick/{task}.yaml"
+    name = f"quick/{task}.yaml" if who == QUICK else said["slow"]
     mapping: dict[str, Any] = yaml.safe_load((ROOT / "config" / name).read_text(encoding="utf-8"))
     env, *arguments = said["env"]
     mapping["env_settings"] = {"env_path": env, "env_args": arguments}
@@ -111,15 +112,23 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     results.mkdir(parents=True, exist_ok=True)
     tasks = [task for task in arguments.tasks or TASKS if task in TASKS]
     end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
-    missing = [work for work in planned(tasks, arguments.seeds) if work.found(results) is None]
-    with ThreadPoolExecutor(arguments.jobs) as threads:
-        list(threads.map(partial(_run, results=results, end_s=end_s), missing))
+    for works in (rivals(tasks), planned(tasks, arguments.seeds)):
+        missing = [work for work in works if work.found(results) is None]
+        with ThreadPoolExecutor(arguments.jobs) as threads:
+            list(threads.map(partial(_run, results=results, end_s=end_s), missing))
     found = {task: _read(task, arguments.seeds, results) for task in tasks}
     found = {task: runs for task, runs in found.items() if all(runs.values())}
     (results / "quick.md").write_text("\n".join(_table(found)) + "\n", encoding="utf-8")
     if found:
         _draw(found, results / "quick.svg")
     return [row for task, runs in found.items() for row in _rows(task, runs)]
+
+
+def rivals(tasks: Sequence[str]) -> Iterator[Work]:
+    """Yield the runs that others play against."""
+    for task in tasks:
+        if "games" in TASKS[task]:
+            yield Work(task, RIVAL, 0)
 
 
 def planned(tasks: Sequence[str], seeds: int) -> Iterator[Work]:
@@ -217,12 +226,29 @@ def _chart(place: Any, task: str, runs: dict[str, list[Run]]) -> None:
 
 def run(task: str, who: str, seed: int, file: Path) -> None:
     """One run."""
+    begin_s = time.perf_counter()
+    if who == RIVAL:
+        windows = _train_rival(task, seed, file)
+    else:
+        windows = (_play if "games" in TASKS[task] else _collect)(task, who, seed, file)
+    steps, rewards, seconds = map(list, zip(*windows, strict=True)) if windows else ([], [], [])
+    found = Run(settings(task, who), steps, rewards, seconds, time.perf_counter() - begin_s)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(vars(found)), encoding="utf-8")
+    part.replace(file)
+
+
+# Steps, reward and seconds of a window.
+_Windows: TypeAlias = list[tuple[int, float, float]]
+
+
+def _collect(task: str, who: str, seed: int, file: Path) -> _Windows:  # noqa: ARG001
+    """Train; the rewards are those of the episodes of each window."""
     from trajtrainer.run.api import learn
     from trajtrainer.run.epochs import EpochStats
 
-    said, mapping = TASKS[task], settings(task, who)
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    windows: list[tuple[int, float, float]] = []
+    said, begin_cpu_s = TASKS[task], time.process_time()
+    windows: _Windows = []
 
     def is_enough(epoch: EpochStats) -> bool:
         behavior = epoch.behavior
@@ -232,12 +258,74 @@ def run(task: str, who: str, seed: int, file: Path) -> None:
         return False
 
     with tempfile.TemporaryDirectory() as folder:
-        learn(mapping, seed=seed, run_id="bench", results_dir=folder, epoch_steps=said["window"], stop_when=is_enough)
-    steps, rewards, seconds = map(list, zip(*windows, strict=True))
-    found = Run(mapping, steps, rewards, seconds, time.perf_counter() - begin_s)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(vars(found)), encoding="utf-8")
-    part.replace(file)
+        learn(
+            settings(task, who),
+            seed=seed,
+            run_id="bench",
+            results_dir=folder,
+            epoch_steps=said["window"],
+            stop_when=is_enough,
+        )
+    return windows
+
+
+def _play(task: str, who: str, seed: int, file: Path) -> _Windows:
+    """Train; the rewards are what the checkpoints win against the rival. Steps are those of all behaviours together."""
+    from trajtrainer.run.api import learn
+    from trajtrainer.run.hooks import SavedCheckpoint
+
+    said, begin_cpu_s = TASKS[task], time.process_time()
+    mapping = copy.deepcopy(settings(task, who))
+    for behavior in mapping["behaviors"].values():
+        behavior["checkpoint_interval"] = said["window"]
+    steps: dict[str, int] = {}
+    windows: _Windows = []
+
+    def play(saved: SavedCheckpoint) -> None:
+        steps[saved.behavior] = saved.step
+        if len(steps) == len(mapping["behaviors"]) and not saved.is_last:  # that is another one of the same steps
+            seconds = time.process_time() - begin_cpu_s  # the games are another process's
+            share = _share_won(task, saved.path.parents[1], _rival(task, file))
+            windows.append((sum(steps.values()), share, seconds))
+
+    with tempfile.TemporaryDirectory() as folder:
+        learn(
+            mapping,
+            seed=seed,
+            run_id="bench",
+            results_dir=folder,
+            epoch_steps=said["window"],
+            on_checkpoint=play,
+            stop_when=lambda _: who == SLOW and windows and windows[-1][1] >= learnt(task),
+        )
+    return windows
+
+
+def _train_rival(task: str, seed: int, file: Path) -> _Windows:
+    """Leave a run beside ``file`` that others play against."""
+    from trajtrainer.run.api import learn
+
+    rival = _rival(task, file)
+    learn(settings(task, RIVAL), seed=seed, run_id=rival.name, results_dir=rival.parent, force=True)
+    return []
+
+
+def _rival(task: str, file: Path) -> Path:
+    return file.with_name(f"{task}-{RIVAL}")
+
+
+def _share_won(task: str, run: Path, rival: Path) -> float:
+    """Return the share of the games that a run wins against the rival, each of either side; a draw is half a game."""
+    env, *arguments = TASKS[task]["env"]
+    games = ["--games", str(TASKS[task]["games"]), "--seed", "1"]
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "games.json"
+        command = [sys.executable, "-m", "trajtrainer", "tournament", str(run), str(rival), "--quiet", *games]
+        command += ["--env", env, "--json", str(found), "--env-args", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        models = json.loads(found.read_text(encoding="utf-8"))["models"]
+    (won,) = (one for one in models if one["name"] == str(run))
+    return float((won["wins"] + won["draws"] / 2) / won["games"])
 
 
 if __name__ == "__main__":
