@@ -44,11 +44,13 @@ _NAMES = {SLOW: "options of ML-Agents", QUICK: "config/quick"}
 _COLORS = {SLOW: "#c77d11", QUICK: "#2a86d1"}  # both are seen on white and on black
 _GREY = "#8a8a8a"
 _REWARD = "Environment/Cumulative Reward"
+# Steps, reward and seconds of each.
+_Windows: TypeAlias = list[tuple[int, float, float]]
 
 
 @dataclass(frozen=True)
 class Work:
-    """One run."""
+    """Make one run and leave its file."""
 
     task: str
     who: str
@@ -225,12 +227,15 @@ def _chart(place: Any, task: str, runs: dict[str, list[Run]]) -> None:
 
 
 def run(task: str, who: str, seed: int, file: Path) -> None:
-    """One run."""
-    begin_s = time.perf_counter()
+    """Make one run and leave its file."""
+    begin_s, rival = time.perf_counter(), file.with_name(f"{task}-{RIVAL}")
+    windows: _Windows = []
     if who == RIVAL:
-        windows = _train_rival(task, seed, file)
+        _train_rival(task, seed, rival)
+    elif "games" in TASKS[task]:
+        windows = _play(task, who, seed, rival)
     else:
-        windows = (_play if "games" in TASKS[task] else _collect)(task, who, seed, file)
+        windows = _collect(task, who, seed)
     steps, rewards, seconds = map(list, zip(*windows, strict=True)) if windows else ([], [], [])
     found = Run(settings(task, who), steps, rewards, seconds, time.perf_counter() - begin_s)
     part = file.with_suffix(".part")
@@ -238,11 +243,7 @@ def run(task: str, who: str, seed: int, file: Path) -> None:
     part.replace(file)
 
 
-# Steps, reward and seconds of a window.
-_Windows: TypeAlias = list[tuple[int, float, float]]
-
-
-def _collect(task: str, who: str, seed: int, file: Path) -> _Windows:  # noqa: ARG001
+def _collect(task: str, who: str, seed: int) -> _Windows:
     """Train; the rewards are those of the episodes of each window."""
     from trajtrainer.run.api import learn
     from trajtrainer.run.epochs import EpochStats
@@ -269,7 +270,7 @@ def _collect(task: str, who: str, seed: int, file: Path) -> _Windows:  # noqa: A
     return windows
 
 
-def _play(task: str, who: str, seed: int, file: Path) -> _Windows:
+def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
     """Train; the rewards are what the checkpoints win against the rival. Steps are those of all behaviours together."""
     from trajtrainer.run.api import learn
     from trajtrainer.run.hooks import SavedCheckpoint
@@ -285,7 +286,7 @@ def _play(task: str, who: str, seed: int, file: Path) -> _Windows:
         steps[saved.behavior] = saved.step
         if len(steps) == len(mapping["behaviors"]) and not saved.is_last:  # that is another one of the same steps
             seconds = time.process_time() - begin_cpu_s  # the games are another process's
-            share = _share_won(task, saved.path.parents[1], _rival(task, file))
+            share = _share_won(task, saved.path.parents[1], rival)
             windows.append((sum(steps.values()), share, seconds))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -301,17 +302,11 @@ def _play(task: str, who: str, seed: int, file: Path) -> _Windows:
     return windows
 
 
-def _train_rival(task: str, seed: int, file: Path) -> _Windows:
-    """Leave a run beside ``file`` that others play against."""
+def _train_rival(task: str, seed: int, rival: Path) -> None:
+    """Leave a run that others play against."""
     from trajtrainer.run.api import learn
 
-    rival = _rival(task, file)
     learn(settings(task, RIVAL), seed=seed, run_id=rival.name, results_dir=rival.parent, force=True)
-    return []
-
-
-def _rival(task: str, file: Path) -> Path:
-    return file.with_name(f"{task}-{RIVAL}")
 
 
 def _share_won(task: str, run: Path, rival: Path) -> float:
