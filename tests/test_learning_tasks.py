@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_what_is_there_is_told_and_not_run_again(tmp_path: Path, monkeypatch: py
         begun.append(command)
         return argparse.Namespace(returncode=1)
 
-    monkeypatch.setattr(subprocess, "run", begin)
+    monkeypatch.setattr(learning, "subprocess", argparse.Namespace(run=begin, STDOUT=None))
     for seed, rewards in enumerate(([490, 500], [500, 500], [400, 420]), 1):
         found = {"task": "CartPole", "who": "trajtrainer", "seed": seed, "steps": 100000, "episodes": rewards}
         (tmp_path / f"CartPole-trajtrainer-{seed}.json").write_text(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         runs.append(command[-4:-1])
         return argparse.Namespace(returncode=1)
 
-    monkeypatch.setattr(subprocess, "run", begin)
+    monkeypatch.setattr(quick, "subprocess", argparse.Namespace(run=begin, STDOUT=None))
     return runs
 
 
