@@ -23,7 +23,7 @@ from trajtrainer.spec import BehaviorSpec
 A = TypeVar("A")
 B = TypeVar("B")
 
-OBSERVATIONS, NEXT_OBSERVATIONS = "obs", "next_obs"
+OBSERVATIONS, NEXT_OBSERVATIONS, NEXT_MASK = "obs", "next_obs", "next_mask"
 
 
 class Store(enum.Flag):
@@ -147,6 +147,11 @@ def entries_of(
         else:
             entries[column.name] = Entry(np.dtype(column.dtype), tuple(sizes[letter] for letter in column.shape))
     return entries
+
+
+def bootstrap_names(num_sensors: int) -> list[str]:
+    """Return the columns that tell what comes after a trajectory: those of its last observation."""
+    return [*(sensor_name(number) for number in range(num_sensors)), "mask", "memory"]
 
 
 def entry_bytes(entries: Mapping[str, Entry]) -> int:

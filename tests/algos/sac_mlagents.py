@@ -13,6 +13,7 @@ from tests.algos.minibatches import minibatch_of, with_rows
 from tests.algos.mlagents import Case, Json
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
+from trajtrainer.algos.sac.values import by_name
 from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.nn.mlagents import mlagents_keys
@@ -30,14 +31,7 @@ def make_sac(spec: BehaviorSpec, settings: TrainerSettings, *, stacked: bool = T
 
 
 def modules(sac: SAC) -> dict[str, Any]:
-    networks = sac.networks
-    return {
-        "actor": sac.actor,
-        "q1": networks.q1,
-        "q2": networks.q2,
-        "critic": networks.critic,
-        "target": networks.target,
-    }
+    return {"actor": sac.actor, **by_name(sac.networks)}
 
 
 def state(sac: SAC) -> Json:

@@ -168,11 +168,7 @@ def test_entropy_of_continuous_actions_is_paid_for_beside_discrete_ones_too(shar
         nothing = torch.full_like(sac.log_alpha_discrete, -20.0)
         sac.load_coefficients({"discrete": nothing, "continuous": torch.tensor([log_alpha])})
         batch = sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1)
-        policy, _ = sac.actor.distribution(batch.obs, batch["mask"])
-        sampled, entropy = sac._decide(policy, batch["noise"])
-        estimates = sac._evaluate(batch, sac.actor.body.encoder(batch.obs), sampled)
-        _, targets = sac._regression(batch, policy, entropy, estimates)
-        losses.append(targets[0])
+        losses.append(sac._regress(batch, True).targets[0])
     without, with_entropy = losses
     expected = -torch.tensor(case.arrays["update_1_sampled_log_probs_continuous"]).sum(1)
     torch.testing.assert_close(with_entropy[0] - without[0], expected, rtol=1e-4, atol=1e-4)
@@ -290,9 +286,10 @@ def test_the_target_follows_by_tau(shared_data: Path) -> None:
     settings = mlagents.with_hyperparameters(case.settings, tau=0.25)
     for stacked in (True, False):
         sac = sac_mlagents.make_sac(case.spec, settings, stacked=stacked)
-        before = [parameter.clone() for parameter in sac.networks.target.parameters()]
+        networks = sac_mlagents.modules(sac)
+        before = [parameter.clone() for parameter in networks["target"].parameters()]
         _update(sac, case, 1, sac_mlagents.transitions(case))
-        critic, target = sac.networks.critic.parameters(), sac.networks.target.parameters()
+        critic, target = networks["critic"].parameters(), networks["target"].parameters()
         for old, new, followed in zip(before, target, critic, strict=True):
             torch.testing.assert_close(new, 0.75 * old + 0.25 * followed)
             assert not new.requires_grad
@@ -321,8 +318,8 @@ def test_what_goes_into_a_loss(shared_data: Path) -> None:
 def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data: Path, name: str) -> None:
     case = _read(shared_data, name)
     sac, batch = sac_mlagents.restored(case), sac_mlagents.transitions(case)
-    policy, _ = sac.actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
-    _, entropy = sac._decide(policy, batch["noise"])
+    made = sac._decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
+    entropy = made.entropy
     _backward(sac, batch)
     if entropy.continuous is not None:
         mean = sac_losses.mean_of_rows(entropy.continuous, batch.loss_mask)
@@ -373,5 +370,6 @@ def test_networks_are_of_sacs_kind(shared_data: Path) -> None:
     assert sac.actor.head.tanh_squash
     assert isinstance(sac.networks.q1, Critic)
     assert sac.networks.q1.heads.outputs == 5
-    for one, other in zip(sac.networks.critic.parameters(), sac.networks.target.parameters(), strict=True):
+    networks = sac_mlagents.modules(sac)
+    for one, other in zip(networks["critic"].parameters(), networks["target"].parameters(), strict=True):
         assert torch.equal(one, other), "the target begins as a copy"

@@ -13,6 +13,7 @@ from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.values import by_name
 from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
@@ -31,8 +32,11 @@ RECURRENT = evolve(PLAIN, memory=MemorySettings(sequence_length=3, memory_size=8
 ROWS = 12
 
 
-def _sac(sensors: Sequence[ObservationSpec], actions: ActionSpec, network: NetworkSettings) -> SAC:
-    settings = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(), network_settings=network)
+def _sac(
+    sensors: Sequence[ObservationSpec], actions: ActionSpec, network: NetworkSettings, *, value_network: bool = True
+) -> SAC:
+    hyper = SACHyperparameters(value_network=value_network)
+    settings = TrainerSettings(trainer_type="sac", hyperparameters=hyper, network_settings=network)
     torch.manual_seed(1)
     return sac_mlagents.make_sac(BehaviorSpec(list(sensors), actions), settings)
 
@@ -62,6 +66,8 @@ def _batch(sensors: Sequence[ObservationSpec], actions: ActionSpec, network: Net
         rewards=torch.randn(1, ROWS, generator=generator),
         discount=torch.full((1, ROWS), 0.9),
         noise=torch.randn(ROWS, actions.continuous_size, generator=generator),
+        next_mask=torch.zeros(ROWS, sum(branches), dtype=torch.bool),
+        next_noise=torch.randn(ROWS, actions.continuous_size, generator=generator),
         memory=memories[0] if memory else None,
         critic_memory=memories[1] if memory else None,
         loss_mask=loss_mask if memory else None,
@@ -71,17 +77,24 @@ def _batch(sensors: Sequence[ObservationSpec], actions: ActionSpec, network: Net
 
 @pytest.mark.parametrize("actions", [(2, ()), (0, (3, 2)), (0, (1,)), (1, (2, 3))], ids=str)
 @pytest.mark.parametrize("network", [PLAIN, RECURRENT], ids=["plain", "lstm"])
+@pytest.mark.parametrize("value_network", [True, False], ids=["v", "twins"])
 @pytest.mark.parametrize(
     "sensors",
     [(VECTOR,), (VECTOR, PICTURE), (PICTURE,), (LIST, VECTOR), (LIST,), (VECTOR, GOAL), (GOAL, PICTURE, LIST, VECTOR)],
     ids=lambda sensors: "+".join(sensor.name for sensor in sensors),
 )
 def test_everything_learns(
-    sensors: Sequence[ObservationSpec], network: NetworkSettings, actions: tuple[int, tuple[int, ...]]
+    sensors: Sequence[ObservationSpec],
+    network: NetworkSettings,
+    actions: tuple[int, tuple[int, ...]],
+    value_network: bool,
 ) -> None:
     action_spec = ActionSpec(*actions)
-    sac, batch = _sac(sensors, action_spec, network), _batch(sensors, action_spec, network)
-    targets = [parameter.clone() for parameter in sac.networks.target.parameters()]
+    sac = _sac(sensors, action_spec, network, value_network=value_network)
+    batch = _batch(sensors, action_spec, network)
+    copies = [module for name, module in by_name(sac.networks).items() if "target" in name]
+    assert len(copies) == (1 if value_network else 2)
+    targets = [parameter.clone() for copy in copies for parameter in copy.parameters()]
     found = sac.update(batch, 1e-3)
     assert all(torch.isfinite(value) for tag, value in found.items() if tag.startswith("Losses/"))
     nothing_to_decide = actions == (0, (1,))
@@ -89,7 +102,7 @@ def test_everything_learns(
         assert parameter.grad is not None
         assert torch.isfinite(parameter.grad).all()
         assert parameter.grad.abs().sum() > 0
-    for before, after in zip(targets, sac.networks.target.parameters(), strict=True):
+    for before, after in zip(targets, [parameter for copy in copies for parameter in copy.parameters()], strict=True):
         assert after.grad is None
         assert after.shape == before.shape
 

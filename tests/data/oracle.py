@@ -81,6 +81,7 @@ class Trajectory:
     agent: int
     steps: list[Experience]
     bootstrap_obs: list[Array]
+    bootstrap_mask: Array
     bootstrap_memory: Array
     ended: bool
     terminated: bool
@@ -186,6 +187,7 @@ class PerAgentProcessor:
                     agent,
                     steps,
                     record.obs,
+                    record.mask,
                     self.memory[agent],
                     record.terminal,
                     terminated,
@@ -251,6 +253,7 @@ def pack(trajectories: list[Trajectory]) -> PackedSteps:
         offset.append(offset[-1] + len(trajectory.steps))
         for sensor, values in enumerate(trajectory.bootstrap_obs):
             bootstrap_obs[sensor].append(values)
+        lists["bootstrap_mask"].append(trajectory.bootstrap_mask)
         lists["bootstrap_memory"].append(trajectory.bootstrap_memory)
         lists["terminated"].append(trajectory.terminated)
         lists["ended"].append(trajectory.ended)
@@ -269,6 +272,7 @@ def pack(trajectories: list[Trajectory]) -> PackedSteps:
         interrupted=np.array(lists["interrupted"], np.bool_),
         version=np.array(lists["version"], np.int32),
         bootstrap_obs=tuple(np.array(values) for values in bootstrap_obs.values()),
+        bootstrap_mask=np.array(lists["bootstrap_mask"], np.bool_),
         bootstrap_memory=np.array(lists["bootstrap_memory"], np.float32),
         offset=np.array(offset, np.int32),
         terminated=np.array(lists["terminated"], np.bool_),

@@ -11,7 +11,7 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from tests.data.packing import packed_steps
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps, offsets
-from trajtrainer.steps import FloatArray, LongArray
+from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 _NONE, _MOVES = DimensionProperty.NONE, DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
 
@@ -61,7 +61,7 @@ class Stream:
         done = terminated | interrupted
         return packed_steps(
             obs=_observations(steps),
-            mask=(steps[:, None] >> np.arange(5) & 1).astype(np.bool_),
+            mask=mask_of(steps),
             continuous=np.stack((steps, -steps), 1).astype(np.float32),
             discrete=np.stack((steps % 3, steps % 2), 1).astype(np.int32),
             log_prob=np.full((len(steps), 4), -1.0, np.float32),
@@ -73,6 +73,7 @@ class Stream:
             interrupted=interrupted,
             version=np.zeros(len(steps), np.int32),
             bootstrap_obs=_observations(after),
+            bootstrap_mask=mask_of(after),
             bootstrap_memory=memory_of(after, self.memory_size),
             offset=offset,
             terminated=terminated[last],
@@ -85,6 +86,11 @@ def _observations(numbers: LongArray) -> tuple[FloatArray, np.ndarray[tuple[int,
     vector = np.stack((numbers, numbers * 0.5), 1).astype(np.float32)
     picture = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None, None], (len(numbers), 1, 2, 2)).copy()
     return vector, picture
+
+
+def mask_of(numbers: LongArray) -> BoolArray:
+    """The last bits of each number."""
+    return (numbers[:, None] >> np.arange(5) & 1).astype(np.bool_)
 
 
 def memory_of(numbers: LongArray, size: int) -> FloatArray:

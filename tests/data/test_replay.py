@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.data.packing import everything, packed_steps
-from tests.data.replay_streams import MEMORY, OBS_TYPES, Ending, Stream, empty_replay, memory_of
+from tests.data.replay_streams import MEMORY, OBS_TYPES, Ending, Stream, empty_replay, mask_of, memory_of
 from tests.data.streams import vector_spec
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.replay_sample import Sample
@@ -73,7 +73,8 @@ def _check_rows(sample: Sample, steps: LongArray) -> None:
     np.testing.assert_array_equal(sample.next_obs[1][:, 0, 0, 0], (steps + 1) % 251)
     np.testing.assert_array_equal(sample.rows["continuous"], np.stack((steps, -steps), 1))
     np.testing.assert_array_equal(sample.rows["discrete"], np.stack((steps % 3, steps % 2), 1))
-    np.testing.assert_array_equal(sample.rows["mask"], (steps[:, None] >> np.arange(5) & 1).astype(np.bool_))
+    np.testing.assert_array_equal(sample.rows["mask"], mask_of(steps))
+    np.testing.assert_array_equal(sample.rows["next_mask"], mask_of(steps + 1))
     np.testing.assert_array_equal(sample.rows["reward"], steps / 2)
     np.testing.assert_array_equal(sample.rows["group_reward"], steps / 4)
     assert [column.dtype for column in sample.obs] == list(OBS_TYPES)

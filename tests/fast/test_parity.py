@@ -27,7 +27,7 @@ from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer import fast
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo import losses
-from trajtrainer.algos.sac.values import Estimates
+from trajtrainer.algos.sac.values import Considered, Estimates, TwinEstimates
 from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.fast import lstm, ppo_loss, stacked_bodies
 from trajtrainer.fast.acting import Acting
@@ -41,7 +41,7 @@ from trajtrainer.fast.offline_step import FastBC, FastIQL
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.fast.stacked_parameters import Linear
-from trajtrainer.fast.stacked_values import StackedEvaluation
+from trajtrainer.fast.stacked_values import StackedEvaluation, StackedTwins
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
@@ -521,11 +521,34 @@ def handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     return _after(shape, "s-s-s"), _after(shape, "sss")
 
 
-def _after(shape: tuple[Any, ...], ways: str) -> Numbers:
+@twin(StackedTwins, ACTIVATED, rtol=1.3e-6, atol=1e-5)
+def estimates_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
+    return _evaluated_twins(*shape, stacked=True)[0], _evaluated_twins(*shape, stacked=False)[0]
+
+
+@twin(StackedTwins, ACTIVATED, by_largest=True)
+def gradient_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
+    """By the action and by every parameter."""
+    return _evaluated_twins(*shape, stacked=True)[1], _evaluated_twins(*shape, stacked=False)[1]
+
+
+@twin(StackedTwins, ACTIVATED, rtol=1e-4, atol=1e-5)
+def updates_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
+    """Weights and moments after three updates, of which the twin made the first and the last, or none."""
+    return _after(shape, "srs", value_network=False), _after(shape, "rrr", value_network=False)
+
+
+@twin(StackedTwins, VALUES, rtol=0, atol=0)
+def twins_handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
+    """Weights and moments after three updates by the twin, handed to the reference and back or not."""
+    return _after(shape, "s-s-s", value_network=False), _after(shape, "sss", value_network=False)
+
+
+def _after(shape: tuple[Any, ...], ways: str, *, value_network: bool = True) -> Numbers:
     """Weights and moments after updates: s by stacked networks, r by the reference, which - only hands them on."""
     last: Any = None
     for way in ways:
-        sac, batch = _sac(*shape, stacked=way == "s")
+        sac, batch = _sac(*shape, stacked=way == "s", value_network=value_network)
         if last is not None:
             for name, module in sac_mlagents.modules(sac).items():
                 module.load_state_dict(sac_mlagents.modules(last)[name].state_dict())
@@ -542,12 +565,14 @@ def _after(shape: tuple[Any, ...], ways: str) -> Numbers:
     return found
 
 
-def _sac(name: str, signals: int, activation: Activation = Activation.SWISH, *, stacked: bool) -> tuple[Any, Minibatch]:
+def _sac(
+    name: str, signals: int, activation: Activation = Activation.SWISH, *, stacked: bool, value_network: bool = True
+) -> tuple[Any, Minibatch]:
     spec = SPECS[name]
     rewards = {"extrinsic": RewardSignalSettings(), "rnd": RndSettings()}
     settings = TrainerSettings(
         trainer_type="sac",
-        hyperparameters=SACHyperparameters(),
+        hyperparameters=SACHyperparameters(value_network=value_network),
         network_settings=network(normalize=True, activation=activation),
         reward_signals=dict(list(rewards.items())[:signals]),
     )
@@ -564,6 +589,8 @@ def _sac(name: str, signals: int, activation: Activation = Activation.SWISH, *, 
         rewards=torch.randn(signals, ROWS, generator=rng),
         discount=torch.full((signals, ROWS), 0.9),
         noise=torch.randn(batch["continuous"].shape, generator=rng),
+        next_mask=torch.zeros_like(batch["mask"]),
+        next_noise=torch.randn(batch["continuous"].shape, generator=rng),
     )
 
 
@@ -575,17 +602,40 @@ def _evaluated(
     assert isinstance(sac._evaluate, StackedEvaluation) == stacked
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
-    made: Estimates = sac._evaluate(batch, sac.actor.body.encoder(batch.obs), sampled)
+    made: Estimates = sac._evaluate(batch, Considered(sac.actor.body.encoder(batch.obs), sampled))
     assert not made.next_value.requires_grad
     total = made.value.square().sum() + made.stored_q.square().sum()
     if sampled is not None:
         total = total + made.sampled_q.square().sum()
+    return made._asdict(), _q_gradients(sac, total, sampled)
+
+
+def _evaluated_twins(
+    name: str, signals: int, activation: Activation = Activation.SWISH, *, stacked: bool
+) -> tuple[Numbers, Numbers]:
+    """Estimates, and gradients of their squares."""
+    sac, batch = _sac(name, signals, activation, stacked=stacked, value_network=False)
+    assert isinstance(sac._evaluate, StackedTwins) == stacked
+    size = batch["continuous"].shape[1]
+    sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
+    after = Considered(sac.actor.body.encoder(batch.next_obs), 0.3 * batch["continuous"] if size else None)
+    made: TwinEstimates = sac._evaluate(batch, Considered(sac.actor.body.encoder(batch.obs), sampled), after)
+    without: TwinEstimates = sac._evaluate(batch, None, after)
+    assert not made.next_q.requires_grad
+    assert made.sampled_q is not None
+    assert without.sampled_q is None
+    total = made.stored_q.square().sum() + (0.0 if sampled is None else made.sampled_q.square().sum())
+    told = {**made._asdict(), "alone": without.stored_q, "next_q alone": without.next_q}
+    return told, _q_gradients(sac, total, sampled)
+
+
+def _q_gradients(sac: Any, total: Tensor, sampled: Tensor | None) -> Numbers:
     total.backward()  # type: ignore[no-untyped-call]
     found: Numbers = {} if sampled is None else {"by the action": sampled.grad}
     for number, piece in enumerate(sac._evaluate.pieces):
         assert piece.leaf.grad is not None
         found[f"parameter {number}"] = piece.view(piece.leaf.grad)
-    return made._asdict(), found
+    return found
 
 
 # Offline trainers

@@ -143,6 +143,7 @@ hyperparameters = {
         learning_starts=st.integers(0, 10**9),
         ent_coef=st.none() | above_zero,
         target_entropy=st.none() | numbers,
+        value_network=booleans,
         policy_delay=counts,
         layer_norm=booleans,
         dropout_rate=st.floats(0, 0.9),

@@ -14,6 +14,7 @@ from mlagents_envs.base_env import BehaviorSpec
 from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec, weights
 from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac.values import by_name
 from trajtrainer.data import replay_file
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
@@ -153,8 +154,7 @@ def test_the_value_networks_have_the_actors_normaliser() -> None:
     rig = OffPolicyRig(_settings(network_settings=evolve(SMALL, normalize=True)))
     rig.put(Trajectory(6, columns={"obs.0": np.full((7, 4), 3.0, np.float32)}))
     rig.trainer.advance()
-    networks = rig.learner._networks
-    bodies = [each.body for each in (rig.trainer.actor, networks.critic, networks.target, networks.q1, networks.q2)]
+    bodies = [rig.trainer.actor.body, *(each.body for each in by_name(rig.learner._networks).values())]
     normalizers = [body.encoder.normalizers()[0] for body in bodies]
     for one in normalizers:
         assert int(one.steps) == 7
@@ -360,6 +360,7 @@ def test_an_abort_forgets_the_value_networks_memories_of_a_worker() -> None:
     rig = OffPolicyRig(_settings(network_settings=RECURRENT))
     rig.put(Trajectory(5, agent=1), Trajectory(5, agent=1 << WORKER_SHIFT | 1))
     rig.trainer.advance()
+    assert rig.learner._values is not None
     assert len(rig.learner._values._memories) == 2
     rig.trajectories.abort_episodes(1)
     rig.trainer.advance()

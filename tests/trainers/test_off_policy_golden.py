@@ -14,6 +14,7 @@ from torch import Tensor
 from tests.algos.mlagents import Case, with_hyperparameters
 from tests.data.packing import packed_steps
 from tests.trainers.rig import OffPolicyRig, Trajectory
+from trajtrainer.algos.sac.values import by_name
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.steps import LongArray
@@ -82,8 +83,7 @@ def test_golden_trajectories(trajectories: Case) -> None:
 
 def _assert_normalizers(case: Case, rig: OffPolicyRig, number: int) -> None:
     names = {"steps": "normalization_steps", "mean": "running_mean", "variance": "running_variance"}
-    networks = rig.learner._networks
-    others = (networks.critic, networks.q1, networks.q2, networks.target)
+    others = [*by_name(rig.learner._networks).values()]
     for who, ours in (("actor", (rig.trainer.actor,)), ("critic", others)):
         for module in ours:
             normalizer = module.body.encoder.normalizers()[0]

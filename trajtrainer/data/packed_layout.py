@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import Columns, Entry, Store, entries_of, sensor_name
+from trajtrainer.columns import Columns, Entry, Store, bootstrap_names, entries_of, sensor_name
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps
 from trajtrainer.spec import BehaviorSpec
 
@@ -64,7 +64,7 @@ class PackedLayout:
         stores = Store.POOL | Store.GROUP if groups else Store.POOL
         self._steps = entries_of(stores, spec, obs_dtypes, memory_size=memory_size)
         sensors = [sensor_name(number) for number in range(len(obs_dtypes))]
-        self._bootstrap = {name: self._steps[name] for name in [*sensors, "memory"]}
+        self._bootstrap = {name: self._steps[name] for name in bootstrap_names(len(obs_dtypes))}
         self._others = {name: self._steps[name] for name in [*sensors, "continuous", "discrete"]} if groups else {}
         self._has_groups = groups
 

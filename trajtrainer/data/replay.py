@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, Store, entries_of, num_bytes, sensor_name, spoil, zeros
+from trajtrainer.columns import (
+    NEXT_MASK,
+    NEXT_OBSERVATIONS,
+    Columns,
+    Store,
+    entries_of,
+    num_bytes,
+    sensor_name,
+    spoil,
+    zeros,
+)
 from trajtrainer.data.fifo import Fifo
 from trajtrainer.data.replay_sample import Sample
 from trajtrainer.data.trajectory import PackedSteps
@@ -169,6 +179,7 @@ class Replay:
             sensor_name(i, NEXT_OBSERVATIONS): seen[i][size:] for i in sensors
         }
         others = Columns({name: column for name, column in self._rows.items() if name not in observed})
+        observed[NEXT_MASK] = self._rows["mask"].take(rows + 1, axis=0, mode="wrap")
         return Sample(
             rows=others.take(rows).with_columns(observed),
             sequences=Columns({name: self._sequences[name] for name in _MEMORIES}).take(numbers),

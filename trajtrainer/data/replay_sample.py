@@ -23,7 +23,8 @@ class Sample:
     A sequence that is shorter than L, because its trajectory ended, repeats its last step.
 
     Attributes:
-        rows: the replay's columns and ``next_obs``, what the agent saw after the step; b rows.
+        rows: the replay's columns, and ``next_obs`` and ``next_mask``: what the agent saw after the step, and what it
+            was not allowed to do then; b rows.
         sequences: ``memory`` of the actor before each sequence and ``critic_memory`` of the critic, f32 [n, H].
         real: bool [b], False in the repetitions; None when there are none.
         sequence_length: L.

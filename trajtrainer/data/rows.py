@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import Columns, Store, empty, entries_of, sensor_name, spoil
+from trajtrainer.columns import Columns, Store, bootstrap_names, empty, entries_of, sensor_name, spoil
 from trajtrainer.data.moments import Arrangement, Moments
 from trajtrainer.errors import OutOfMemoryError
 from trajtrainer.spec import BehaviorSpec
@@ -114,8 +114,8 @@ class RowPool:
 
     @property
     def bootstrap_names(self) -> list[str]:
-        """Return the columns that tell what comes after a trajectory: those of its last observation."""
-        return [*(sensor_name(number) for number in range(len(self.obs))), "memory"]
+        """Return the columns that tell what comes after a trajectory."""
+        return bootstrap_names(len(self.obs))
 
     @property
     def groupmate_names(self) -> list[str]:

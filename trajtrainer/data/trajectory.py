@@ -87,7 +87,8 @@ class PackedSteps:
 
     Attributes:
         steps: the pool's columns, B rows.
-        bootstrap: ``obs`` and ``memory`` after the last step of each trajectory, S rows.
+        bootstrap: ``obs``, ``mask`` (not of demonstrations) and ``memory`` after the last step of each trajectory, S
+            rows.
         offset: i32 [S + 1]; trajectory s is ``[offset[s]:offset[s + 1]]``.
         terminated: bool [S], as in ``TrajectoryBatch``.
         ended: bool [S].

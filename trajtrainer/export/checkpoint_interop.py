@@ -11,9 +11,9 @@ Our state of a trainer is plain data::
         "extra": {...},                               # whatever ML-Agents does not keep; may be absent
     }
 
-SAC has the modules ``actor``, ``q1``, ``q2``, ``critic`` (V), ``target`` and the optimizers ``policy``, ``value``
-(q1, q2, critic) and ``entropy`` (over the discrete, then the continuous coefficients). The ``state_dict`` of a shared
-critic holds its heads alone.
+SAC has the modules ``actor``, ``q1``, ``q2``, ``critic`` (V), ``target`` (without V ``q1_target`` and ``q2_target``
+instead of the last two) and the optimizers ``policy``, ``value`` (q1, q2, critic) and ``entropy`` (over the discrete,
+then the continuous coefficients). The ``state_dict`` of a shared critic holds its heads alone.
 
 :func:`to_mlagents` gives exactly ML-Agents' keys and one more, ``trajtrainer``, with our extra; ML-Agents ignores it.
 :func:`from_mlagents` takes over what fits a freshly made trainer.
@@ -51,6 +51,8 @@ State = dict[str, Any]
 MlagentsCheckpoint = dict[str, Any]
 
 _VERSION = 3.0
+# Of SAC without a value network: what follows what. From a checkpoint that has one they begin as copies again.
+_COPIES = {"q1_target": "q1", "q2_target": "q2"}
 
 
 # ours -> theirs
@@ -182,6 +184,9 @@ def from_mlagents(
         if value is not None:
             modules[entry.module][entry.ours] = value
             taken.add(entry)
+    for copy, followed in _COPIES.items():
+        if copy in modules and not any(entry.module == copy for entry in taken):
+            modules[copy] = {name: value.clone() for name, value in modules[followed].items()}
     optimizers = dict(like["optimizers"])
     for ours in layout.optimizers:
         optimizers[ours] = reader.adam(layout, ours, taken, modules, optimizers[ours])

@@ -17,6 +17,15 @@ EXTRA = "trajtrainer"  # not ML-Agents': what it does not keep
 ENTROPY_OPTIMIZER = "Optimizer:entropy_optimizer"
 _OF_GROUPS = "body.max_group_size"  # what only POCA's critic has
 _Q, _VALUE, _TARGET = "Optimizer:q_network", "Optimizer:value_network", "Optimizer:target_network"
+_SAC_HOMES = {
+    "q1": (_Q, "q1_network."),
+    "q2": (_Q, "q2_network."),
+    "critic": (_VALUE, ""),
+    "target": (_TARGET, ""),
+    # What ML-Agents does not have, where it would stand there.
+    "q1_target": (_TARGET, "q1_network."),
+    "q2_target": (_TARGET, "q2_network."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +86,12 @@ class Layout:
         homes = {"actor": (POLICY, "")}
         optimizers: dict[str, OptimizerEntry] = {}
         if sac:
-            homes |= {
-                "q1": (_Q, "q1_network."),
-                "q2": (_Q, "q2_network."),
-                "critic": (_VALUE, ""),
-                "target": (_TARGET, ""),
-            }
+            homes |= {name: home for name, home in _SAC_HOMES.items() if name in modules}
+            trained = ("q1", "q2", "critic") if "critic" in modules else ("q1", "q2")
+            of_values = tuple(dict.fromkeys(_SAC_HOMES[name][0] for name in trained))
             optimizers = {
                 "policy": OptimizerEntry("Optimizer:policy_optimizer", (POLICY,), ("actor",)),
-                "value": OptimizerEntry("Optimizer:value_optimizer", (_Q, _VALUE), ("q1", "q2", "critic")),
+                "value": OptimizerEntry("Optimizer:value_optimizer", of_values, trained),
             }
         elif "critic" in modules:
             homes["critic"] = (POLICY if shared else CRITIC, "")

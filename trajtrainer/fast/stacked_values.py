@@ -6,6 +6,8 @@ three calls for six evaluations. The third is Q1's of the policy's actions, alon
 goes through it: in one product with the others it would be led back through those, too, for nothing. V and its copy see
 no actions; their weights for them are 0 and stay so, because what enters there is 0.
 
+Without V the Q networks are the first two and their copies the last two: three calls of two evaluations each.
+
 Networks of 64 units take a quarter less time for an update, most of which is not arithmetic; at 256 units and batches
 of 256 rows a tenth less (measured by ``scripts/benchmarks/sac.py``).
 """
@@ -18,7 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac.values import Encoded, Estimates, Evaluation, SeparateEvaluation, ValueNetworks
+from trajtrainer.algos.sac.values import (
+    Considered,
+    Estimates,
+    Evaluation,
+    Networks,
+    SeparateEvaluation,
+    SeparateTwins,
+    TwinEstimates,
+    TwinEvaluation,
+    TwinNetworks,
+    ValueNetworks,
+    by_name,
+)
 from trajtrainer.fast.adam import Piece
 from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
 from trajtrainer.nn.critic import Critic
@@ -26,12 +40,12 @@ from trajtrainer.nn.critic import Critic
 _LARGEST_HIDDEN = 256  # units, up to which stacking pays
 
 
-def can_stack(networks: ValueNetworks) -> bool:
+def can_stack(networks: Networks) -> bool:
     """Return whether these networks are MLPs on vectors.
 
     Their encodings of an observation are the same then, as their normalisers are.
     """
-    bodies = (networks.critic.body, networks.q1.body)
+    bodies = [network.body for network in by_name(networks).values()]
     return all(body.is_mlp and body.memory is None for body in bodies)
 
 
@@ -43,16 +57,58 @@ def value_evaluation(networks: ValueNetworks, encode: nn.Module, stacked: bool |
         encode: the actor's observation encoder.
         stacked: whether to stack them; by default where they can be and it is faster.
     """
-    if stacked is None:
-        stacked = can_stack(networks) and networks.critic.body.encoding_size <= _LARGEST_HIDDEN
-    return StackedEvaluation(networks, encode) if stacked else SeparateEvaluation(networks)
+    pays = _pays(networks) if stacked is None else stacked
+    return StackedEvaluation(networks, encode) if pays else SeparateEvaluation(networks)
 
 
-class StackedEvaluation:
-    """Evaluate MLPs on vectors (see ``can_stack``). The four modules go on working: their parameters are views.
+def twin_evaluation(networks: TwinNetworks, encode: nn.Module, stacked: bool | None = None) -> TwinEvaluation:
+    """Return the fastest way to evaluate these networks; arguments as those of ``value_evaluation``."""
+    pays = _pays(networks) if stacked is None else stacked
+    return StackedTwins(networks, encode) if pays else SeparateTwins(networks)
 
-    Twin of ``trajtrainer.algos.sac.values.SeparateEvaluation``.
-    """
+
+def _pays(networks: Networks) -> bool:
+    return can_stack(networks) and networks.q1.body.encoding_size <= _LARGEST_HIDDEN
+
+
+class _Stacked:
+    """Four MLPs on vectors (see ``can_stack``), which go on working as modules: their parameters are views."""
+
+    def __init__(self, order: tuple[Critic, ...], encode: nn.Module, num_trained: int) -> None:
+        """Move the parameters of these networks, of which the first are trained, into common tensors."""
+        q = order[1]
+        layers = q.body.layers
+        assert isinstance(layers, Mlp)
+        self._encode = encode
+        self._activation = layers.activation
+        self._signals = len(q.signals)
+        self._outputs = q.heads.outputs
+        self._action_size = q.body.action_size
+        for copy in order[num_trained:]:
+            copy.requires_grad_(False)
+        homes = _Homes(order, num_trained)
+        self._tensors = homes.tensors
+        self._of_network = homes.pieces
+        self.parameters: list[Tensor] = homes.live
+        self._live = _pairs(homes.live)
+
+    def _without_gradient(self, begin: int, end: int) -> list[Layer]:
+        """Return the layers of some of the networks, as views."""
+        return _pairs([tensor.detach()[begin:end] for tensor in self._tensors])
+
+    def _run(self, layers: list[Layer], x: Tensor) -> Tensor:
+        """Return what layers with activations between them give: [networks, b, out], or [b, out] of one network."""
+        return affine(activated_layers(x, layers[:-1], activation=self._activation), layers[-1])
+
+    def _heads(self, out: Tensor) -> Tensor:
+        """View [networks, b, V * P] as [networks, V, b, P]."""
+        if self._signals == 1:
+            return out.unsqueeze(1)
+        return out.view(*out.shape[:2], self._signals, self._outputs).transpose(1, 2)
+
+
+class StackedEvaluation(_Stacked):
+    """Evaluate MLPs on vectors. Twin of ``trajtrainer.algos.sac.values.SeparateEvaluation``."""
 
     def __init__(self, networks: ValueNetworks, encode: nn.Module) -> None:
         """Move the networks' parameters into common tensors.
@@ -61,35 +117,23 @@ class StackedEvaluation:
             networks: on their device.
             encode: the actor's observation encoder.
         """
-        self._encode = encode
-        layers = networks.critic.body.layers
-        assert isinstance(layers, Mlp)
-        self._activation = layers.activation
-        self._signals = len(networks.critic.signals)
-        self._outputs = networks.q1.heads.outputs
-        self._action_size = networks.q1.body.action_size
-        order = (networks.critic, networks.q1, networks.q2, networks.target)
-        networks.target.requires_grad_(False)
-        homes = _Homes(order)
-        self.parameters: list[Tensor] = homes.live
-        self._live = _pairs(homes.live)
-        self.pieces = [piece for index in (1, 2, 0) for piece in homes.pieces[index]]
-        self._first_q = _pairs([tensor.detach()[1] for tensor in homes.tensors])
-        self._frozen = _pairs([tensor.detach()[2:] for tensor in homes.tensors])
-        self._target = _pairs([tensor.detach()[3:] for tensor in homes.tensors])
-        self._followed = [tensor.detach()[0] for tensor in homes.tensors]
-        self._followers = [tensor.detach()[3] for tensor in homes.tensors]
+        super().__init__((networks.critic, networks.q1, networks.q2, networks.target), encode, num_trained=3)
+        self.pieces = [piece for index in (1, 2, 0) for piece in self._of_network[index]]
+        self._first_q = _pairs([tensor.detach()[1] for tensor in self._tensors])
+        self._frozen, self._target = self._without_gradient(2, 4), self._without_gradient(3, 4)
+        self._followed = [tensor.detach()[0] for tensor in self._tensors]
+        self._followers = [tensor.detach()[3] for tensor in self._tensors]
 
-    def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:
-        """Return estimates for a batch: see ``SacValues``."""
-        x = encoded[0]
+    def __call__(self, batch: Minibatch, now: Considered) -> Estimates:
+        """Return estimates for a batch."""
+        x = now.encoded[0]
         following = self._encode(batch.next_obs)[0]
-        if sampled is None:
+        if now.sampled is None:
             out = self._heads(self._run(self._live, x.expand(3, -1, -1)))
             next_value = self._heads(self._run(self._target, following.unsqueeze(0)))
             return Estimates(out[0, :, :, 0], out[1:], out[1:].detach(), next_value[0, :, :, 0])
         nothing = x.new_zeros(len(x), self._action_size)
-        wanted = torch.cat((x, sampled), 1)
+        wanted = torch.cat((x, now.sampled), 1)
         after = torch.cat((following, nothing), 1)
         with torch.no_grad():
             frozen = self._heads(self._run(self._frozen, torch.stack((wanted, after))))
@@ -103,15 +147,38 @@ class StackedEvaluation:
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
-    def _run(self, layers: list[Layer], x: Tensor) -> Tensor:
-        """Return what layers with activations between them give: [networks, b, out], or [b, out] of one network."""
-        return affine(activated_layers(x, layers[:-1], activation=self._activation), layers[-1])
 
-    def _heads(self, out: Tensor) -> Tensor:
-        """View [networks, b, V * P] as [networks, V, b, P]."""
-        if self._signals == 1:
-            return out.unsqueeze(1)
-        return out.view(*out.shape[:2], self._signals, self._outputs).transpose(1, 2)
+class StackedTwins(_Stacked):
+    """Evaluate MLPs on vectors. Twin of ``trajtrainer.algos.sac.values.SeparateTwins``."""
+
+    def __init__(self, networks: TwinNetworks, encode: nn.Module) -> None:
+        """Move the networks' parameters into common tensors; arguments as those of ``StackedEvaluation``."""
+        super().__init__((networks.q1, networks.q2, networks.q1_target, networks.q2_target), encode, num_trained=2)
+        self.pieces = [piece for index in (0, 1) for piece in self._of_network[index]]
+        self._frozen, self._copies = self._without_gradient(0, 2), self._without_gradient(2, 4)
+        self._followed = [tensor.detach()[:2] for tensor in self._tensors]
+        self._followers = [tensor.detach()[2:] for tensor in self._tensors]
+
+    def __call__(self, batch: Minibatch, now: Considered | None, after: Considered) -> TwinEstimates:
+        """Return estimates for a batch."""
+        seen = (self._encode(batch.obs) if now is None else now.encoded)[0]
+        stored = self._q(self._live, seen, batch["continuous"])
+        with torch.no_grad():
+            next_q = self._q(self._copies, after.encoded[0], after.sampled)
+        if now is None:
+            return TwinEstimates(stored, None, next_q)
+        sampled = stored.detach() if now.sampled is None else self._q(self._frozen, seen, now.sampled)
+        return TwinEstimates(stored, sampled, next_q)
+
+    def follow(self, tau: float) -> None:
+        """Move the copies by the fraction ``tau`` towards the Q networks."""
+        with torch.no_grad():
+            torch._foreach_lerp_(self._followers, self._followed, tau)
+
+    def _q(self, layers: list[Layer], seen: Tensor, actions: Tensor | None) -> Tensor:
+        """Return what two networks tell of the same actions [2, V, b, P]."""
+        x = seen if actions is None else torch.cat((seen, actions), 1)
+        return self._heads(self._run(layers, x.expand(2, -1, -1)))
 
 
 def _pairs(tensors: list[Tensor]) -> list[Layer]:
@@ -123,12 +190,13 @@ class _Homes:
 
     Attributes:
         tensors: weight [4, in, out] and bias [4, 1, out] of each layer in turn, the heads of all signals as the last.
-        live: their first three networks, as leaves to be trained.
-        pieces: for each network its parameters, in the module's order, as parts of the live leaves (of the fourth
-            network: of nothing, so it has none).
+        live: the first networks of each, as leaves to be trained.
+        pieces: for each network its parameters, in the module's order, as parts of the live leaves (of those that are
+            not trained: of nothing, so they have none).
     """
 
-    def __init__(self, order: tuple[Critic, ...]) -> None:
+    def __init__(self, order: tuple[Critic, ...], num_trained: int) -> None:
+        self._num_trained = num_trained
         self.tensors: list[Tensor] = []
         self.live: list[Tensor] = []
         self.pieces: list[list[Piece]] = [[] for _ in order]
@@ -144,7 +212,7 @@ class _Homes:
         sample = layer[0][0].weight
         weight = sample.new_zeros(len(layer), inputs, width * len(layer[0]))
         bias = sample.new_zeros(len(layer), 1, width * len(layer[0]))
-        live = [tensor.detach()[: len(layer) - 1].requires_grad_() for tensor in (weight, bias)]
+        live = [tensor.detach()[: self._num_trained].requires_grad_() for tensor in (weight, bias)]
         self.tensors += [weight, bias]
         self.live += live
         for network, side in enumerate(layer):
@@ -160,7 +228,7 @@ class _Homes:
                     place = view(tensor)
                     place.copy_(parameter.detach())
                     parameter.data = place
-                    if network < len(layer) - 1:
+                    if network < self._num_trained:
                         self.pieces[network].append(Piece(leaf, view))
 
 

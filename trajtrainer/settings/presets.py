@@ -75,6 +75,7 @@ PRESETS: dict[str, Preset] = {
                     "tau": 0.005,
                     "steps_per_update": 1.0,
                     "init_entcoef": 1.0,
+                    "value_network": False,
                 },
                 "network_settings": {"hidden_units": 256, "num_layers": 2, "activation": "relu"},
                 "time_horizon": 16,

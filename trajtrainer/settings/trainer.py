@@ -218,6 +218,9 @@ class SACHyperparameters(Hyperparameters):
             before the reward is found. Left out, it is learnt, from ``init_entcoef`` on. Not in ML-Agents.
         target_entropy: what the entropy of the continuous actions is brought to. Left out, minus their number. Higher
             keeps exploring. Not in ML-Agents.
+        value_network: learn values of states, too, and the Q networks by them (Haarnoja et al. 2018a). ``false``: the Q
+            networks learn by slowly following copies of themselves, and the policy follows the smaller of both (2018b),
+            which earns more in control tasks. Not in ML-Agents.
         n_step: rewards of so many steps count before the value of what follows (Hessel et al. 2018). 1 to 5: learns
             faster where reward comes late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
         policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. As many
@@ -245,6 +248,7 @@ class SACHyperparameters(Hyperparameters):
     learning_starts: int = field(default=0, validator=at_least(0, "a whole number"))
     ent_coef: float | None = field(default=None, validator=optional(positive))
     target_entropy: float | None = None
+    value_network: bool = True
     n_step: int = field(default=1, validator=count)
     policy_delay: int = field(default=1, validator=count)
     layer_norm: bool = False
@@ -266,6 +270,7 @@ OWN_SAC = (
     "learning_starts",
     "ent_coef",
     "target_entropy",
+    "value_network",
     "n_step",
     "policy_delay",
     "layer_norm",

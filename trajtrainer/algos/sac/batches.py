@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
-from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
+from trajtrainer.columns import NEXT_MASK, NEXT_OBSERVATIONS, Columns
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_sample import Sample
 from trajtrainer.rewards.signal import RewardSignal
@@ -42,6 +42,7 @@ class ReplayBatches:
         seed: int,
         device: torch.device,
         n_step: int = 1,
+        decides_next: bool = False,
     ) -> None:
         """Make batches out of a replay.
 
@@ -53,8 +54,10 @@ class ReplayBatches:
             seed: of the draws and the policy's noise.
             device: of the networks.
             n_step: rewards of so many steps are summed up, of fewer where the trajectory ends.
+            decides_next: whether the policy decides in the next state, too, for which the noise is ``next_noise``.
         """
         self._n_step = n_step
+        self._decides_next = decides_next
         self._replay = replay
         self._signals = signals
         self._per_batch = max(1, batch_size // replay.sequence_length)
@@ -89,6 +92,8 @@ class ReplayBatches:
             "discount": self._tensor(self._gamma * goes_on).t(),
             "noise": self._normal(len(sample)),
         }
+        if self._decides_next:
+            columns["next_noise"] = self._normal(len(sample))
         if any("done" in signal.needs for signal in self._signals):
             columns["done"] = self._tensor(sample.rows["terminated"] | sample.rows["interrupted"])
         if sample.real is not None:
@@ -105,7 +110,7 @@ class ReplayBatches:
             last = self._replay.sample(numbers + np.minimum(step, ahead - 1))
             rewards += self._rewards(last) * (step < ahead) * self._gamma**step
         goes_on = ~(last.rows["terminated"] & self._ends)
-        columns = {name: self._tensor(last.rows[name]) for name in last.rows if name.startswith(NEXT_OBSERVATIONS)}
+        columns = {n: self._tensor(last.rows[n]) for n in last.rows if n.startswith((NEXT_OBSERVATIONS, NEXT_MASK))}
         columns["rewards"] = self._tensor(rewards).t()
         columns["discount"] = self._tensor((self._gamma**ahead * goes_on).astype(np.float32)).t()
         return columns

@@ -16,7 +16,7 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.sac.batches import ReplayBatches
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
 from trajtrainer.algos.sac.pace import Pace
-from trajtrainer.algos.sac.values import ValueNetworks
+from trajtrainer.algos.sac.values import Networks, TwinNetworks, ValueNetworks, by_name
 from trajtrainer.algos.values import ValueEstimator, mean_values
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
@@ -57,19 +57,19 @@ class SACLearner(Algorithm):
         memory = settings.network_settings.memory
         length = memory.sequence_length if memory is not None else 1
         self._hyper = hyper
-        self._networks = ValueNetworks(
-            **{name: cast(Critic, networks[name]) for name in ("critic", "target", "q1", "q2")}
-        )
-        critic = self._networks.critic
+        critics = {name: cast(Critic, network) for name, network in networks.items() if name != "actor"}
+        critic = critics.get("critic")
+        self._networks: Networks = TwinNetworks(**critics) if critic is None else ValueNetworks(**critics)
         self._sac = SAC(self.actor, self._networks, settings)
-        self._values = ValueEstimator(critic, length)
+        self._values = None if critic is None else ValueEstimator(critic, length)
+        self._has_memory = critic is not None and bool(critic.memory_size)
         self.replay = Replay(
             context.spec,
             context.obs_dtypes,
             num_rows=rows_for(hyper.buffer_size, settings.time_horizon) if context.training else 2,
             sequence_length=length,
             memory_size=self.actor.memory_size,
-            critic_memory_size=critic.memory_size,
+            critic_memory_size=0 if critic is None else critic.memory_size,
         )
         self._batches = ReplayBatches(
             self.replay,
@@ -79,15 +79,16 @@ class SACLearner(Algorithm):
             seed=context.draws_seed,
             device=context.device,
             n_step=hyper.n_step,
+            decides_next=not hyper.value_network,
         )
         self._pace = Pace(hyper.steps_per_update, hyper.first_update)
         self._signal_pace = Pace(hyper.reward_signal_steps_per_update, hyper.first_update)
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """See ``Algorithm``: an actor and four value networks."""
+        """See ``Algorithm``: an actor and four networks for values."""
         actor, values = make_networks(context.spec, context.settings)
-        return {"actor": actor, "q1": values.q1, "q2": values.q2, "critic": values.critic, "target": values.target}
+        return {"actor": actor, **by_name(values)}
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
@@ -98,16 +99,16 @@ class SACLearner(Algorithm):
         return int(min(lead, hyper.buffer_size))
 
     def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
-        """See ``Algorithm``. Rewards are evaluated again when steps are drawn."""
+        """See ``Algorithm``. Rewards are evaluated again when steps are drawn; without V ``update`` tells values."""
         device = self.context.device
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
-        bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
         if self.context.settings.network_settings.normalize:
             self.actor.update_normalization(obs)
             self._sac.copy_normalization()
-        if self.context.is_stopping() and not self._networks.critic.memory_size:
+        if self._values is None or (self.context.is_stopping() and not self._has_memory):
             self.replay.add(packed, None)  # nobody will see statistics of the estimates
             return {}
+        bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
         estimates = self._values.estimate(packed, obs, bootstrap_obs)
         self.replay.add(packed, None if estimates.memory is None else estimates.memory.cpu().numpy())
         means = mean_values(estimates.values, packed)
@@ -159,7 +160,8 @@ class SACLearner(Algorithm):
 
     def forget(self, worker: int | None) -> None:
         """See ``Algorithm``."""
-        self._values.forget(worker)
+        if self._values is not None:
+            self._values.forget(worker)
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
         """See ``Algorithm``."""

@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018) with a value network, as ML-Agents has it.
+"""Soft actor-critic: with a value network (Haarnoja et al. 2018a), as ML-Agents has it, or without one (2018b).
 
 See docs/mlagents-behavior.md#networks-and-update.
 """
@@ -6,7 +6,8 @@ See docs/mlagents-behavior.md#networks-and-update.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +15,20 @@ from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import losses as sac_losses
-from trajtrainer.algos.sac.values import Estimates, ValueNetworks
+from trajtrainer.algos.sac.values import (
+    Considered,
+    Evaluation,
+    Networks,
+    Owner,
+    TwinEvaluation,
+    TwinNetworks,
+    ValueNetworks,
+    by_name,
+    second_memory,
+)
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.fast.stacked_values import value_evaluation
+from trajtrainer.fast.stacked_values import twin_evaluation, value_evaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Regularization
 from trajtrainer.nn.critic import Critic
@@ -26,7 +37,7 @@ from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 
 
-def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor, ValueNetworks]:
+def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor, Networks]:
     """Return a policy with squashed actions and a standard deviation that depends on the state.
 
     And value networks with a head per reward signal.
@@ -34,24 +45,31 @@ def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor,
     Raises:
         UnsupportedError: a sensor that no encoder takes.
     """
-    network, names = settings.network_settings, list(settings.reward_signals)
+    network, names, hyper = settings.network_settings, list(settings.reward_signals), settings.hyperparameters
+    assert isinstance(hyper, SACHyperparameters)
     continuous = int(spec.action_spec.continuous_size)
     outputs = max(1, sum(spec.action_spec.discrete_branches))
     actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
+    of_q: dict[str, Any] = {"action_size": continuous, "outputs": outputs, "regularization": _regularization(hyper)}
+    if not hyper.value_network:
+        q1, q2, q1_target, q2_target = (Critic(spec, network, names, **of_q) for _ in range(4))
+        q1_target.load_state_dict(q1.state_dict())
+        q2_target.load_state_dict(q2.state_dict())
+        return actor, TwinNetworks(q1, q2, q1_target, q2_target)
     critic, target = Critic(spec, network, names), Critic(spec, network, names)
-    of_q: dict[str, Any] = {"action_size": continuous, "outputs": outputs, "regularization": _regularization(settings)}
     q1, q2 = (Critic(spec, network, names, **of_q) for _ in range(2))
     target.load_state_dict(critic.state_dict())
-    return actor, ValueNetworks(critic=critic, target=target, q1=q1, q2=q2)
+    return actor, ValueNetworks(q1, q2, critic, target)
 
 
-def _regularization(settings: TrainerSettings) -> Regularization | None:
+def _regularization(hyper: SACHyperparameters) -> Regularization | None:
     """Return that of the Q networks, whose estimates of actions never taken are what is to be kept in bounds."""
-    hyper = settings.hyperparameters
-    assert isinstance(hyper, SACHyperparameters)
     if not hyper.layer_norm and not hyper.dropout_rate:
         return None
     return Regularization(layer_norm=hyper.layer_norm, dropout_rate=hyper.dropout_rate)
+
+
+_LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 
 
 class _Entropy(NamedTuple):
@@ -66,12 +84,45 @@ class _Entropy(NamedTuple):
     discrete: Tensor | None
 
 
+class _Decision(NamedTuple):
+    """The policy in b states.
+
+    Attributes:
+        considered: the observations, and its sampled actions.
+        policy: its distribution.
+        entropy: its entropy.
+    """
+
+    considered: Considered
+    policy: ActionDistribution
+    entropy: _Entropy
+
+
+class _Regression(NamedTuple):
+    """The values of n networks, and what else is learnt from.
+
+    Attributes:
+        values: what they tell of the batch [n, V, b]: of V, if there is one, Q1 and Q2.
+        targets: what they should [n, V, b].
+        now: what the policy would do; None where it is not learnt.
+        followed: values that it follows [V, b, P]; None where it is not learnt.
+        statistics: tag -> 0-d tensor without gradient.
+    """
+
+    values: Tensor
+    targets: Tensor
+    now: _Decision | None
+    followed: Tensor | None
+    statistics: dict[str, Tensor]
+
+
 class SAC:
     """Updates policy, value networks and entropy coefficients, each by its own loss.
 
     All losses are of the same weights: what one of ML-Agents' three optimizers changes enters no other loss of the same
     update. So they are added, go through one backward pass, and one Adam (torch's fused one) makes the three's steps.
-    Shapes as in ``sac_losses``.
+    Without V the policy follows the smaller value of both Q networks as they are before the step, not after it, for the
+    same reason. Shapes as in ``sac_losses``.
 
     Attributes:
         actor: the policy.
@@ -81,13 +132,13 @@ class SAC:
     """
 
     def __init__(
-        self, actor: Actor, networks: ValueNetworks, settings: TrainerSettings, *, stacked: bool | None = None
+        self, actor: Actor, networks: Networks, settings: TrainerSettings, *, stacked: bool | None = None
     ) -> None:
         """Take the networks as they are, on their device; of small ones the parameters move into common tensors.
 
         Args:
             actor: of SAC's kind (state-dependent standard deviation, tanh).
-            networks: with one head per reward signal.
+            networks: with one head per reward signal, as ``make_networks`` gave them for these settings.
             settings: with ``SACHyperparameters``.
             stacked: whether to evaluate the value networks together; by default where it is faster.
         """
@@ -106,7 +157,14 @@ class SAC:
         self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_(learns)
         columns = actor.head.branch_sizes
         self._sum_by_branch = torch.eye(len(branches), device=device).repeat_interleave(columns, 0)  # [D, K]
-        self._evaluate = value_evaluation(networks, actor.body.encoder, stacked)
+        self._evaluate: Owner
+        self._regress: Callable[[Minibatch, bool], _Regression]
+        if isinstance(networks, ValueNetworks):
+            self._evaluate = values = value_evaluation(networks, actor.body.encoder, stacked)
+            self._regress = partial(self._with_value_network, values)
+        else:
+            self._evaluate = twins = twin_evaluation(networks, actor.body.encoder, stacked)
+            self._regress = partial(self._with_twins, twins)
         self._pieces = {
             "policy": [whole(parameter) for parameter in actor.parameters()],
             "value": self._evaluate.pieces,
@@ -128,7 +186,8 @@ class SAC:
 
         To be called when those have changed, ahead of ``update``.
         """
-        self.networks.copy_normalization(self.actor.body)
+        for network in by_name(self.networks).values():
+            network.body.copy_normalization(self.actor.body)
 
     def update(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
         """Make one gradient step of everything, and a step of the target network.
@@ -153,42 +212,70 @@ class SAC:
 
     def loss(self, batch: Minibatch, *, of_policy: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of all losses, and each of them (without gradient) by its tag. Arguments as ``update``."""
-        with torch.set_grad_enabled(of_policy):
-            encoded = self.actor.body.encoder(batch.obs)
-            encoding, _ = self.actor.body.of_encoded(encoded, None, batch.memory, batch.sequence_length)
-            policy = self.actor.head(encoding, batch["mask"])
-            sampled, entropy = self._decide(policy, batch["noise"])
-        estimates = self._evaluate(batch, encoded, sampled)
-        trained, targets = self._regression(batch, policy, entropy, estimates)
-        loss, each = sac_losses.value_loss(trained, targets, batch.loss_mask)
-        statistics = dict(zip(("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss"), each.unbind(), strict=True))
+        made = self._regress(batch, of_policy)
+        loss, each = sac_losses.value_loss(made.values, made.targets, batch.loss_mask)
+        statistics = dict(zip(_LOSSES[-len(each) :], each.unbind(), strict=True)) | made.statistics
         if of_policy:
-            policy_loss, coefficient_loss = self._policy_losses(policy, entropy, estimates.sampled_q[0], batch)
+            assert made.now is not None
+            assert made.followed is not None
+            policy_loss, coefficient_loss = self._policy_losses(made.now, made.followed, batch)
             loss = policy_loss + coefficient_loss + loss
             statistics["Losses/Policy Loss"] = policy_loss.detach()
         return loss, statistics
 
-    def _decide(self, policy: ActionDistribution, noise: Tensor) -> tuple[Tensor | None, _Entropy]:
-        """Return the continuous actions that the noise leads to [b, C], if any; and the policy's entropies."""
+    def _with_value_network(self, evaluate: Evaluation, batch: Minibatch, of_policy: bool) -> _Regression:
+        """Return targets as in ML-Agents: V's by the Q networks and the policy's entropy, theirs by V's copy."""
+        with torch.set_grad_enabled(of_policy):
+            now = self._decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
+        estimates = evaluate(batch, now.considered)
+        with torch.no_grad():
+            q_target = torch.addcmul(batch["rewards"].t(), batch["discount"].t(), estimates.next_value)
+            targets = torch.stack((self._worth(estimates.sampled_q, now), q_target, q_target))
+        values = torch.cat((estimates.value.unsqueeze(0), self._of_batch(estimates.stored_q, batch)))
+        return _Regression(values, targets, now, estimates.sampled_q[0], {})
+
+    def _with_twins(self, evaluate: TwinEvaluation, batch: Minibatch, of_policy: bool) -> _Regression:
+        """Return targets of the Q networks by their copies, of what the policy would do next."""
+        length, now = batch.sequence_length, None
+        if of_policy:
+            now = self._decide(batch.obs, batch["mask"], batch["noise"], batch.memory, length)
+        with torch.no_grad():
+            memory = second_memory(self.actor.body, batch, batch.memory)
+            after = self._decide(batch.next_obs, batch["next_mask"], batch["next_noise"], memory, length)
+        estimates = evaluate(batch, None if now is None else now.considered, after.considered)
+        values = self._of_batch(estimates.stored_q, batch)
+        with torch.no_grad():
+            target = torch.addcmul(batch["rewards"].t(), batch["discount"].t(), self._worth(estimates.next_q, after))
+            means = sac_losses.mean_of_rows(values.amin(0).t(), batch.loss_mask)
+        titles = (f"Policy/{name.capitalize()} Value" for name in self.networks.q1.signals)
+        told = dict(zip(titles, means.unbind(), strict=True))
+        followed = None if estimates.sampled_q is None else estimates.sampled_q.amin(0)
+        return _Regression(values, torch.stack((target, target)), now, followed, told)
+
+    def _decide(
+        self, obs: Sequence[Tensor], mask: Tensor, noise: Tensor, memory: Tensor | None, length: int
+    ) -> _Decision:
+        """Return the policy in b states, with the continuous actions that the noise leads to."""
+        encoded = self.actor.body.encoder(obs)
+        encoding, _ = self.actor.body.of_encoded(encoded, None, memory, length)
+        policy = self.actor.head(encoding, mask)
         sampled = continuous = discrete = None
         if self._continuous_size:
             sampled = policy.continuous_from_noise(noise)
             continuous = -policy.continuous_log_prob(sampled).sum(1)
         if self._num_branches:
             discrete = -(policy.probs * policy.all_log_probs) @ self._sum_by_branch
-        return sampled, _Entropy(continuous, discrete)
+        return _Decision(Considered(encoded, sampled), policy, _Entropy(continuous, discrete))
 
-    def _policy_losses(
-        self, policy: ActionDistribution, entropy: _Entropy, q: Tensor, batch: Minibatch
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``-(Q + alpha * entropy)``, by the first Q network [V, b, P] and as the mean over reward signals.
+    def _policy_losses(self, now: _Decision, q: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Return ``-(Q + alpha * entropy)``, by these values [V, b, P] and as the mean over reward signals.
 
         And ``ln alpha * (entropy - target)``, which moves the coefficients until the entropy meets its target.
 
         With both kinds of actions the values of the discrete ones count twice, as in ML-Agents. That the coefficients'
         loss is by their logarithms is its way, too (docs/mlagents-behavior.md#networks-and-update).
         """
-        mask = batch.loss_mask
+        (_, policy, entropy), mask = now, batch.loss_mask
         mean_q = q.mean(0) if len(q) > 1 else q[0]
         value = sac_losses.mean_of_rows(mean_q if not self._num_branches else mean_q * policy.probs, mask).sum()
         gain = coefficient_loss = value.new_zeros(())
@@ -204,20 +291,14 @@ class SAC:
             coefficient_loss = coefficient_loss + (self.log_alpha_discrete * surplus).mean()
         return -gain, coefficient_loss
 
-    def _regression(
-        self, batch: Minibatch, policy: ActionDistribution, entropy: _Entropy, estimates: Estimates
-    ) -> tuple[Tensor, Tensor]:
-        """Return what V, Q1 and Q2 say, and what they should: both [3, V, b]."""
-        with torch.no_grad():
-            q_target = torch.addcmul(batch["rewards"].t(), batch["discount"].t(), estimates.next_value)
-            continuous, discrete = entropy
-            if continuous is not None:
-                continuous = continuous * self.log_alpha_continuous.exp()
-            if discrete is not None:
-                discrete = discrete @ self.log_alpha_discrete.exp() / self._num_branches
-            sampled_q = self._of_policy(estimates.sampled_q, policy)
-            targets = torch.stack((sac_losses.value_target(sampled_q, continuous, discrete), q_target, q_target))
-        return torch.cat((estimates.value.unsqueeze(0), self._of_batch(estimates.stored_q, batch))), targets
+    def _worth(self, q: Tensor, decision: _Decision) -> Tensor:
+        """Return what states are worth [V, b], where both Q networks say ``q`` [2, V, b, P] of the decision there."""
+        continuous, discrete = decision.entropy
+        if continuous is not None:
+            continuous = continuous * self.log_alpha_continuous.exp()
+        if discrete is not None:
+            discrete = discrete @ self.log_alpha_discrete.exp() / self._num_branches
+        return sac_losses.value_target(self._of_policy(q, decision.policy), continuous, discrete)
 
     def _of_policy(self, q: Tensor, policy: ActionDistribution) -> Tensor:
         """Return what the Q networks expect of the policy: [2, V, b] from [2, V, b, P]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
 import torch
@@ -21,21 +21,46 @@ Encoded = tuple[Tensor, list[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ValueNetworks:
-    """V, its slowly following copy, and two Q networks, which see the continuous actions too."""
+    """Two Q networks, which see the continuous actions too, V and its slowly following copy (Haarnoja et al. 2018a)."""
 
-    critic: Critic
-    target: Critic
     q1: Critic
     q2: Critic
+    critic: Critic
+    target: Critic
 
-    def copy_normalization(self, source: NetworkBody) -> None:
-        """Take over the observations' normalisers of ``source`` (the actor's body) in all four."""
-        for network in (self.critic, self.target, self.q1, self.q2):
-            network.body.copy_normalization(source)
+
+@dataclass(frozen=True, slots=True)
+class TwinNetworks:
+    """Two Q networks and a slowly following copy of each (Haarnoja et al. 2018b): ``value_network: false``."""
+
+    q1: Critic
+    q2: Critic
+    q1_target: Critic
+    q2_target: Critic
+
+
+Networks = ValueNetworks | TwinNetworks
+
+
+def by_name(networks: Networks) -> dict[str, Critic]:
+    """Return all networks by their names in the checkpoint."""
+    return {one.name: getattr(networks, one.name) for one in fields(networks)}
+
+
+class Considered(NamedTuple):
+    """Observations, and what the policy would do.
+
+    Attributes:
+        encoded: the actor's encoding of b observations.
+        sampled: the continuous actions that the policy would take [b, C]; None without continuous actions.
+    """
+
+    encoded: Encoded
+    sampled: Tensor | None
 
 
 class Estimates(NamedTuple):
-    """Estimates of the value networks for a batch. Shapes as in ``sac_losses``.
+    """Estimates of V and the Q networks for a batch. Shapes as in ``sac_losses``.
 
     Attributes:
         value: V(s) [V, b].
@@ -51,17 +76,23 @@ class Estimates(NamedTuple):
     next_value: Tensor
 
 
-class Evaluation(Protocol):
-    """A way to evaluate and own the value networks' parameters."""
+class TwinEstimates(NamedTuple):
+    """Estimates of the Q networks and their copies for a batch. Shapes as in ``sac_losses``.
 
-    def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:
-        """Return estimates for a batch.
+    Attributes:
+        stored_q: of the actions in the batch [2, V, b, P].
+        sampled_q: of the sampled actions [2, V, b, P], with gradients to the actions, but not to the networks; None if
+            nobody asked for them.
+        next_q: of the copies, of the actions sampled for what followed [2, V, b, P], without gradient.
+    """
 
-        Args:
-            batch: b rows.
-            encoded: the actor's encoding of its observations.
-            sampled: the continuous actions that the policy would take now [b, C]; None without continuous actions.
-        """
+    stored_q: Tensor
+    sampled_q: Tensor | None
+    next_q: Tensor
+
+
+class Owner(Protocol):
+    """A way to own the parameters of the networks."""
 
     @property
     def parameters(self) -> Sequence[Tensor]:
@@ -72,54 +103,114 @@ class Evaluation(Protocol):
         """The parameters of ``q1``, ``q2`` and ``critic``, one module after the other, as parts of ``parameters``."""
 
     def follow(self, tau: float) -> None:
-        """Move the target network by the fraction ``tau`` towards V."""
+        """Move the copies by the fraction ``tau`` towards the networks that they follow."""
 
 
-class SeparateEvaluation:
-    """Any network, one call after the other. Observations are encoded once per network, whatever the actions."""
+class Evaluation(Owner, Protocol):
+    """A way to evaluate ``ValueNetworks``."""
 
-    def __init__(self, networks: ValueNetworks) -> None:
-        self._networks = networks
-        self._q = (networks.q1, networks.q2)
-        trained = (networks.q1, networks.q2, networks.critic)
-        self.parameters: list[Tensor] = [parameter for network in trained for parameter in network.parameters()]
+    def __call__(self, batch: Minibatch, now: Considered) -> Estimates:
+        """Return estimates for a batch whose observations are those of ``now``."""
+
+
+class TwinEvaluation(Owner, Protocol):
+    """A way to evaluate ``TwinNetworks``."""
+
+    def __call__(self, batch: Minibatch, now: Considered | None, after: Considered) -> TwinEstimates:
+        """Return estimates for a batch.
+
+        Args:
+            batch: b rows.
+            now: of its observations; None if values of sampled actions are not needed.
+            after: of what followed.
+        """
+
+
+class _Separate:
+    """Any networks, one call after the other. Observations are encoded once per network, whatever the actions."""
+
+    def __init__(
+        self, q: tuple[Critic, Critic], others: Sequence[Critic], followed: Sequence[Critic], copies: Sequence[Critic]
+    ) -> None:
+        """Take the networks, those that are trained beside ``q``, and which of them the copies follow."""
+        self._q = q
+        self._has_actions = q[0].body.action_size > 0
+        self.parameters: list[Tensor] = _parameters([*q, *others])
         self.pieces = [whole(parameter) for parameter in self.parameters]
-        self._followers: list[Tensor] = list(networks.target.parameters())
-        self._followed: list[Tensor] = list(networks.critic.parameters())
-        networks.target.requires_grad_(False)
-
-    def __call__(self, batch: Minibatch, encoded: Encoded, sampled: Tensor | None) -> Estimates:  # noqa: ARG002
-        """Return estimates for a batch."""
-        length = batch.sequence_length
-        value, _ = self._networks.critic(batch.obs, batch.critic_memory, length)
-        stored, of_sampled = [], []
-        for network in self._q:
-            seen = network.body.encoder(batch.obs)
-            # ML-Agents keeps no memories of the Q networks: every sequence starts from an empty one.
-            actions = None if sampled is None else batch["continuous"]
-            stored.append(_shaped(network.of_encoded(seen, None, length, actions)[0]))
-            if sampled is None:
-                of_sampled.append(stored[-1].detach())
-                continue
-            with _frozen(network):
-                wanted = sampled if network is self._q[0] else sampled.detach()
-                of_sampled.append(_shaped(network.of_encoded(_detached(seen), None, length, wanted)[0]))
-        with torch.no_grad():
-            next_value, _ = self._networks.target(batch.next_obs, self._next_memory(batch), length)
-        return Estimates(value, torch.stack(stored), torch.stack(of_sampled), next_value)
+        self._followers, self._followed = _parameters(copies), _parameters(followed)
+        for copy in copies:
+            copy.requires_grad_(False)
 
     def follow(self, tau: float) -> None:
-        """Move the target network by the fraction ``tau`` towards V."""
+        """Move the copies by the fraction ``tau`` towards the networks that they follow."""
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
-    def _next_memory(self, batch: Minibatch) -> Tensor | None:
-        """Return the memory before the sequences of next observations: that of V one step later."""
-        if batch.critic_memory is None:
-            return None
-        first = [sensor[:: batch.sequence_length] for sensor in batch.obs]
-        _, memory = self._networks.critic(first, batch.critic_memory)
-        return memory  # type: ignore[no-any-return]
+    def _q_values(self, batch: Minibatch, sampled: Sequence[Tensor | None] | None) -> tuple[Tensor, Tensor | None]:
+        """Return values of the batch's actions, and of each network's sampled ones, if any.
+
+        ML-Agents keeps no memories of the Q networks: every sequence starts from an empty one.
+        """
+        length = batch.sequence_length
+        stored, of_sampled = [], []
+        for number, network in enumerate(self._q):
+            seen = network.body.encoder(batch.obs)
+            actions = batch["continuous"] if self._has_actions else None
+            stored.append(_shaped(network.of_encoded(seen, None, length, actions)[0]))
+            if sampled is None:
+                continue
+            if not self._has_actions:
+                of_sampled.append(stored[-1].detach())
+                continue
+            with _frozen(network):
+                of_sampled.append(_shaped(network.of_encoded(_detached(seen), None, length, sampled[number])[0]))
+        return torch.stack(stored), torch.stack(of_sampled) if of_sampled else None
+
+
+class SeparateEvaluation(_Separate):
+    """Evaluate any networks with V, one call after the other."""
+
+    def __init__(self, networks: ValueNetworks) -> None:
+        super().__init__((networks.q1, networks.q2), [networks.critic], [networks.critic], [networks.target])
+        self._networks = networks
+
+    def __call__(self, batch: Minibatch, now: Considered) -> Estimates:
+        """Return estimates for a batch."""
+        length, sampled = batch.sequence_length, now.sampled
+        value, _ = self._networks.critic(batch.obs, batch.critic_memory, length)
+        stored, of_sampled = self._q_values(batch, [sampled, None if sampled is None else sampled.detach()])
+        assert of_sampled is not None
+        with torch.no_grad():
+            memory = second_memory(self._networks.critic.body, batch, batch.critic_memory)
+            next_value, _ = self._networks.target(batch.next_obs, memory, length)
+        return Estimates(value, stored, of_sampled, next_value)
+
+
+class SeparateTwins(_Separate):
+    """Evaluate any networks without V, one call after the other."""
+
+    def __init__(self, networks: TwinNetworks) -> None:
+        self._copies = (networks.q1_target, networks.q2_target)
+        super().__init__((networks.q1, networks.q2), [], [networks.q1, networks.q2], self._copies)
+
+    def __call__(self, batch: Minibatch, now: Considered | None, after: Considered) -> TwinEstimates:
+        """Return estimates for a batch."""
+        stored, of_sampled = self._q_values(batch, None if now is None else [now.sampled] * 2)
+        with torch.no_grad():
+            each = [copy(batch.next_obs, None, batch.sequence_length, after.sampled)[0] for copy in self._copies]
+        return TwinEstimates(stored, of_sampled, torch.stack([_shaped(q) for q in each]))
+
+
+def second_memory(body: NetworkBody, batch: Minibatch, memory: Tensor | None) -> Tensor | None:
+    """Return the memory before the sequences of next observations [Q, H]: ``memory`` one step later."""
+    if memory is None:
+        return None
+    later: Tensor = body([sensor[:: batch.sequence_length] for sensor in batch.obs], None, memory)[1]
+    return later
+
+
+def _parameters(networks: Sequence[Critic]) -> list[Tensor]:
+    return [parameter for network in networks for parameter in network.parameters()]
 
 
 def _shaped(q: Tensor) -> Tensor:
