@@ -5,6 +5,7 @@ of ``config/``; with ``--sb3 VENV`` Stable-Baselines3 learns the same environmen
 its zoo. What is learnt plays ``EPISODES`` episodes with its likeliest actions, or with drawn ones where the task says
 ``stochastic``; of several agents the reward in the last tenth of the training counts. Every run leaves one file in
 ``--results``; one that is there is not run again, so the table goes on growing however often the program is stopped.
+What ``docs/runs`` has may be copied there first.
 
 ``python -m scripts.benchmarks.learning TASK SEED FILE`` is one run of ours.
 """
@@ -171,7 +172,8 @@ def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
     from matplotlib import pyplot
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    shown = {task: runs for task, runs in found.items() if runs}
+    shown = {task: _with_curves(runs) for task, runs in found.items()}
+    shown = {task: runs for task, runs in shown.items() if runs}
     if not shown:
         return
     columns = min(3, len(shown))
@@ -196,6 +198,12 @@ def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
     pyplot.close(figure)
 
 
+def _with_curves(runs: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the runs whose curve was kept."""
+    kept = {who: [run for run in some if run["curve"]] for who, some in runs.items()}
+    return {who: some for who, some in kept.items() if some}
+
+
 def _series(run: dict[str, Any]) -> Series:
     steps, values = np.array(run["curve"], np.float64).T
     return Series(steps.astype(np.int64), values)
@@ -211,10 +219,10 @@ def run(task: str, seed: int, file: Path) -> None:
     (name,) = mapping["behaviors"]
     mapping["behaviors"][name]["max_steps"] = said["steps"]
     mapping["behaviors"][name].pop("stop", None)
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    begin_s = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         learn(mapping, seed=seed, run_id="bench", results_dir=folder)
-        seconds, cpu_seconds = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+        cpu_seconds = time.process_time() - begin_s
         curve = read_scalars(Path(folder) / "bench" / _folder(Path(folder) / "bench"))[_REWARD]
         if mapping["env_settings"]["env_path"].startswith(_ONE_AGENT):
             env = _environment(mapping["env_settings"])
@@ -223,11 +231,11 @@ def run(task: str, seed: int, file: Path) -> None:
             episodes = [_play(env, policy, 10_000 + number, likeliest) for number in range(EPISODES)]
         else:
             episodes = [late_mean(curve)]
-    found = {"task": task, "who": OURS, "seed": seed, "steps": said["steps"], "episodes": episodes}
-    found |= {"seconds": seconds, "cpu_seconds": cpu_seconds}
-    found["curve"] = list(zip(curve.steps.tolist(), curve.values.tolist(), strict=True))
+    points = zip(curve.steps.tolist(), curve.values.tolist(), strict=True)
+    found = {"task": task, "who": OURS, "seed": seed, "steps": said["steps"], "cpu_seconds": round(cpu_seconds, 1)}
+    found |= {"episodes": [round(reward, 4) for reward in episodes], "curve": [(s, round(v, 4)) for s, v in points]}
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(found))
+    part.write_text(json.dumps(found) + "\n")
     part.replace(file)
 
 

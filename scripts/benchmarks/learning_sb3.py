@@ -49,17 +49,23 @@ def main(task: dict[str, Any], seed: int, file: Path) -> None:
     env = make_vec_env(make, n_envs=count, seed=seed)
     if normalize:
         env = VecNormalize(env, gamma=said.get("gamma", 0.99))
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    begin_s = time.process_time()
     model = made(algorithm, env, said, seed)
     curve = Curve(task["steps"])
     model.learn(task["steps"], curve)
-    seconds, cpu_seconds = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+    cpu_seconds = time.process_time() - begin_s
     normalizer, likeliest = env if normalize else None, not task.get("stochastic", False)
     episodes = [play(make, model, normalizer, 10_000 + number, likeliest) for number in range(EPISODES)]
-    found = {"task": task["name"], "who": "sb3", "seed": seed, "steps": task["steps"], "episodes": episodes}
-    found |= {"seconds": seconds, "cpu_seconds": cpu_seconds, "curve": curve.points}
+    found = {
+        "task": task["name"],
+        "who": "sb3",
+        "seed": seed,
+        "steps": task["steps"],
+        "cpu_seconds": round(cpu_seconds, 1),
+    }
+    found |= {"episodes": [round(r, 4) for r in episodes], "curve": [(step, round(r, 4)) for step, r in curve.points]}
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(found))
+    part.write_text(json.dumps(found) + "\n")
     part.replace(file)
 
 

@@ -6,6 +6,7 @@ Shape legend: V reward signals, B packed steps, S trajectories.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 import numpy as np
@@ -57,9 +58,9 @@ class SACLearner(Algorithm):
         memory = settings.network_settings.memory
         length = memory.sequence_length if memory is not None else 1
         self._hyper = hyper
-        critics = {name: cast(Critic, network) for name, network in networks.items() if name != "actor"}
-        critic = critics.get("critic")
-        self._networks: Networks = TwinNetworks(**critics) if critic is None else ValueNetworks(**critics)
+        kind = ValueNetworks if hyper.value_network else TwinNetworks
+        self._networks: Networks = kind(**{one.name: cast(Critic, networks[one.name]) for one in fields(kind)})
+        critic = self._networks.critic if isinstance(self._networks, ValueNetworks) else None
         self._sac = SAC(self.actor, self._networks, settings)
         self._values = None if critic is None else ValueEstimator(critic, length)
         self._has_memory = critic is not None and bool(critic.memory_size)

@@ -36,6 +36,8 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
 
+_LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
+
 
 def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor, Networks]:
     """Return a policy with squashed actions and a standard deviation that depends on the state.
@@ -67,9 +69,6 @@ def _regularization(hyper: SACHyperparameters) -> Regularization | None:
     if not hyper.layer_norm and not hyper.dropout_rate:
         return None
     return Regularization(layer_norm=hyper.layer_norm, dropout_rate=hyper.dropout_rate)
-
-
-_LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 
 
 class _Entropy(NamedTuple):
