@@ -22,6 +22,7 @@ from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import TwinNetworks
 from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
+from trajtrainer.export.mlagents_description import describe
 from trajtrainer.fast.stacked_values import StackedTwins
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
@@ -229,6 +230,8 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(memory: bool, caplog: pytes
     assert all(math.isfinite(value) for value in told["Policy/Extrinsic Value"])
     assert "Losses/Value Loss" not in told
     file = copy.deepcopy(to_mlagents(first.trainer.checkpoint_state()))
+    described = describe(file)
+    assert (described.trainer_type, described.signals) == ("sac", ("extrinsic",))
     again = OffPolicyRig(settings(memory), seed=5)
     with caplog.at_level(logging.WARNING):
         again.trainer.restore(from_mlagents(file, again.trainer.checkpoint_state()), reset_step=False)

@@ -181,6 +181,6 @@ def _trainer_type(checkpoint: Mapping[str, Any]) -> str:
 
 
 def _signals(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
-    critic = checkpoint.get(CRITIC, checkpoint.get("Optimizer:value_network", {}))
-    found = (re.fullmatch(r"value_heads\.value_heads\.(.+)\.weight", str(name)) for name in critic)
+    critic = checkpoint.get(CRITIC, checkpoint.get("Optimizer:q_network", {}))
+    found = (re.fullmatch(r"(?:q1_network\.)?value_heads\.value_heads\.(.+)\.weight", str(name)) for name in critic)
     return tuple(match[1] for match in found if match)
