@@ -13,6 +13,7 @@ from scripts.benchmarks import learning
 from trajtrainer.settings.convert import read_file, settle
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
+DOCS = CONFIG.parent / "docs"
 
 
 @pytest.mark.parametrize("task", learning.TASKS)
@@ -25,6 +26,14 @@ def test_a_task_has_a_configuration_of_one_behavior_and_the_zoos_environment(tas
     assert settings.env_settings.env_path is not None
     if "sb3" in said:
         assert settings.env_settings.env_path == f"gym:{said['sb3']['env']}"
+
+
+def test_the_table_in_the_docs_is_that_of_the_runs_beside_it(tmp_path: Path) -> None:
+    found = {task: learning._read(DOCS / "runs", task) for task in learning.TASKS}
+    learning._write_table({task: runs for task, runs in found.items() if runs}, tmp_path / "table.md")
+
+    assert (tmp_path / "table.md").read_text() in (DOCS / "learning.md").read_text(encoding="utf-8")
+    assert len(list((DOCS / "runs").iterdir())) == sum(len(some) for runs in found.values() for some in runs.values())
 
 
 def test_runs_are_ours_and_theirs_in_turn_and_first_seeds_come_first() -> None:
