@@ -50,7 +50,7 @@ _Windows: TypeAlias = list[tuple[int, float, float]]
 
 @dataclass(frozen=True)
 class Work:
-    """Make one run and leave its file."""
+    """Name one run and its file."""
 
     task: str
     who: str

@@ -50,7 +50,6 @@ def sac_and_batch(name: str, signals: int = 1, *, stacked: bool = True, **hyper:
     batch = minibatch(SPECS[name])
     rows = len(batch)
     next_mask = torch.rand(batch["mask"].shape) < 0.3
-    next_mask[:, [0] if next_mask.shape[1] else []] = False
     for start in torch.cumsum(torch.tensor([0, *SPECS[name].action_spec.discrete_branches]), 0)[:-1].tolist():
         next_mask[:, start] = False
     return sac, minibatch_of(

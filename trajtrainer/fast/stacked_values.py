@@ -74,6 +74,9 @@ def _pays(networks: Networks) -> bool:
 class _Stacked:
     """Four MLPs on vectors (see ``can_stack``), which go on working as modules: their parameters are views."""
 
+    _followed: list[Tensor]
+    _followers: list[Tensor]
+
     def __init__(self, order: tuple[Critic, ...], encode: nn.Module, num_trained: int) -> None:
         """Move the parameters of these networks, of which the first are trained, into common tensors."""
         q = order[1]
@@ -91,6 +94,11 @@ class _Stacked:
         self._of_network = homes.pieces
         self.parameters: list[Tensor] = homes.live
         self._live = _pairs(homes.live)
+
+    def follow(self, tau: float) -> None:
+        """Move the copies by the fraction ``tau`` towards the networks that they follow."""
+        with torch.no_grad():
+            torch._foreach_lerp_(self._followers, self._followed, tau)
 
     def _without_gradient(self, begin: int, end: int) -> list[Layer]:
         """Return the layers of some of the networks, as views."""
@@ -142,11 +150,6 @@ class StackedEvaluation(_Stacked):
         live = self._heads(self._run(self._live, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
         return Estimates(live[0, :, :, 0], live[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
 
-    def follow(self, tau: float) -> None:
-        """Move the target network by the fraction ``tau`` towards V."""
-        with torch.no_grad():
-            torch._foreach_lerp_(self._followers, self._followed, tau)
-
 
 class StackedTwins(_Stacked):
     """Evaluate MLPs on vectors. Twin of ``trajtrainer.algos.sac.values.SeparateTwins``."""
@@ -169,11 +172,6 @@ class StackedTwins(_Stacked):
             return TwinEstimates(stored, None, next_q)
         sampled = stored.detach() if now.sampled is None else self._q(self._frozen, seen, now.sampled)
         return TwinEstimates(stored, sampled, next_q)
-
-    def follow(self, tau: float) -> None:
-        """Move the copies by the fraction ``tau`` towards the Q networks."""
-        with torch.no_grad():
-            torch._foreach_lerp_(self._followers, self._followed, tau)
 
     def _q(self, layers: list[Layer], seen: Tensor, actions: Tensor | None) -> Tensor:
         """Return what two networks tell of the same actions [2, V, b, P]."""

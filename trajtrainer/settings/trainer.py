@@ -219,8 +219,8 @@ class SACHyperparameters(Hyperparameters):
         target_entropy: what the entropy of the continuous actions is brought to. Left out, minus their number. Higher
             keeps exploring. Not in ML-Agents.
         value_network: learn values of states, too, and the Q networks by them (Haarnoja et al. 2018a). ``false``: the Q
-            networks learn by slowly following copies of themselves, and the policy follows the smaller of both (2018b),
-            which earns more in control tasks. Not in ML-Agents.
+            networks learn by slowly following copies of themselves, and the policy follows the smaller of both (2018b):
+            for demanding continuous control. Not in ML-Agents.
         n_step: rewards of so many steps count before the value of what follows (Hessel et al. 2018). 1 to 5: learns
             faster where reward comes late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
         policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. As many

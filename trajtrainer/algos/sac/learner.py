@@ -63,7 +63,6 @@ class SACLearner(Algorithm):
         critic = self._networks.critic if isinstance(self._networks, ValueNetworks) else None
         self._sac = SAC(self.actor, self._networks, settings)
         self._values = None if critic is None else ValueEstimator(critic, length)
-        self._has_memory = critic is not None and bool(critic.memory_size)
         self.replay = Replay(
             context.spec,
             context.obs_dtypes,
@@ -106,7 +105,7 @@ class SACLearner(Algorithm):
         if self.context.settings.network_settings.normalize:
             self.actor.update_normalization(obs)
             self._sac.copy_normalization()
-        if self._values is None or (self.context.is_stopping() and not self._has_memory):
+        if self._values is None or (self.context.is_stopping() and not self.actor.memory_size):
             self.replay.add(packed, None)  # nobody will see statistics of the estimates
             return {}
         bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]

@@ -21,7 +21,7 @@ Encoded = tuple[Tensor, list[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ValueNetworks:
-    """Two Q networks, which see the continuous actions too, V and its slowly following copy (Haarnoja et al. 2018a)."""
+    """Hold two Q networks, which see the continuous actions too, V and its slow copy (Haarnoja et al. 2018a)."""
 
     q1: Critic
     q2: Critic
@@ -31,7 +31,7 @@ class ValueNetworks:
 
 @dataclass(frozen=True, slots=True)
 class TwinNetworks:
-    """Two Q networks and a slowly following copy of each (Haarnoja et al. 2018b): ``value_network: false``."""
+    """Hold two Q networks and a slowly following copy of each (Haarnoja et al. 2018b): ``value_network: false``."""
 
     q1: Critic
     q2: Critic
@@ -48,7 +48,7 @@ def by_name(networks: Networks) -> dict[str, Critic]:
 
 
 class Considered(NamedTuple):
-    """Observations, and what the policy would do.
+    """Hold observations and what the policy would do.
 
     Attributes:
         encoded: the actor's encoding of b observations.
@@ -60,7 +60,7 @@ class Considered(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """Estimates of V and the Q networks for a batch. Shapes as in ``sac_losses``.
+    """Hold estimates of V and the Q networks for a batch. Shapes as in ``sac_losses``.
 
     Attributes:
         value: V(s) [V, b].
@@ -77,7 +77,7 @@ class Estimates(NamedTuple):
 
 
 class TwinEstimates(NamedTuple):
-    """Estimates of the Q networks and their copies for a batch. Shapes as in ``sac_losses``.
+    """Hold estimates of the Q networks and their copies for a batch. Shapes as in ``sac_losses``.
 
     Attributes:
         stored_q: of the actions in the batch [2, V, b, P].
@@ -92,7 +92,7 @@ class TwinEstimates(NamedTuple):
 
 
 class Owner(Protocol):
-    """A way to own the parameters of the networks."""
+    """Own the parameters of the networks, stacked or not."""
 
     @property
     def parameters(self) -> Sequence[Tensor]:
@@ -107,14 +107,14 @@ class Owner(Protocol):
 
 
 class Evaluation(Owner, Protocol):
-    """A way to evaluate ``ValueNetworks``."""
+    """Evaluate ``ValueNetworks``, stacked or not."""
 
     def __call__(self, batch: Minibatch, now: Considered) -> Estimates:
         """Return estimates for a batch whose observations are those of ``now``."""
 
 
 class TwinEvaluation(Owner, Protocol):
-    """A way to evaluate ``TwinNetworks``."""
+    """Evaluate ``TwinNetworks``, stacked or not."""
 
     def __call__(self, batch: Minibatch, now: Considered | None, after: Considered) -> TwinEstimates:
         """Return estimates for a batch.
