@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_type_checkers_see_the_same_names() -> None:
         seen |= {alias.name: node.module for alias in node.names}
     assert seen.keys() == set(NAMES) - {"__version__"}
     for name, module in seen.items():
-        assert getattr(sys.modules[str(module)], name) is getattr(trajtrainer, name)
+        assert getattr(importlib.import_module(str(module)), name) is getattr(trajtrainer, name)
 
 
 def test_every_error_is_there() -> None:
