@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import stable_baselines3
 import torch
+from gymnasium.wrappers import DtypeObservation
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
@@ -70,13 +72,18 @@ def main(task: dict[str, Any], seed: int, file: Path) -> None:
 
 
 def maker(env_id: str) -> Any:
-    """Return what makes one environment, ``module:Id`` or ``Id``."""
+    """Return what makes one environment, ``module:Id`` or ``Id``.
+
+    Stable-Baselines3 2.9 keeps a rollout's observations in the type of the space, ahead of which ``VecNormalize`` has
+    made numbers around 0 of them: bytes, as MiniGrid's, would come out as noise. So they are floats from the start.
+    """
 
     def make() -> gymnasium.Env[Any, Any]:
         *modules, name = env_id.split(":")
         for module in modules:
             importlib.import_module(module)
-        return gymnasium.make(name)
+        env = gymnasium.make(name)
+        return env if env.observation_space.dtype == np.float32 else DtypeObservation(env, np.float32)
 
     return make
 

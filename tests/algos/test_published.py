@@ -26,7 +26,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
 from trajtrainer.queues import PolicyUpdate
 from trajtrainer.rundir.checkpoint_state import from_checkpoint, to_checkpoint
-from trajtrainer.settings.network import Activation, NetworkSettings
+from trajtrainer.settings.network import Activation, Initialization, NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
@@ -248,7 +248,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypat
 
 def test_orthogonal_weights_are_orthogonal() -> None:
     spec = behavior([vector(9)], 2, (3,))
-    made = network(hidden=8, layers=2, ortho_init=True, activation=Activation.TANH)
+    made = network(hidden=8, layers=2, initialization=Initialization.ORTHOGONAL, activation=Activation.TANH)
     actor, critic = Actor(spec, made), Critic(spec, made, ["extrinsic"])
     identity = torch.eye(8)
     for body in (actor.body, critic.body):
@@ -261,6 +261,19 @@ def test_orthogonal_weights_are_orthogonal() -> None:
     (value,) = critic.heads.linears.values()
     assert isinstance(value, torch.nn.Linear)
     assert value.weight.square().sum().item() == pytest.approx(1.0)
+
+
+def test_default_weights_of_torch_have_its_size_in_layers_and_heads() -> None:
+    spec = behavior([vector(9)], 2, (3,))
+    made = network(hidden=256, layers=2, initialization=Initialization.TORCH_DEFAULT)
+    actor, critic = Actor(spec, made), Critic(spec, made, ["extrinsic"])
+    assert actor.head.mu is not None
+    bodies: list[Any] = [actor.body.layers, critic.body.layers]
+    layers = [*bodies[0].linears, *bodies[1].linears, actor.head.mu, critic.heads.linears["extrinsic"]]
+    for layer in layers:
+        bound = layer.in_features**-0.5
+        assert 0.95 * bound < layer.weight.abs().max() <= bound
+        assert 0.0 < layer.bias.abs().max() <= bound
 
 
 @pytest.mark.parametrize(

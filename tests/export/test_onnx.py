@@ -26,7 +26,7 @@ from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.onnx import build_model, export_policy
 from trajtrainer.export.report import Support
 from trajtrainer.nn.actor import Actor
-from trajtrainer.settings.network import Activation, ConditioningType
+from trajtrainer.settings.network import Activation, ConditioningType, Initialization
 from trajtrainer.spec import BehaviorSpec, ObservationKind, observation_kind
 
 Arrays = dict[str, NDArray[Any]]
@@ -68,7 +68,13 @@ SPECS: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
     "memory": (behavior([vector(6)], 2, (3,)), {"memory": 12}),
     "tanh, own limits": (
         behavior([vector(7)], 3, (2,)),
-        {"activation": Activation.TANH, "normalize": True, "clip_obs": 0.5, "clip_actions": 1.0, "ortho_init": True},
+        {
+            "activation": Activation.TANH,
+            "normalize": True,
+            "clip_obs": 0.5,
+            "clip_actions": 1.0,
+            "initialization": Initialization.ORTHOGONAL,
+        },
     ),
     "relu, goal": (behavior([vector(5), vector(3, "goal", goal=True)]), {"activation": Activation.RELU}),
     "noise by the state": (behavior([vector(6)], 2, (3,)), {"use_sde": True, "memory": 12}),

@@ -49,7 +49,7 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 from trajtrainer.rewards.discriminator import Discriminator, Inputs, discriminate, gradient_penalty
-from trajtrainer.settings.network import Activation
+from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
 
@@ -349,7 +349,9 @@ def as_published(shape: tuple[str, Activation, int | None]) -> tuple[Numbers, Nu
     spec, found = SPECS[name], []
     batch = minibatch(spec, memory_size=memory or 0)
     for by_hand in (True, False):
-        settings = network(memory=memory, normalize=True, activation=activation, ortho_init=True, clip_obs=2.0)
+        settings = network(
+            memory=memory, normalize=True, activation=activation, initialization=Initialization.ORTHOGONAL, clip_obs=2.0
+        )
         actor, critic, ppo = make(spec, settings, **asdict(PUBLISHED, filter=lambda one, _: one.init))
         assert isinstance(ppo._step, ClosedForm)
         if not by_hand:

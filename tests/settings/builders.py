@@ -20,7 +20,14 @@ from trajtrainer.settings.environment import (
     UniformSettings,
 )
 from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, EvaluationSettings, StopSettings
-from trajtrainer.settings.network import ENCODERS, Activation, ConditioningType, MemorySettings, NetworkSettings
+from trajtrainer.settings.network import (
+    ENCODERS,
+    Activation,
+    ConditioningType,
+    Initialization,
+    MemorySettings,
+    NetworkSettings,
+)
 from trajtrainer.settings.rewards import (
     CuriositySettings,
     GailSettings,
@@ -63,7 +70,7 @@ def networks(memories: st.SearchStrategy[MemorySettings | None]) -> st.SearchStr
         goal_conditioning_type=st.sampled_from(ConditioningType),
         deterministic=booleans,
         activation=st.sampled_from(Activation),
-        ortho_init=booleans,
+        initialization=st.sampled_from(Initialization),
         clip_obs=above_zero,
         clip_actions=above_zero,
         log_std_init=st.floats(-20, 2),

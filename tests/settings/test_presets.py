@@ -9,7 +9,7 @@ import yaml
 
 from trajtrainer.cli.main import main
 from trajtrainer.settings.convert import dump, load, trainer_settings
-from trajtrainer.settings.network import Activation
+from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.presets import PRESETS
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings
@@ -64,15 +64,17 @@ def test_a_preset_of_the_default_settings_lies_below_them_and_is_of_each_trainer
 
     assert (hyper_of(settings).num_epoch, hyper_of(settings).joint_ratio) == (7, True)
     assert settings.behaviors["B"].network_settings.activation is Activation.RELU
+    assert settings.behaviors["B"].network_settings.initialization is Initialization.TORCH_DEFAULT
     assert isinstance(settings.behaviors["B"].hyperparameters, SACHyperparameters)
     assert not hyper_of(settings, "C").joint_ratio
     assert settings.default_settings is not None
-    assert settings.default_settings.network_settings.ortho_init
+    assert settings.default_settings.network_settings.initialization is Initialization.ORTHOGONAL
     assert load(dump(settings), "b.yaml") == settings
 
 
 def test_one_behavior_alone() -> None:
-    assert trainer_settings({"preset": "baselines", "trainer_type": "poca"}).network_settings.ortho_init
+    network = trainer_settings({"preset": "baselines", "trainer_type": "poca"}).network_settings
+    assert network.initialization is Initialization.ORTHOGONAL
 
 
 def test_options_that_mlagents_does_not_know_are_dumped_where_they_are_set() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.heads import ActionDistribution, ActionHead
-from trajtrainer.nn.init import orthogonal
+from trajtrainer.nn.init import initialize
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
@@ -54,10 +54,9 @@ class Actor(nn.Module):
             log_std_init=settings.log_std_init,
             use_sde=settings.use_sde,
         )
-        self.ortho_init = settings.ortho_init
+        self.initialization = settings.initialization
         self.sde_sample_freq = settings.sde_sample_freq
-        if settings.ortho_init:
-            orthogonal(self.head, _POLICY_GAIN)
+        initialize(self.head, settings.initialization, _POLICY_GAIN)
 
     @property
     def memory_size(self) -> int:

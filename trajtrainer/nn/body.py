@@ -23,7 +23,7 @@ from trajtrainer.nn.attention import (
 from trajtrainer.nn.conditioning import HyperBody, Mlp, Regularization
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.graph import Graph
-from trajtrainer.nn.init import orthogonal
+from trajtrainer.nn.init import initialize
 from trajtrainer.nn.memory import Memory, Unrolled
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.normalizer import Normalizer
@@ -175,8 +175,7 @@ class NetworkBody(nn.Module):
             self.layers = Mlp(
                 size, hidden, settings.num_layers, activation=settings.activation, regularization=regularization
             )
-        if settings.ortho_init:
-            orthogonal(self.layers)
+        initialize(self.layers, settings.initialization)
         self.memory = Memory(hidden, settings.memory.memory_size) if settings.memory is not None else None
         self.action_size = action_size
         self.memory_size = 0 if self.memory is None else self.memory.memory_size

@@ -45,7 +45,7 @@ class Critic(nn.Module):
         self.body = NetworkBody(
             spec.observation_specs, settings, action_size=action_size, regularization=regularization
         )
-        self.heads = ValueHeads(self.body.encoding_size, signals, outputs, ortho_init=settings.ortho_init)
+        self.heads = ValueHeads(self.body.encoding_size, signals, outputs, initialization=settings.initialization)
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class SharedCritic(nn.Module):
     def __init__(self, actor: Actor, signals: Sequence[str]) -> None:
         super().__init__()
         self._actor = (actor,)  # in a tuple, where Module does not see it
-        self.heads = ValueHeads(actor.body.encoding_size, signals, ortho_init=actor.ortho_init)
+        self.heads = ValueHeads(actor.body.encoding_size, signals, initialization=actor.initialization)
 
     @property
     def body(self) -> NetworkBody:

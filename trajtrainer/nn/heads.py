@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from trajtrainer.nn.distribution import ENV_CLIP, ActionDistribution, Actions, GaussianScale
 from trajtrainer.nn.graph import FLOAT, INT64, Graph, to_array
-from trajtrainer.nn.init import kaiming_linear, orthogonal, xavier_linear
+from trajtrainer.nn.init import initialize, kaiming_linear, xavier_linear
 from trajtrainer.nn.mlagents import Names
+from trajtrainer.settings.network import Initialization
 from trajtrainer.spec import ActionSpec
 
 __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
@@ -211,18 +212,22 @@ class ValueHeads(nn.Module):
         encoding_size: E.
         signals: names of the reward signals, in order.
         outputs: numbers per signal; 1 for values, the sum of branches for Q networks with discrete actions.
-        ortho_init: orthogonal first weights instead of ML-Agents'.
+        initialization: of the first weights.
     """
 
     def __init__(
-        self, encoding_size: int, signals: Sequence[str], outputs: int = 1, *, ortho_init: bool = False
+        self,
+        encoding_size: int,
+        signals: Sequence[str],
+        outputs: int = 1,
+        *,
+        initialization: Initialization = Initialization.MLAGENTS,
     ) -> None:
         super().__init__()
         self.signals = tuple(signals)
         self.outputs = outputs
         self.linears = nn.ModuleDict({signal: xavier_linear(encoding_size, outputs) for signal in self.signals})
-        if ortho_init:
-            orthogonal(self.linears, 1.0)
+        initialize(self.linears, initialization, 1.0)
 
     def forward(self, encoding: Tensor) -> Tensor:
         """Return [V, B], or [V, B, outputs] where there are several."""

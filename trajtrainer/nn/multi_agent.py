@@ -27,7 +27,7 @@ from trajtrainer.nn.attention import (
 from trajtrainer.nn.body import NetworkBody, ObservationEncoder
 from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.heads import ValueHeads
-from trajtrainer.nn.init import orthogonal
+from trajtrainer.nn.init import initialize
 from trajtrainer.nn.memory import Memory, Unrolled
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
@@ -123,8 +123,7 @@ class MultiAgentNetworkBody(nn.Module):
         self.acting = EntityEmbedding(self.encoder.size + action_size, 0, hidden)
         self.attention = ResidualSelfAttention(hidden)
         self.layers = Mlp(hidden, hidden, settings.num_layers, math.sqrt(_GAIN_SQUARED / hidden), settings.activation)
-        if settings.ortho_init:
-            orthogonal(self.layers)
+        initialize(self.layers, settings.initialization)
         self.memory = Memory(hidden, settings.memory.memory_size) if settings.memory is not None else None
         self.memory_size = 0 if self.memory is None else self.memory.memory_size
         self.encoding_of_groups = hidden + 1
@@ -242,7 +241,7 @@ class GroupCritic(nn.Module):
     def __init__(self, spec: BehaviorSpec, settings: NetworkSettings, signals: Sequence[str]) -> None:
         super().__init__()
         self.body = MultiAgentNetworkBody(spec, settings)
-        self.heads = ValueHeads(self.body.encoding_size, signals, ortho_init=settings.ortho_init)
+        self.heads = ValueHeads(self.body.encoding_size, signals, initialization=settings.initialization)
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ _SEPARATE_MLPS: dict[str, Any] = {
     "hidden_units": 64,
     "num_layers": 2,
     "activation": "tanh",
-    "ortho_init": True,
+    "initialization": "orthogonal",
     "clip_obs": 10.0,
     "clip_actions": 1.0,
 }
@@ -77,7 +77,12 @@ PRESETS: dict[str, Preset] = {
                     "init_entcoef": 1.0,
                     "value_network": False,
                 },
-                "network_settings": {"hidden_units": 256, "num_layers": 2, "activation": "relu"},
+                "network_settings": {
+                    "hidden_units": 256,
+                    "num_layers": 2,
+                    "activation": "relu",
+                    "initialization": "torch_default",
+                },
                 "time_horizon": 16,
             },
         },
