@@ -24,6 +24,7 @@ from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.queues import PolicyUpdate
 from trajtrainer.rundir.checkpoint_state import from_checkpoint, to_checkpoint
 from trajtrainer.settings.network import Activation, Initialization, NetworkSettings
@@ -266,10 +267,11 @@ def test_orthogonal_weights_are_orthogonal() -> None:
 def test_default_weights_of_torch_have_its_size_in_layers_and_heads() -> None:
     spec = behavior([vector(9)], 2, (3,))
     made = network(hidden=256, layers=2, initialization=Initialization.TORCH_DEFAULT)
-    actor, critic = Actor(spec, made), Critic(spec, made, ["extrinsic"])
-    assert actor.head.mu is not None
-    bodies: list[Any] = [actor.body.layers, critic.body.layers]
-    layers = [*bodies[0].linears, *bodies[1].linears, actor.head.mu, critic.heads.linears["extrinsic"]]
+    actor: Any = Actor(spec, made)
+    critics: list[Any] = [kind(spec, made, ["extrinsic"]) for kind in (Critic, GroupCritic)]
+    layers = [*actor.body.layers.linears, actor.head.mu]
+    for critic in critics:
+        layers += [*critic.body.layers.linears, critic.heads.linears["extrinsic"]]
     for layer in layers:
         bound = layer.in_features**-0.5
         assert 0.95 * bound < layer.weight.abs().max() <= bound
