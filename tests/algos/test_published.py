@@ -25,9 +25,10 @@ from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import Critic
 from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.nn.normalizer import Normalizer
 from trajtrainer.queues import PolicyUpdate
 from trajtrainer.rundir.checkpoint_state import from_checkpoint, to_checkpoint
-from trajtrainer.settings.network import Activation, Initialization, NetworkSettings
+from trajtrainer.settings.network import Activation, Initialization, MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
@@ -242,6 +243,29 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypat
     again: Any = Rig(settings(norm_reward=True)).trainer
     again.restore(rig.trainer.checkpoint_state(), reset_step=False)
     assert again.algorithm._returns.deviation == pytest.approx(np.std(seen))
+
+
+@pytest.mark.parametrize("memory", [None, MemorySettings(memory_size=8, sequence_length=4)])
+def test_normalisers_learn_after_the_update(memory: MemorySettings | None) -> None:
+    """Each takes in every step once, without the padding behind the 5 of an episode."""
+    chosen = settings(normalize_after_update=True, buffer_size=100, learning_rate=0.0)
+    rig = Rig(evolve(chosen, network_settings=evolve(SMALL, normalize=True, memory=memory)))
+    learner: Any = rig.trainer.algorithm
+    normalizers = [body.encoder.normalizers()[0] for body in (learner.actor.body, learner._critic.body)]
+    wanted = Normalizer(4)
+    rng = np.random.default_rng(5)
+    while learner.gradient_steps == 0:
+        assert [int(one.steps) for one in normalizers] == [1, 1]
+        episode = rng.normal(3.0, 2.0, (5, 4)).astype(np.float32)
+        wanted.update(torch.from_numpy(episode))
+        rig.put(Trajectory(5, ended=True, columns={"obs.0": episode}))
+        rig.trainer.advance()
+
+    assert int(wanted.steps) >= 50
+    published = {name: rig.published().weights[name] for name in rig.trainer.publisher._normalizers}
+    for found in [*(one.state_dict().values() for one in normalizers), published.values()]:
+        for tensor, expected in zip(found, wanted.state_dict().values(), strict=True):
+            torch.testing.assert_close(tensor, expected)
 
 
 # Networks

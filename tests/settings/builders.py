@@ -113,6 +113,7 @@ on_policy: dict[str, Any] = {
     "joint_ratio": booleans,
     "joint_entropy": booleans,
     "normalize_advantage_per_mini_batch": booleans,
+    "normalize_after_update": booleans,
     "norm_reward": booleans,
     "clip_reward": above_zero,
     "max_grad_norm": st.none() | above_zero,

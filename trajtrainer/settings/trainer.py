@@ -88,6 +88,9 @@ class OnPolicyHyperparameters(Hyperparameters):
         joint_entropy: ``beta`` counts the sum over the continuous actions. Off: their mean, as in ML-Agents.
         normalize_advantage_per_mini_batch: advantages have mean 0 and standard deviation 1 in each minibatch. Off: in
             the whole buffer.
+        normalize_after_update: with ``normalize: true`` the normalisers learn after each update, not ahead of it with
+            each trajectory as in ML-Agents. So an update sees observations as the policy saw them, as with VecNormalize
+            of Stable-Baselines3. Where a run depends on how it begins.
         norm_reward: divide the environment's reward by the running standard deviation of its discounted sums. Where
             rewards are large, small or of unknown size. Summaries tell of rewards as they are.
         clip_reward: limit of rewards with ``norm_reward``.
@@ -113,6 +116,7 @@ class OnPolicyHyperparameters(Hyperparameters):
     joint_ratio: bool = False
     joint_entropy: bool = False
     normalize_advantage_per_mini_batch: bool = False
+    normalize_after_update: bool = False
     norm_reward: bool = False
     clip_reward: float = field(default=10.0, validator=positive)
     max_grad_norm: float | None = field(default=None, validator=optional(positive))

@@ -92,10 +92,12 @@ class PPOLearner(Algorithm):
         )
         gamma = next((signal.gamma for signal in signals if isinstance(signal, ExtrinsicReward)), 0.0)
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
+        self._normalizes_at_once = settings.network_settings.normalize and not hyper.normalize_after_update
+        self._normalizes_late = settings.network_settings.normalize and hyper.normalize_after_update
         self._shuffle = torch.Generator().manual_seed(context.draws_seed)
         entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
         # Normalisers that act a quarter of a buffer late make 3DBall learn visibly later.
-        half = 0 if settings.network_settings.normalize else hyper.buffer_size // 2
+        half = 0 if self._normalizes_at_once else hyper.buffer_size // 2
         self._steps_to_wait_for = max(hyper.batch_size, min(half, _WAITING_BYTES // entry_bytes(entries)))
 
     @classmethod
@@ -138,7 +140,7 @@ class PPOLearner(Algorithm):
         device = self.context.device
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
         bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
-        if self.context.settings.network_settings.normalize:
+        if self._normalizes_at_once:
             update_normalizations(self.actor, self._critic, obs)
         if self.context.is_stopping():
             return {}  # there is no update to come
@@ -223,6 +225,8 @@ class PPOLearner(Algorithm):
             if self._ppo.has_moved_far:
                 break
             self.gradient_steps += 1
+        if self._normalizes_late:
+            update_normalizations(self.actor, self._critic, buffer.observed())
         buffer.clear()
         # Read back from the device once per update.
         means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}

@@ -144,6 +144,11 @@ class UpdateBuffer:
         """Return the filled rows per sensor [N, *O]: views."""
         return tuple(column[: self.num_rows] for column in self._rows.obs)
 
+    def observed(self) -> tuple[Tensor, ...]:
+        """Return what was observed, per sensor [B, *O]: the filled rows without padding."""
+        mask = self.loss_mask
+        return self.observations if mask is None else tuple(column[mask > 0] for column in self.observations)
+
     @property
     def weight(self) -> Tensor | None:
         """Importance weights f32 [N], 0 in padding; None where there are none."""
