@@ -246,12 +246,20 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypat
 
 
 @pytest.mark.parametrize("memory", [None, MemorySettings(memory_size=8, sequence_length=4)])
-def test_normalisers_learn_after_the_update(memory: MemorySettings | None) -> None:
-    """Each takes in every step once, without the padding behind the 5 of an episode."""
+def test_normalisers_learn_after_the_update(memory: MemorySettings | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes in every step once, without the padding behind the 5 of an episode, when all is learnt."""
     chosen = settings(normalize_after_update=True, buffer_size=100, learning_rate=0.0)
     rig = Rig(evolve(chosen, network_settings=evolve(SMALL, normalize=True, memory=memory)))
     learner: Any = rig.trainer.algorithm
     normalizers = [body.encoder.normalizers()[0] for body in (learner.actor.body, learner._critic.body)]
+    gradient_step = learner._ppo.update
+    seen_by_steps: set[int] = set()
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        seen_by_steps.update(int(one.steps) for one in normalizers)
+        return gradient_step(*arguments, **named)
+
+    monkeypatch.setattr(learner._ppo, "update", noted)
     wanted = Normalizer(4)
     rng = np.random.default_rng(5)
     while learner.gradient_steps == 0:
@@ -261,6 +269,7 @@ def test_normalisers_learn_after_the_update(memory: MemorySettings | None) -> No
         rig.put(Trajectory(5, ended=True, columns={"obs.0": episode}))
         rig.trainer.advance()
 
+    assert seen_by_steps == {1}
     assert int(wanted.steps) >= 50
     published = {name: rig.published().weights[name] for name in rig.trainer.publisher._normalizers}
     for found in [*(one.state_dict().values() for one in normalizers), published.values()]:
