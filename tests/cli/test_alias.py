@@ -59,6 +59,13 @@ def test_the_command_of_mlagents_stays(scripts: Path) -> None:
     assert theirs.read_text() == "from mlagents.trainers.learn import main"
 
 
+def test_what_cannot_be_read_stays(scripts: Path) -> None:
+    (scripts / "mlagents-learn").mkdir()
+    for change in (write, remove):
+        with pytest.raises(RunFolderError, match=r"mlagents-learn cannot be read: .*It is left as it is"):
+            change(scripts)
+
+
 def test_an_environment_without_our_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

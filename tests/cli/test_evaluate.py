@@ -195,6 +195,50 @@ def test_the_environment_is_the_one_of_the_training(
     assert played(env="--env=python:tests.cli.test_evaluate:Walk") == (whole, [])
 
 
+def test_an_environment_that_is_not_given_is_the_one_of_the_run(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configuration = results / "first" / "configuration.yaml"
+    configuration.write_text(
+        "env_settings: {env_path: 'python:tests.evaluation.worlds:Walk', "
+        "wrappers: ['gymnasium.wrappers:TimeLimit max_episode_steps=1']}\n"
+    )
+    out, wanted = tmp_path / "out.json", "python:tests.evaluation.worlds:Walk"
+    assert evaluate("first", f"--results-dir={results}", "--episodes=3", "--seed=7", f"--json={out}") == 0
+    (result,) = json.loads(out.read_text())["results"][0]["behaviors"].values()
+    assert (result["environment"], result["length"]["mean"]) == (wanted, 1.0)
+    told = f"As the run of first has it: --env {wanted}, --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1.\n"
+    assert told in capsys.readouterr().err
+
+
+def test_nothing_that_a_fetched_run_names_is_started_unasked(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's file may name a module that lies beside it, which would be imported."""
+    monkeypatch.chdir(results.parent)
+    run = results / "first"
+    (run / "theirs.py").write_text("import pathlib\n\npathlib.Path('was-run').touch()\n")
+    module = f"{results.name}.first.theirs"
+    (run / "configuration.yaml").write_text(
+        f"env_settings: {{env_path: 'python:tests.evaluation.worlds:Walk', wrappers: ['{module}:Wrapper']}}\n"
+    )
+    own = [f"--results-dir={results}", "--episodes=2", "--seed=7"]
+    (run / "pulled_from.txt").write_text("https://hub/anna/walk at 0123\n")
+
+    told = refused(capsys, "first", *own)
+    assert f"--env python:tests.evaluation.worlds:Walk, --wrapper {module}:Wrapper" in told
+    assert "was fetched from https://hub/anna/walk at 0123" in told
+    assert f"unasked: --wrapper {module}:Wrapper." in refused(capsys, "first", *own, WALK)
+    record = ["record", "--policy=first", f"--output={tmp_path / 'x.demo'}", "--torch-device=cpu", *own, WALK]
+    assert main(record) == 1
+    assert not Path("was-run").exists()
+    assert evaluate("first", *own, WALK, "--wrapper") == 0
+
+    (run / "pulled_from.txt").unlink()  # what it would have done
+    refused(capsys, "first", *own, WALK)
+    assert Path("was-run").exists()
+
+
 def test_a_recording_is_made_with_the_parameters_of_the_run(results: Path, tmp_path: Path) -> None:
     (results / "first" / "configuration.yaml").write_text(CONFIGURATION)
     options = [f"--results-dir={results}", WALK, "--episodes=1", "--seed=1", f"--output={tmp_path / 'x.demo'}"]

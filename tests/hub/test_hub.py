@@ -18,7 +18,7 @@ import yaml
 
 from tests.cli.test_export import checkpoint_of, saved
 from tests.export.test_onnx import random_actor
-from tests.hub.stand_in import Hub, serving
+from tests.hub.stand_in import COMMIT, Hub, serving
 from tests.nn.specs import network
 from tests.tournament.bids import SPEC
 from trajtrainer.cli.main import main
@@ -130,6 +130,8 @@ def test_a_run_goes_to_the_hub_and_comes_back(
 
     assert pull(tmp_path / "results", "--run-id=theirs") == 0
     fetched = tree(tmp_path / "results" / "theirs")
+    origin = fetched.pop("pulled_from.txt").decode()
+    assert origin == f"{hub.url}/anna/ppo-Bids at {COMMIT}\n"
     assert fetched == {name: content for name, content in files.items() if name != ".gitattributes"}
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["theirs"]
     assert main(["export", "theirs", f"--results-dir={tmp_path / 'results'}"]) == 0
@@ -270,14 +272,17 @@ def test_a_full_disk_leaves_nothing(hub: Hub, tmp_path: Path, capsys: Any, monke
 
 
 def test_a_run_that_is_there_is_kept(hub: Hub, tmp_path: Path, capsys: Any) -> None:
-    hub.models["anna/ppo-Bids"] = {"a.onnx": b"new"}
+    hub.models["anna/ppo-Bids"] = {"a.onnx": b"new", "Pulled_From.txt": b"nowhere"}
     (tmp_path / "ppo-Bids").mkdir()
     (tmp_path / "ppo-Bids" / "mine").write_text("1")
     (tmp_path / ".ppo-Bids.pull-abc").mkdir()  # of a process that was killed
     assert pull(tmp_path) == 1
     assert "ppo-Bids is there already" in capsys.readouterr().err
     assert pull(tmp_path, "--force") == 0
-    assert tree(tmp_path) == {"ppo-Bids/a.onnx": b"new", "ppo-Bids.old/mine": b"1"}
+    origin = f"{hub.url}/anna/ppo-Bids at {COMMIT}\n".encode()
+    assert tree(tmp_path) == {
+        "ppo-Bids/a.onnx": b"new", "ppo-Bids/pulled_from.txt": origin, "ppo-Bids.old/mine": b"1"
+    }  # fmt: skip
     assert not (tmp_path / ".ppo-Bids.pull-abc").exists()
     assert pull(tmp_path, "--run-id=../x") == 1
 

@@ -74,7 +74,11 @@ def remove(folder: Path, ending: str = "") -> str:
 
 
 def _refuse_foreign(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and _OURS not in path.read_bytes()):
+    try:
+        foreign = path.is_symlink() or (path.exists() and _OURS not in path.read_bytes())
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}. It is left as it is.") from error
+    if foreign:
         raise RunFolderError(
             f"{path} is not of trajtrainer: ML-Agents is installed here, it seems. It is left as it is; uninstall "
             "ML-Agents (pip uninstall mlagents) or use an environment without it."

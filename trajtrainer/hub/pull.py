@@ -15,7 +15,7 @@ from typing import Any
 from trajtrainer.errors import RunFolderError
 from trajtrainer.hub.client import Hub, HubError
 from trajtrainer.printable import one_line
-from trajtrainer.rundir import atomic
+from trajtrainer.rundir import atomic, origin
 from trajtrainer.rundir.filenames import check_run_id, why_unfit
 from trajtrainer.rundir.folder import free_name
 from trajtrainer.rundir.run_lock import RunLock
@@ -26,7 +26,7 @@ TIMEOUT_S = 30.0
 MOST_BYTES = 2_000_000_000
 _MOST_FILES = 5_000
 _CHUNK = 1 << 20
-_OF_GIT = (".gitattributes", ".gitignore")
+_LEFT_OUT = (".gitattributes", ".gitignore", origin.FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def listed(hub: Hub, siblings: Sequence[Any]) -> list[HubFile]:
     files = []
     for entry in siblings:
         name = entry.rfilename
-        if name in _OF_GIT:
+        if name.lower() in _LEFT_OUT:
             continue
         problem = next(filter(None, (why_unfit(part, windows=True) for part in name.split("/"))), None)
         if problem:
@@ -141,6 +141,7 @@ def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path) ->
             path.parent.mkdir(parents=True, exist_ok=True)
             with hub.told():
                 _fetch(hub, file, commit, path)
+        origin.write_origin(apart, f"{hub.url} at {commit}")
         if target.exists():
             aside = free_name(target)
             atomic.move(target, aside)

@@ -31,6 +31,7 @@ from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, fault_after,
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir import atomic
+from trajtrainer.rundir.origin import origin_of
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.convert import read_file
@@ -38,6 +39,7 @@ from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
+from trajtrainer.unity.executable import is_simulation
 
 logger = logging.getLogger(__name__)
 
@@ -285,28 +287,45 @@ def parameters_of_run(model: Model) -> Parameters:
 
 
 def as_trained(settings: RunSettings, model: Model) -> RunSettings:
-    """Return the settings with the ``env_args`` and ``wrappers`` with which a model's run trained.
+    """Return the settings with the environment, ``env_args`` and ``wrappers`` with which a model's run trained.
 
-    They are taken where they are not given, and the environment is the one of the run, and of Python: with others it
-    would be another environment. Wrappers of the run's evaluations go before those of its training.
+    What is not given is taken from there: the environment if it is one of Python or a simulation (of a build, the
+    Editor may be meant), the others if the environment is the one of the run, which it would not be without them.
+    Wrappers of the run's evaluations go before those of its training.
+
+    Raises:
+        SettingsError: the run was fetched from the hub, so nothing that it names is started unasked.
     """
     given = settings.env_settings
     folder = _folder_of_run(model)
-    if folder is None or given.env_path is None or is_player(given.env_path):
+    if folder is None or (given.env_path is not None and not _is_ours(given.env_path)):
         return settings
     run = _settings_of_run(folder, "env_settings")
-    if run is None or run.env_settings.env_path != given.env_path:
+    path = None if run is None else run.env_settings.env_path
+    if run is None or path is None or given.env_path not in (None, path) or not _is_ours(path):
         return settings
     trained, own = run.env_settings, run.evaluation or EvaluationSettings()
-    arguments = given.env_args if given.env_args is not None else trained.env_args
     wrappers = trained.wrappers if own.wrappers is None else own.wrappers
-    wrappers = wrappers if given.wrappers is None else given.wrappers
-    env = evolve(given, env_args=arguments, wrappers=wrappers)
-    if env == given:
+    taken: dict[str, Any] = {"env_path": path, "wrappers": wrappers, "env_args": trained.env_args}
+    taken = {name: value for name, value in taken.items() if value and getattr(given, name) is None}
+    if not taken:
         return settings
-    options = [f"--wrapper {wrapper}" for wrapper in wrappers or ()] + [f"--env-args {' '.join(arguments or ())}"]
-    logger.info("As the run of %s has it: %s.", model.name, ", ".join(options[: None if arguments else -1]))
-    return evolve(settings, env_settings=env)
+    options = [f"--env {path}"] if "env_path" in taken else []
+    options += [f"--wrapper {wrapper}" for wrapper in taken.get("wrappers", ())]
+    options += [f"--env-args {' '.join(taken['env_args'])}"] if "env_args" in taken else []
+    if (origin := origin_of(folder.absolute())) is not None:
+        raise SettingsError(
+            f"{folder} was fetched from {origin}, and what others wrote there is not started unasked: "
+            f"{', '.join(options)}. Give it yourself if you trust it, or something else; --wrapper or --env-args alone "
+            "means none."
+        )
+    logger.info("As the run of %s has it: %s.", model.name, ", ".join(options))
+    return evolve(settings, env_settings=evolve(given, **taken))
+
+
+def _is_ours(env_path: str) -> bool:
+    """Return whether this is an environment of Python or a built-in simulation, and no build."""
+    return not is_player(env_path) or is_simulation(env_path)
 
 
 _NOT_USED = "What %s says of its environment is not used: %s"
