@@ -77,6 +77,16 @@ def test_all_checkpoints_of_a_run(results: Path, capsys: pytest.CaptureFixture[s
     assert contents(results) == before
 
 
+def test_an_environment_that_is_not_given_is_the_one_of_the_first_run(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "env_settings: {env_path: 'python:tests.tournament.bids:Bids', env_args: [tables=2]}\n"
+    (results / "first" / "configuration.yaml").write_text(own)
+    assert tournament("first", tmp_path / "Bids.onnx", f"--results-dir={results}", "--games=4") == 0
+    told = capsys.readouterr().err
+    assert "As the run of first has it: --env python:tests.tournament.bids:Bids, --env-args tables=2." in told
+
+
 def test_several_kinds_of_models_in_several_environments(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

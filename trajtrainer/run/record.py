@@ -20,8 +20,8 @@ from trajtrainer.evaluation.recording import Recording, record
 from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
 from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled
 from trajtrainer.run.device import choose_device, set_threads
-from trajtrainer.run.evaluate import as_trained, parameters_of_run
 from trajtrainer.run.signals import StopRequest
+from trajtrainer.run.trained_environment import as_trained, parameters_of_run
 from trajtrainer.rundir import recordings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec

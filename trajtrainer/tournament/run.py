@@ -14,6 +14,7 @@ from trajtrainer.printable import counted
 from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, fault_after, opened, settled, write_file
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
+from trajtrainer.run.trained_environment import as_trained
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.pictures import check_picture
 from trajtrainer.settings.run import RunSettings
@@ -59,6 +60,7 @@ def hold(
     set_threads()
     options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
     entrants = find_entrants(models, Path(settings.checkpoint_settings.results_dir), options)
+    settings = as_trained(settings, entrants[0])
     pairs = len(entrants) * (len(entrants) - 1) // 2
     logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, seed)
     stop = StopRequest()

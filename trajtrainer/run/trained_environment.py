@@ -1,0 +1,100 @@
+"""The environment with which the run of a model trained, for whoever acts with the model."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from trajtrainer.curriculum import Curriculum
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.select import is_player
+from trajtrainer.errors import SettingsError
+from trajtrainer.evaluation.models import Model
+from trajtrainer.rundir.origin import origin_of
+from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.settings.convert import read_file
+from trajtrainer.settings.evaluation import EvaluationSettings
+from trajtrainer.settings.flags import settle_with
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.unity.executable import is_simulation
+
+logger = logging.getLogger(__name__)
+
+_NOT_USED = "What %s says of its environment is not used: %s"
+
+
+def as_trained(settings: RunSettings, model: Model) -> RunSettings:
+    """Return the settings with the environment, ``env_args`` and ``wrappers`` with which a model's run trained.
+
+    What is not given is taken from there: the environment if it is one of Python or a simulation (of a build, the
+    Editor may be meant), the others if the environment is the one of the run, which it would not be without them.
+    Wrappers of the run's evaluations go before those of its training.
+
+    Raises:
+        SettingsError: the run was fetched from the hub, so nothing that it names is started unasked.
+    """
+    given = settings.env_settings
+    folder = _folder_of_run(model)
+    if folder is None or (given.env_path is not None and not _is_ours(given.env_path)):
+        return settings
+    run = _settings_of_run(folder, "env_settings")
+    path = None if run is None else run.env_settings.env_path
+    if run is None or path is None or given.env_path not in (None, path) or not _is_ours(path):
+        return settings
+    trained, own = run.env_settings, run.evaluation or EvaluationSettings()
+    wrappers = trained.wrappers if own.wrappers is None else own.wrappers
+    taken: dict[str, Any] = {"env_path": path, "wrappers": wrappers, "env_args": trained.env_args}
+    taken = {name: value for name, value in taken.items() if value and getattr(given, name) is None}
+    if not taken:
+        return settings
+    options = [f"--env {path}"] if "env_path" in taken else []
+    options += [f"--wrapper {wrapper}" for wrapper in taken.get("wrappers", ())]
+    options += [f"--env-args {' '.join(taken['env_args'])}"] if "env_args" in taken else []
+    if (origin := origin_of(folder)) is not None:
+        raise SettingsError(
+            f"{folder} was fetched from {origin}, and what others wrote there is not started unasked: "
+            f"{', '.join(options)}. Give it yourself if you trust it, or something else; --wrapper or --env-args alone "
+            "means none."
+        )
+    logger.info("As the run of %s has it: %s.", model.name, ", ".join(options))
+    return evolve(settings, env_settings=evolve(given, **taken))
+
+
+def parameters_of_run(model: Model) -> Parameters:
+    """Return the environment parameters with which a model's run trained, in the lessons that it has reached."""
+    folder = _folder_of_run(model)
+    settings = None if folder is None else _settings_of_run(folder, "environment_parameters")
+    if folder is None or settings is None:
+        return {}
+    curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
+    status = folder / "run_logs" / "training_status.json"
+    try:
+        if status.is_file():
+            curriculum.restore(TrainingStatus.load(status, writes=False).lessons())
+    except SettingsError as error:
+        logger.warning(_NOT_USED, folder, error)
+        return {}
+    return curriculum.samplers
+
+
+def _is_ours(env_path: str) -> bool:
+    """Return whether this is an environment of Python or a built-in simulation, and no build."""
+    return not is_player(env_path) or is_simulation(env_path)
+
+
+def _folder_of_run(model: Model) -> Path | None:
+    file = next(iter(model.policies.values())).path.absolute()
+    return next((each for each in file.parents[:2] if (each / "configuration.yaml").is_file()), None)
+
+
+def _settings_of_run(folder: Path, section: str) -> RunSettings | None:
+    """Return the settings of a run that has a section; None if it has none, or they are not readable any more."""
+    try:
+        root, problems = read_file(folder / "configuration.yaml")
+        return settle_with(root, {}, problems, behaviors_required=False) if section in root.mapping else None
+    except SettingsError as error:
+        logger.warning(_NOT_USED, folder, error)
+        return None
