@@ -397,8 +397,8 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     assert list((run.folder / "run_logs" / "evaluation").glob("Player-1*"))
     run.send(signal.SIGKILL)
     run.finish(30)
-    deadline = 100
+    deadline = 600  # the evaluator's processes have the lowest priority, and the guard of a player sleeps five seconds
     while any(Path(f"/proc/{pid}").exists() for pid in processes) and deadline:
         deadline -= 1
         signal.sigtimedwait([], 0.1)
-    assert deadline, "not within ten seconds"
+    assert deadline, "not within a minute"
