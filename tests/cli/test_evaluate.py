@@ -211,6 +211,31 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_run(
     assert told in capsys.readouterr().err
 
 
+def test_options_fit_the_environment_of_the_run(results: Path, tmp_path: Path) -> None:
+    """Several copies and wrappers cannot be had of the Editor, which no ``--env`` means elsewhere."""
+    run = "env_settings: {env_path: 'python:tests.evaluation.worlds:Walk'}\n"
+    (results / "first" / "configuration.yaml").write_text(run)
+    newest = results / "first" / "Walk" / "checkpoint.pt"
+    shutil.copy(newest, newest.with_name("Walk-10.pt"))
+    own = [f"--results-dir={results}", "--episodes=4", "--seed=7", "--num-envs=2"]
+    once = "--wrapper=gymnasium.wrappers:TimeLimit max_episode_steps=1"
+    for word in ("first", "first/*", newest):
+        out = tmp_path / "out.csv"
+        assert evaluate(word, *own, once, f"--csv={out}") == 0
+        assert [row["length"] for row in read(out)] == ["1"] * 4
+    written = tmp_path / "x.demo"
+    assert main(["record", "--torch-device=cpu", "--policy=first", *own, once, f"--output={written}"]) == 0
+    assert load_demonstrations([written]).packed["reward"].shape == (4,)
+
+
+def test_options_that_do_not_fit_are_told_with_no_run_to_look_at(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = [f"--results-dir={results}", "--num-envs=2"]
+    assert "the Editor is one environment" in refused(capsys, "first", *own)
+    assert "the Editor is one environment" in refused(capsys, "random", *own)
+
+
 def test_nothing_that_a_fetched_run_names_is_started_unasked(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +269,15 @@ def test_a_recording_is_made_with_the_parameters_of_the_run(results: Path, tmp_p
     options = [f"--results-dir={results}", WALK, "--episodes=1", "--seed=1", f"--output={tmp_path / 'x.demo'}"]
     assert main(["record", "--torch-device=cpu", "--policy=first", *options]) == 0
     assert load_demonstrations([tmp_path / "x.demo"]).packed["reward"].mean() == pytest.approx(100.0, abs=60)
+
+
+def test_a_recording_has_what_the_expert_would_have_done(results: Path, tmp_path: Path) -> None:
+    written = tmp_path / "x.demo"
+    options = [WALK, f"--results-dir={results}", "--episodes=9", "--num-envs=2", "--seed=1", "--deterministic"]
+    for expert, wanted in (("first", 1), ("first@best", 0), (str(tmp_path / "Walk.onnx"), 1)):
+        roles = ["--policy=random", f"--expert={expert}", f"--output={written}"]
+        assert main(["record", "--torch-device=cpu", *roles, *options]) == 0
+        assert set(load_demonstrations([written]).packed["discrete"].flatten().tolist()) == {wanted}
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 1) -> str:

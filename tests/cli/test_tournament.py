@@ -81,9 +81,12 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_first_run(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = "env_settings: {env_path: 'python:tests.tournament.bids:Bids', env_args: [tables=2]}\n"
-    (results / "first" / "configuration.yaml").write_text(own)
-    assert tournament("first", tmp_path / "Bids.onnx", f"--results-dir={results}", "--games=4") == 0
+    parameters = "environment_parameters: {stake: 3.0}\n"
+    (results / "first" / "configuration.yaml").write_text(own + parameters)
+    models: list[str | Path] = ["first", tmp_path / "Bids.onnx"]
+    assert tournament(*models, f"--results-dir={results}", "--games=4", "--num-envs=2") == 0
     told = capsys.readouterr().err
+    assert "Environment parameters: stake=" in told
     assert "As the run of first has it: --env python:tests.tournament.bids:Bids, --env-args tables=2." in told
 
 

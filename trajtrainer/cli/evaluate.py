@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of, print_table
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
@@ -78,11 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         sections = {"environment_parameters": dict(arguments.environment_parameters)}
-        settings = flags.resolve_options(arguments, sections if arguments.environment_parameters else {})
-        from trajtrainer.envs.select import check  # late: all of these import what help does not need
-
-        check(settings.env_settings.env_path)
-        from trajtrainer.run.evaluate import Wishes, evaluate
+        settings = acting.resolve(arguments, arguments.models[:1], sections if arguments.environment_parameters else {})
+        from trajtrainer.run.evaluate import Wishes, evaluate  # late: imports what help does not need
 
         wishes = Wishes(
             episodes=arguments.episodes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
@@ -52,12 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: a policy or environment that does not exist or does not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        settings = flags.resolve_options(arguments)
-        from trajtrainer.envs.select import check  # late: all of these import what help does not need
-
-        check(settings.env_settings.env_path)
-        from trajtrainer.cli.demo import format_summary
-        from trajtrainer.run.record import Wishes, record_to_file
+        from trajtrainer.cli.demo import format_summary  # late: these import what help does not need
+        from trajtrainer.run.record import SCRIPTED, Wishes, record_to_file
 
         wishes = Wishes(
             arguments.policy,
@@ -67,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.behavior,
             arguments.output,
         )
-        recorded = record_to_file(wishes, settings)
+        models = [word for word in (arguments.policy, arguments.expert) if word not in (None, *SCRIPTED)]
+        recorded = record_to_file(wishes, acting.resolve(arguments, models))
     print("\n".join(map(one_line, format_summary(recorded.summary))))
     return recorded.exit_code

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
@@ -49,11 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: models or environment that do not exist or do not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        settings = flags.resolve_options(arguments)
-        from trajtrainer.envs.select import check  # late: all of these import what help does not need
-
-        check(settings.env_settings.env_path)
-        from trajtrainer.tournament.run import hold
+        settings = acting.resolve(arguments, arguments.models[:1])
+        from trajtrainer.tournament.run import hold  # late: imports what help does not need
 
         held = hold(arguments.models, settings, games=arguments.games, json_file=arguments.json, picture=arguments.plot)
     print("\n".join(format_table(held.table)))

@@ -254,6 +254,22 @@ def find_models(words: Sequence[str], results: Path, options: ActingOptions) -> 
     return models
 
 
+def file_of(word: str, results: Path) -> Path:
+    """Return the first file that a word means, unread; see ``find_models``.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    path = Path(word)
+    if path.suffix == _MODEL:
+        return path
+    if path.name == _ALL:
+        _, saved = find_checkpoints(path.parent, results)[0]
+    else:
+        saved = find_policies(path, results, None)
+    return saved[0].checkpoint
+
+
 def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]:
     path = Path(word)
     if path.name == _ALL:

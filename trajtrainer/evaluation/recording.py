@@ -73,10 +73,10 @@ def record(
         EnvironmentFaultError: an environment failed for good before any episode was over.
         PolicyDivergedError: a policy gives NaN.
     """
-    recorder = _Recorder(environment, episodes, experts, seed)
+    recorder = _Recorder(environment, episodes, experts, seed, announce)
     failure = None
     try:
-        play(recorder, policies, episodes, seed=seed, parameters=parameters, announce=announce, stopped=stopped)
+        play(recorder, policies, episodes, seed=seed, parameters=parameters, stopped=stopped)
     except EnvironmentFaultError as fault:
         if not any(side.finished for side in recorder.sides.values()):
             raise
@@ -104,13 +104,16 @@ class _Running:
 class _Recorder:
     """An environment that remembers what goes through it."""
 
-    def __init__(self, environment: Environment, episodes: int, experts: MakePolicy | None, seed: int) -> None:
+    def __init__(
+        self, environment: Environment, episodes: int, experts: MakePolicy | None, seed: int, announce: Announce
+    ) -> None:
         self.sides: dict[tuple[int, str], _Side] = {}
         self._environment = environment
         workers = environment.num_workers
         self._due = [episodes // workers + (worker < episodes % workers) for worker in range(workers)]
         self._experts = experts
         self._seed = seed
+        self._announce = announce
         self._specs: dict[str, BehaviorSpec] = {}
         self.set_parameters, self.close, self.kill = environment.set_parameters, environment.close, environment.kill
 
@@ -124,6 +127,7 @@ class _Recorder:
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
         events = self._environment.wait(timeout_s)
         for event in events:
+            self._announce(event.new_specs)  # of which experts are asked for at once, before play sees the event
             self._specs |= event.new_specs
             if event.is_reset:
                 for (worker, _), side in self.sides.items():

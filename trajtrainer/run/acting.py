@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from attrs import evolve
 
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import make_separate_environments
 from trajtrainer.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
@@ -32,6 +32,12 @@ def settled(settings: RunSettings) -> RunSettings:
     seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
     checkpoints = evolve(settings.checkpoint_settings, inference=True)
     return evolve(settings.with_seed(seed), checkpoint_settings=checkpoints)
+
+
+def tell_parameters(parameters: Parameters) -> None:
+    """Log the parameters with which the environment is reset, if there are any."""
+    if parameters:
+        logger.info("Environment parameters: %s.", ", ".join(f"{key}={value}" for key, value in parameters.items()))
 
 
 @contextlib.contextmanager

@@ -26,10 +26,19 @@ from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_mode
 from trajtrainer.evaluation.play import play
 from trajtrainer.evaluation.result import EvaluationResult, Sample, difference
 from trajtrainer.printable import counted
-from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, fault_after, opened, settled, write_file
+from trajtrainer.run.acting import (
+    FAILED,
+    INTERRUPTED,
+    check_file,
+    fault_after,
+    opened,
+    settled,
+    tell_parameters,
+    write_file,
+)
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.trained_environment import as_trained, parameters_of_run
+from trajtrainer.run.trained_environment import parameters_of_run
 from trajtrainer.rundir import atomic
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
@@ -128,11 +137,9 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     found = find_models(models, Path(settings.checkpoint_settings.results_dir), options)
     for model in found:
         _check_names(model, wishes.at_least)
-    settings = as_trained(settings, found[0])
     given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
     parameters = {**parameters_of_run(found[0]), **given}
-    if parameters:
-        logger.info("Environment parameters: %s.", ", ".join(f"{key}={value}" for key, value in parameters.items()))
+    tell_parameters(parameters)
     stop = StopRequest()
     results: list[Evaluated] = []
     failure = _evaluate_all(found, settings, wishes, parameters, stop, results)

@@ -14,14 +14,14 @@ from trajtrainer.demos.source import Source
 from trajtrainer.demos.summary import Summary, summarize
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import DemonstrationError, SettingsError
-from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
+from trajtrainer.evaluation.models import ActingOptions, Roles, find_models
 from trajtrainer.evaluation.play import Announce
 from trajtrainer.evaluation.recording import Recording, record
 from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
-from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled
+from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled, tell_parameters
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.trained_environment import as_trained, parameters_of_run
+from trajtrainer.run.trained_environment import parameters_of_run
 from trajtrainer.rundir import recordings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
@@ -29,6 +29,7 @@ from trajtrainer.spec import BehaviorId, BehaviorSpec
 logger = logging.getLogger(__name__)
 
 RANDOM, HEURISTIC = "random", "heuristic"
+SCRIPTED = (RANDOM, HEURISTIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,8 @@ def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
     results = Path(settings.checkpoint_settings.results_dir)
     actor = _Role(wishes.policy, results, options)
     expert = None if wishes.expert is None else _Role(wishes.expert, results, options)
-    for role in (actor, expert):
-        settings = settings if role is None or role.model is None else as_trained(settings, role.model)
     parameters = {**(expert.parameters if expert is not None else {}), **actor.parameters}
-    if parameters:
-        logger.info("Environment parameters: %s.", ", ".join(f"{key}={value}" for key, value in parameters.items()))
+    tell_parameters(parameters)
     stop = StopRequest()
 
     def announce(specs: Mapping[str, BehaviorSpec]) -> None:
@@ -132,22 +130,19 @@ class _Role:
     """The policies of one word for all behaviors.
 
     Attributes:
-        model: None for those that are none.
         parameters: of the environment, with which the run of that name trained.
     """
 
     def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
         self._word = word
         self._roles: Roles | None = None
-        self.model: Model | None = None
         self.parameters: Parameters = {}
-        if word not in (RANDOM, HEURISTIC):
+        if word not in SCRIPTED:
             models = find_models([word], results, options)
             if len(models) != 1:
                 raise SettingsError(f"{word} means {len(models)} models, expected one.")
             self._roles = Roles(models)
-            (self.model,) = models
-            self.parameters = parameters_of_run(self.model)
+            self.parameters = parameters_of_run(models[0])
 
     @property
     def announce(self) -> Announce:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from attrs import evolve
 
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.select import is_player
-from trajtrainer.errors import SettingsError
-from trajtrainer.evaluation.models import Model
+from trajtrainer.errors import CheckpointError, SettingsError
+from trajtrainer.evaluation.models import Model, file_of
 from trajtrainer.rundir.origin import origin_of
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.convert import read_file
@@ -26,30 +25,35 @@ logger = logging.getLogger(__name__)
 _NOT_USED = "What %s says of its environment is not used: %s"
 
 
-def as_trained(settings: RunSettings, model: Model) -> RunSettings:
-    """Return the settings with the environment, ``env_args`` and ``wrappers`` with which a model's run trained.
+def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[str, Any]:
+    """Return what is not given of the environment, its ``env_args`` and ``wrappers``, as a model's run trained with it.
 
-    What is not given is taken from there: the environment if it is one of Python or a simulation (of a build, the
-    Editor may be meant), the others if the environment is the one of the run, which it would not be without them.
-    Wrappers of the run's evaluations go before those of its training.
+    The environment is taken from there if it is one of Python or a simulation (of a build, the Editor may be meant),
+    the others if the environment is the one of the run, which it would not be without them. Wrappers of the run's
+    evaluations go before those of its training.
+
+    Args:
+        word: the model, as ``find_models`` takes it. Nothing is taken where there is none, which that tells.
+        results: the folder where run ids are looked for.
+        given: fields of ``env_settings``.
 
     Raises:
         SettingsError: the run was fetched from the hub, so nothing that it names is started unasked.
     """
-    given = settings.env_settings
-    folder = _folder_of_run(model)
-    if folder is None or (given.env_path is not None and not _is_ours(given.env_path)):
-        return settings
-    run = _settings_of_run(folder, "env_settings")
+    try:
+        folder = _folder_of_run(file_of(word, results))
+    except CheckpointError:
+        return {}
+    run = None if folder is None else _settings_of_run(folder, "env_settings")
     path = None if run is None else run.env_settings.env_path
-    if run is None or path is None or given.env_path not in (None, path) or not _is_ours(path):
-        return settings
+    if folder is None or run is None or path is None or given.get("env_path", path) != path or not _is_ours(path):
+        return {}
     trained, own = run.env_settings, run.evaluation or EvaluationSettings()
     wrappers = trained.wrappers if own.wrappers is None else own.wrappers
     taken: dict[str, Any] = {"env_path": path, "wrappers": wrappers, "env_args": trained.env_args}
-    taken = {name: value for name, value in taken.items() if value and getattr(given, name) is None}
+    taken = {name: value for name, value in taken.items() if value and name not in given}
     if not taken:
-        return settings
+        return {}
     options = [f"--env {path}"] if "env_path" in taken else []
     options += [f"--wrapper {wrapper}" for wrapper in taken.get("wrappers", ())]
     options += [f"--env-args {' '.join(taken['env_args'])}"] if "env_args" in taken else []
@@ -59,13 +63,13 @@ def as_trained(settings: RunSettings, model: Model) -> RunSettings:
             f"{', '.join(options)}. Give it yourself if you trust it, or something else; --wrapper or --env-args alone "
             "means none."
         )
-    logger.info("As the run of %s has it: %s.", model.name, ", ".join(options))
-    return evolve(settings, env_settings=evolve(given, **taken))
+    logger.info("As the run of %s has it: %s.", word, ", ".join(options))
+    return taken
 
 
 def parameters_of_run(model: Model) -> Parameters:
     """Return the environment parameters with which a model's run trained, in the lessons that it has reached."""
-    folder = _folder_of_run(model)
+    folder = _folder_of_run(next(iter(model.policies.values())).path)
     settings = None if folder is None else _settings_of_run(folder, "environment_parameters")
     if folder is None or settings is None:
         return {}
@@ -85,9 +89,8 @@ def _is_ours(env_path: str) -> bool:
     return not is_player(env_path) or is_simulation(env_path)
 
 
-def _folder_of_run(model: Model) -> Path | None:
-    file = next(iter(model.policies.values())).path.absolute()
-    return next((each for each in file.parents[:2] if (each / "configuration.yaml").is_file()), None)
+def _folder_of_run(file: Path) -> Path | None:
+    return next((each for each in file.absolute().parents[:2] if (each / "configuration.yaml").is_file()), None)
 
 
 def _settings_of_run(folder: Path, section: str) -> RunSettings | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.evaluation.models import Model
 from trajtrainer.spec import BehaviorId
@@ -40,7 +40,13 @@ class Result:
 
 
 def play(
-    environment: Environment, entrants: Sequence[Model], *, games: int, seed: int, num_areas: int = 1
+    environment: Environment,
+    entrants: Sequence[Model],
+    *,
+    games: int,
+    seed: int,
+    num_areas: int = 1,
+    parameters: Parameters | None = None,
 ) -> Iterator[Result | None]:
     """Play games of every pair, and yield their results as they are over.
 
@@ -52,6 +58,7 @@ def play(
         games: of each pair.
         seed: of all policies' random numbers.
         num_areas: training areas of each environment; 1 if that is to be found out.
+        parameters: of the environment.
 
     Raises:
         UnsupportedError: the environment has one team.
@@ -59,7 +66,7 @@ def play(
         EnvironmentFaultError: an environment failed for good.
     """
     tournament = _Tournament(environment, Cast(entrants, seed), all_matches(len(entrants), games), num_areas)
-    environment.reset({})
+    environment.reset(parameters or {})
     while not tournament.is_over:
         yield from tournament.step()
         yield None

@@ -8,13 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.models import ActingOptions, Model
 from trajtrainer.printable import counted
-from trajtrainer.run.acting import FAILED, INTERRUPTED, check_file, fault_after, opened, settled, write_file
+from trajtrainer.run.acting import (
+    FAILED,
+    INTERRUPTED,
+    check_file,
+    fault_after,
+    opened,
+    settled,
+    tell_parameters,
+    write_file,
+)
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.trained_environment import as_trained
+from trajtrainer.run.trained_environment import parameters_of_run
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.pictures import check_picture
 from trajtrainer.settings.run import RunSettings
@@ -60,12 +70,13 @@ def hold(
     set_threads()
     options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
     entrants = find_entrants(models, Path(settings.checkpoint_settings.results_dir), options)
-    settings = as_trained(settings, entrants[0])
     pairs = len(entrants) * (len(entrants) - 1) // 2
     logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, seed)
+    parameters = parameters_of_run(entrants[0])
+    tell_parameters(parameters)
     stop = StopRequest()
     results: list[Result] = []
-    failure = _play(entrants, settings, games, stop, results)
+    failure = _play(entrants, settings, games, parameters, stop, results)
     results.sort(key=lambda result: result.match.number or 0)
     table = standings(entrants, results)
     head = {"environment": settings.env_settings.env_path, "seed": seed, "games_per_pair": games}
@@ -88,7 +99,12 @@ def _check_files(json_file: Path | None, picture: Path | None) -> None:
 
 
 def _play(
-    entrants: Sequence[Model], settings: RunSettings, games: int, stop: StopRequest, results: list[Result]
+    entrants: Sequence[Model],
+    settings: RunSettings,
+    games: int,
+    parameters: Parameters,
+    stop: StopRequest,
+    results: list[Result],
 ) -> EnvironmentFaultError | None:
     """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
     env = settings.env_settings
@@ -96,7 +112,10 @@ def _play(
         if environment is None:
             return None
         try:
-            for result in play(environment, entrants, games=games, seed=env.seed, num_areas=env.num_areas):
+            num_areas = env.num_areas
+            for result in play(
+                environment, entrants, games=games, seed=env.seed, num_areas=num_areas, parameters=parameters
+            ):
                 if result is not None:
                     results.append(result)
                 if stop.requested:
