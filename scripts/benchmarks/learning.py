@@ -161,7 +161,8 @@ def _cell(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _minutes(runs: Sequence[dict[str, Any]]) -> str:
-    return f"{statistics.median(run['cpu_seconds'] for run in runs) / 60:.2g}"
+    minutes = statistics.median(run["cpu_seconds"] for run in runs) / 60
+    return f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.2g}"
 
 
 def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:

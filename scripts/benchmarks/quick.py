@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import yaml
 
-from scripts.benchmarks.report import Row
+from scripts.benchmarks.report import Row, shown
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -176,7 +176,7 @@ def _table(found: dict[str, dict[str, list[Run]]]) -> Iterator[str]:
         (slow_s, quick_s) = map(statistics.median, seconds)
         other = f"`{TASKS[task]['slow'].removesuffix('.yaml')}`"
         cells = [f"`{task}`", other, f"{reward:.3g}", *map(_several, steps), _part(*map(statistics.median, steps))]
-        yield f"| {' | '.join([*cells, f'{slow_s:.3g} → {quick_s:.3g}', _part(slow_s, quick_s)])} |"
+        yield f"| {' | '.join([*cells, f'{shown(slow_s)} → {shown(quick_s)}', _part(slow_s, quick_s)])} |"
 
 
 def _several(figures: Sequence[float]) -> str:

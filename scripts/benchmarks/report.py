@@ -42,15 +42,14 @@ def interleaved(measurements: Sequence[Callable[[], float]], runs: int = RUNS) -
 def show(rows: Sequence[Row]) -> None:
     table = Table("work", "median", "unit", "lowest", "highest", "runs", "bar")
     for row in rows:
-        bar = "" if row.bar is None else _figure(row.bar)
+        bar = "" if row.bar is None else shown(row.bar)
         lowest, highest = min(row.runs), max(row.runs)
-        table.add_row(
-            row.work, _figure(row.median), row.unit, _figure(lowest), _figure(highest), str(len(row.runs)), bar
-        )
+        table.add_row(row.work, shown(row.median), row.unit, shown(lowest), shown(highest), str(len(row.runs)), bar)
     Console(width=130).print(table)
 
 
-def _figure(value: float) -> str:
+def shown(value: float) -> str:
+    """Return a number with three digits that count, or all of a larger one: never as a power of ten."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
