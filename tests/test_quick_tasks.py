@@ -91,6 +91,19 @@ def test_medians_over_the_seeds_are_told(results: Path, begun: list[list[str]]) 
     assert "Basic, thousand steps" in (results / "quick.svg").read_text()
 
 
+def test_what_most_seeds_never_learn_is_told_without_a_part(results: Path, begun: list[list[str]]) -> None:
+    for seed in (1, 2):
+        quick.Work("Basic", quick.SLOW, seed).file(results).write_text(json.dumps(run(quick.SLOW, [0.1, 0.2])))
+
+    quick.measure(arguments(results))
+
+    assert begun == []
+    steps_there, steps_here = "**never** (never never 3,000)", "**3,000** (2,000 3,000 never)"
+    assert (results / "quick.md").read_text(encoding="utf-8").splitlines()[2] == (
+        f"| `Basic` | `ppo/Basic` | 0.887 | {steps_there} | {steps_here} |  | never → 6 |  |"
+    )
+
+
 def test_runs_that_are_missing_or_of_another_configuration_are_made(results: Path, begun: list[list[str]]) -> None:
     file = quick.Work("Basic", quick.QUICK, 2).file(results)
     changed = json.loads(file.read_text())

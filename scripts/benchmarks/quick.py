@@ -181,15 +181,11 @@ def _table(found: dict[str, dict[str, list[Run]]]) -> Iterator[str]:
 
 def _several(figures: Sequence[float]) -> str:
     """Return the median and the figure of each seed."""
-    return f"**{_figure(statistics.median(figures))}** ({' '.join(map(_figure, figures))})"
-
-
-def _figure(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:,.0f}"
+    return f"**{shown(statistics.median(figures))}** ({' '.join(map(shown, figures))})"
 
 
 def _part(slow: float, quick: float) -> str:
-    return "" if math.isinf(quick) else f"{quick / slow:.2f}"
+    return "" if math.inf in (slow, quick) else f"{quick / slow:.2f}"
 
 
 def _draw(found: dict[str, dict[str, list[Run]]], path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -49,7 +50,9 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def shown(value: float) -> str:
-    """Return a number with three digits that count, or all of a larger one: never as a power of ten."""
+    """Return a number with three digits that count, or all of a larger one; infinity is ``never``."""
+    if math.isinf(value):
+        return "never"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
