@@ -1,4 +1,4 @@
-"""Actors in processes beside a learner, against the same work in one loop; players that take their time.
+"""Actors in processes and threads beside a learner, against the same work in one loop; players that take their time.
 
 ``scripts/bench actors --mlagents VENV`` has ML-Agents, too (see ``mlagents.py``).
 """
@@ -58,17 +58,23 @@ def measure(venv: Path | None = None) -> list[Row]:
             Row("... one actor and the learner", "times", [a / b for a, b in zip(one, other, strict=True)], 8),
         ]
     for case in (_BALL, _HUNDRED):
-        runs = _in_turn([(case, 0), (case, 1)])
-        (loop, one) = runs
+        threaded = replace(case, extra={**case.extra, "threaded": True})
+        loop, thread, one, beside = _in_turn(
+            [(case, 0, {}), (threaded, 0, {}), (case, 1, {}), (case, 1, {"backend": "thread"})]
+        )
         rows += [
             Row(f"{case.name}, in one loop", "agent-steps/s", [run.speed for run in loop]),
+            Row(f"{case.name}, threaded: true", "agent-steps/s", [run.speed for run in thread]),
+            Row(f"{case.name}, threaded: true against one loop", "times", _ratios(thread, loop, 1)),
+            Row(f"{case.name}, one actor in a thread", "agent-steps/s", [run.speed for run in beside]),
+            Row(f"{case.name}, one actor in a thread against one loop", "times", _ratios(beside, loop, 1)),
             Row(f"{case.name}, one actor and the learner", "agent-steps/s", [run.speed for run in one]),
             Row(f"{case.name}, against one loop", "times", _ratios(one, loop, 1), 1.3),
             Row(f"{case.name}, learner busy", "%", [100 * run.busy for run in one], 95),
             Row(f"{case.name}, actor waiting", "%", [100 * run.waiting for run in one]),
         ]
     counts = (1, 4, 16)
-    runs = _in_turn([(slow(count), count) for count in counts])
+    runs = _in_turn([(slow(count), count, {}) for count in counts])
     for count, found in zip(counts, runs, strict=True):
         rows.append(Row(f"{SLOW.name}, {count} actors", "agent-steps/s", [run.speed for run in found]))
         rows.append(Row(f"{SLOW.name}, {count} actors, of linear", "%", _ratios(found, runs[0], 100 / count), 90))
@@ -84,11 +90,12 @@ def _ratios(these: list[Figures], those: list[Figures], scale: float) -> list[fl
     return [scale * this.speed / that.speed for this, that in zip(these, those, strict=True)]
 
 
-def _in_turn(cases: list[tuple[Case, int]]) -> list[list[Figures]]:
+def _in_turn(cases: list[tuple[Case, int, dict[str, Any]]]) -> list[list[Figures]]:
+    """The figures of each case: what is trained, by how many actors (0: in the loop), and their other settings."""
     found: list[list[Figures]] = [[] for _ in cases]
 
-    def one(index: int, case: Case, actors: int) -> float:
-        found[index].append(train(case, actors))
+    def one(index: int, case: Case, actors: int, others: dict[str, Any]) -> float:
+        found[index].append(train(case, actors, **others))
         return 0.0
 
     interleaved([partial(one, index, *case) for index, case in enumerate(cases)], RUNS)
