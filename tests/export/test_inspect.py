@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.export import ml_agents_1
 from trajtrainer.export.evaluate import Evaluator
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.report import Report, Support
@@ -267,33 +268,44 @@ def test_weights_listed_as_inputs_are_not_inputs(tmp_path: Path) -> None:
     assert "weight" not in [info.name for info in report.inputs]
 
 
-LEGACY = """
-<ir_version: 4, opset_import: ["" : 9], producer_name: "tests">
-policy (float[batch, 6] vector_observation, float[batch, 3, 4, 4] visual_observation_0)
-    => (float[1] version_number, float[1] memory_size, float[batch, 6] action,
-        float[1] action_output_shape, float[1] is_continuous_control)
-{
-    version_number = Constant <value = float[1] {2.0}> ()
-    memory_size = Constant <value = float[1] {0.0}> ()
-    action_output_shape = Constant <value = float[1] {6.0}> ()
-    is_continuous_control = Constant <value = float[1] {1.0}> ()
-    picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (visual_observation_0)
-    column = Unsqueeze <axes = [1]> (picture)
-    action = Add (vector_observation, column)
-}
-"""
-
-
 def test_a_model_of_ml_agents_1_loads_with_a_warning(tmp_path: Path) -> None:
-    report = inspect_text(tmp_path, LEGACY)
+    report = inspect_text(tmp_path, ml_agents_1.CONTINUOUS)
 
     assert report.loads
-    assert (report.model_version, report.continuous_size) == (2, 6)
+    assert (report.model_version, report.continuous_size) == (2, 5)
     assert any("ML-Agents 1.x" in warning for warning in report.warnings)
 
 
+@pytest.mark.parametrize("text", [ml_agents_1.DISCRETE, ml_agents_1.OLDER_DISCRETE], ids=["1.9", "1.5"])
+def test_log_probabilities_of_ml_agents_1_load(tmp_path: Path, text: str) -> None:
+    """They are NaN where a branch has no allowed action, which no game asks for."""
+    report = inspect_text(tmp_path, text)
+
+    assert report.errors == []
+    assert (report.model_version, report.discrete_branches) == (2, (3, 2)), "the file only has their sum, 5"
+    meanings = {info.name: info.meaning for info in report.outputs}
+    assert all("log" in meanings.get(name, "log") for name in ("discrete_actions", "action"))
+    assert meanings["is_continuous_control"] == "1 = continuous, 0 = discrete"
+
+
+def test_log_probabilities_that_do_not_fit_their_number_are_an_error(tmp_path: Path) -> None:
+    report = inspect_text(tmp_path, changed("{5.0}", "{6.0}", ml_agents_1.DISCRETE))
+
+    assert any("'discrete_actions' has the shape (1, 5)" in error and "says 6" in error for error in report.errors)
+    assert any("6 actions in all" in error for error in report.errors)
+
+
+def test_nan_of_log_probabilities_is_an_error(tmp_path: Path) -> None:
+    text = changed(
+        "tiny = Constant <value = float[1] {0.0000001}>",
+        "tiny = Constant <value = float[1] {-9.0}>",
+        ml_agents_1.DISCRETE,
+    )
+    assert any("NaN" in error for error in inspect_text(tmp_path, text).errors)
+
+
 def test_a_model_of_ml_agents_1_with_memory_is_refused(tmp_path: Path) -> None:
-    report = inspect_text(tmp_path, changed("float[1] {0.0}", "float[1] {8.0}", LEGACY))
+    report = inspect_text(tmp_path, changed("float[1] {0.0}", "float[1] {8.0}", ml_agents_1.CONTINUOUS))
 
     assert any("1.x with memory" in error for error in report.errors)
 

@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.export import ml_agents_1
 from tests.export.test_onnx import SPECS, random_actor, random_inputs
-from tests.nn.specs import behavior, camera, vector
+from tests.nn.specs import behavior, camera, entities, vector
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.errors import CheckpointError, SettingsError
 from trajtrainer.export.onnx import export_policy
@@ -176,3 +177,69 @@ def test_models_of_ml_agents(shared_data: Path, name: str) -> None:
 def test_old_models_have_no_deterministic_actions(shared_data: Path) -> None:
     with pytest.raises(CheckpointError, match=r"lacks deterministic_continuous_actions.*leave --deterministic out"):
         OnnxPolicy(shared_data / "models" / "Pong.onnx", seed=1, deterministic=True)
+
+
+def legacy_inputs(rows: int) -> tuple[list[Any], Any, Any]:
+    """Sensors in an order of their own: vector of 3, list, picture, vector of 2. The logits are 0, 1, 2, 3, 4."""
+    vectors = np.tile(np.arange(5, dtype=np.float32), (rows, 1))
+    entities = np.full((rows, 4, 3), 0.75, np.float32)
+    picture = np.full((rows, 3, 4, 4), 0.25, np.float32)
+    obs = [vectors[:, :3], entities, picture, vectors[:, 3:]]
+    return obs, np.zeros((rows, 5), np.bool_), np.zeros((rows, 0), np.float32)
+
+
+LEGACY_SPEC = behavior([vector(3), entities(4, 3), camera(3, 4, 4), vector(2)], 0, (3, 2))
+
+
+@pytest.mark.parametrize("text", [ml_agents_1.DISCRETE, ml_agents_1.OLDER_DISCRETE], ids=["1.9", "1.5"])
+def test_log_probabilities_of_ml_agents_1_are_drawn_from(tmp_path: Path, text: str) -> None:
+    path = ml_agents_1.written(tmp_path / "old.onnx", text)
+    policy = OnnxPolicy(path, seed=1)
+    assert list(policy.misfits(LEGACY_SPEC)) == []
+
+    obs, mask, memory = legacy_inputs(20_000)
+    mask[:, 0] = True
+    drawn = policy.act(obs, mask, memory).discrete
+    shares = [np.bincount(drawn[:, branch], minlength=3) / len(drawn) for branch in range(2)]
+    np.testing.assert_allclose(shares[0], [0, 1 / (1 + np.e), np.e / (1 + np.e)], atol=0.02)
+    np.testing.assert_allclose(shares[1], [1 / (1 + np.e), np.e / (1 + np.e), 0], atol=0.02)
+    np.testing.assert_array_equal(OnnxPolicy(path, seed=1).act(obs, mask, memory).discrete, drawn)
+    assert not np.array_equal(OnnxPolicy(path, seed=2).act(obs, mask, memory).discrete, drawn)
+
+    mask[:, 2] = True
+    likeliest = OnnxPolicy(path, seed=1, deterministic=True).act(obs, mask, memory).discrete
+    np.testing.assert_array_equal(np.unique(likeliest, axis=0), [[1, 1]])
+
+
+def test_continuous_actions_of_ml_agents_1(tmp_path: Path) -> None:
+    path = ml_agents_1.written(tmp_path / "old.onnx", ml_agents_1.CONTINUOUS)
+    spec = behavior([camera(3, 4, 4), vector(5)], 5)
+    policy = OnnxPolicy(path, seed=1)
+    assert list(policy.misfits(spec)) == []
+
+    seen: list[Any] = [np.full((2, 3, 4, 4), 51, np.uint8), np.array([[0, 0.1, 0.2, 0.3, -9]] * 2, np.float32)]
+    acted = policy.act(seen, np.zeros((2, 0), np.bool_), np.zeros((2, 0), np.float32))
+    np.testing.assert_allclose(acted.env_continuous, [[0.2, 0.3, 0.4, 0.5, -1]] * 2, rtol=1e-5)
+    with pytest.raises(CheckpointError, match=r"lacks deterministic_continuous_actions"):
+        OnnxPolicy(path, seed=1, deterministic=True)
+
+
+def test_what_does_not_fit_a_model_of_ml_agents_1(tmp_path: Path) -> None:
+    policy = OnnxPolicy(ml_agents_1.written(tmp_path / "old.onnx", ml_agents_1.DISCRETE), seed=1)
+    other = behavior([vector(4), camera(3, 4, 5), vector(2)], 0, (2, 3))
+
+    assert [text.split(" of shape ")[-1] for text in policy.misfits(other)] == [
+        "it has 0 continuous actions and the branches (3, 2), not 0 and (2, 3)",
+        "(5,), not (6,)",
+        "(3, 4, 4), not (3, 4, 5)",
+        "(4, 3), not none",
+    ]
+    told = policy.spec()
+    assert [tuple(sensor.shape) for sensor in told.observation_specs] == [(5,), (3, 4, 4), (4, 3)]
+    assert list(policy.misfits(told)) == []
+
+
+def test_a_memory_of_ml_agents_1_is_named_so(tmp_path: Path) -> None:
+    text = ml_agents_1.CONTINUOUS.replace("float[1] {0.0}", "float[1] {8.0}")
+    with pytest.raises(CheckpointError, match=r"ML-Agents 1\.x with memory"):
+        OnnxPolicy(ml_agents_1.written(tmp_path / "old.onnx", text), seed=1)

@@ -1,4 +1,4 @@
-"""Runs an ONNX model in numpy, on zeros as Unity does when a model is assigned to a behaviour, or on anything.
+"""Runs an ONNX model in numpy, on zeros much as Unity does when you assign a model to a behavior, or on any inputs.
 
 The reference evaluator of the ``onnx`` package is used and not onnxruntime: it is always installed with this package,
 so the verdict is the same on every machine, and it is fast enough (some milliseconds).
@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
+from trajtrainer.export import contract
 from trajtrainer.export.budget import Budget, Metered
 
 # Refuse to allocate inputs beyond this many numbers: a damaged or hostile file can claim any size.
@@ -75,8 +76,11 @@ def _is_quick(node: onnx.NodeProto) -> bool:
     return node.op_type == "MaxPool" and _is_plain(attributes) and len(node.output) == 1
 
 
-def zero_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
-    """Return zeros for every input. Free first dimensions become ``batch``, other free dimensions 1.
+def trial_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
+    """Return zeros for every input, and masks that allow all actions. Free dimensions are 1, the first is ``batch``.
+
+    Unity tries a model on masks of zeros. Those forbid every action, so a valid policy may divide by zero there; Unity
+    reads only the constants of that run.
 
     Raises:
         ValueError: an input is too large to try.
@@ -88,7 +92,8 @@ def zero_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
         shape = [size or (batch if axis == 0 else 1) for axis, size in enumerate(dims)]
         if np.prod(shape, dtype=np.float64) > _MAX_INPUT_SIZE:
             raise ValueError(f"input {value.name!r} of shape {shape} is too large")
-        inputs[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        fill = 1 if value.name == contract.ACTION_MASKS else 0
+        inputs[value.name] = np.full(shape, fill, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return inputs
 
 
@@ -125,6 +130,6 @@ class Evaluator:
             values = self._evaluator.run(None, dict(inputs))
         return {output.name: np.asarray(value) for output, value in zip(self.model.graph.output, values, strict=True)}
 
-    def run_on_zeros(self, batch: int) -> dict[str, NDArray[Any]]:
-        """Return the results of :meth:`run` on :func:`zero_inputs`."""
-        return self.run(zero_inputs(self.model, batch))
+    def try_out(self, batch: int) -> dict[str, NDArray[Any]]:
+        """Return the results of :meth:`run` on :func:`trial_inputs`."""
+        return self.run(trial_inputs(self.model, batch))

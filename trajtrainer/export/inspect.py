@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import Evaluator, graph_inputs
+from trajtrainer.export.legacy import find_branches
 from trajtrainer.export.report import PackageSupport, Report, Support, TensorInfo
 from trajtrainer.export.unity_names import check_inputs, check_outputs, input_meaning, output_meaning
 
@@ -41,9 +42,13 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
     """Fill the report on a model in memory."""
     _describe(model, report)
     _check_container(model, report)
-    values = _run(model, report)
+    # The operators of other packages cannot be run, and a loop in a hostile file would not end.
+    evaluator = None if report.unsupported_operators else _evaluator(model, report)
+    values = {} if evaluator is None else _run(evaluator, report)
     check_outputs(model, values, report)
     check_inputs(report)
+    if evaluator is not None and report.loads and report.is_legacy and report.discrete_branches:
+        report.discrete_branches = find_branches(evaluator, report)
     report.packages = _packages(report, _count_layout_transposes(model))
 
 
@@ -106,14 +111,14 @@ def _describe(model: onnx.ModelProto, report: Report) -> None:
     )
 
 
-def _tensor(value: onnx.ValueInfoProto, meaning: Callable[[str, tuple[int | str, ...]], str]) -> TensorInfo:
+def _tensor(value: onnx.ValueInfoProto, meaning: Callable[[str, str, tuple[int | str, ...]], str]) -> TensorInfo:
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_param or dim.dim_value or "?" for dim in tensor.shape.dim)
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
     except KeyError:
         dtype = "not a tensor of numbers"
-    return TensorInfo(value.name, dtype, shape, meaning(value.name, shape))
+    return TensorInfo(value.name, dtype, shape, meaning(value.name, dtype, shape))
 
 
 def _check_container(model: onnx.ModelProto, report: Report) -> None:
@@ -147,19 +152,27 @@ def _check_tensors(model: onnx.ModelProto, report: Report) -> None:
         report.errors.append(f"a tensor has {max(ranks)} dimensions; Unity supports {contract.MAX_RANK}")
 
 
-def _run(model: onnx.ModelProto, report: Report) -> Mapping[str, NDArray[Any]]:
-    """Return the outputs for zeros and one agent; empty when the model cannot run. Two agents are tried, too."""
-    if report.unsupported_operators:
-        return {}  # foreign operators cannot be run, and a loop of a hostile file would not end
-    known_to_be_broken = not report.loads
+def _evaluator(model: onnx.ModelProto, report: Report) -> Evaluator | None:
     try:
-        evaluator = Evaluator(model)
-        values = evaluator.run_on_zeros(batch=1)
+        return Evaluator(model)
     except Exception as error:  # every operator raises its own class
-        if not known_to_be_broken:  # one message for one cause is enough
-            report.errors.append(
-                f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {_first_line(error)}"
-            )
+        _cannot_run(error, report)
+        return None
+
+
+def _cannot_run(error: Exception, report: Report) -> None:
+    if report.loads:  # one message for one cause is enough
+        report.errors.append(
+            f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {_first_line(error)}"
+        )
+
+
+def _run(evaluator: Evaluator, report: Report) -> Mapping[str, NDArray[Any]]:
+    """Return the outputs for zeros and one agent; empty when the model cannot run. Two agents are tried, too."""
+    try:
+        values = evaluator.try_out(batch=1)
+    except Exception as error:  # every operator raises its own class
+        _cannot_run(error, report)
         return {}
     if any(np.issubdtype(value.dtype, np.floating) and np.isnan(value).any() for value in values.values()):
         report.errors.append("the model gives NaN for inputs of zeros: its weights are damaged")
@@ -173,7 +186,7 @@ def _check_batch(evaluator: Evaluator, report: Report) -> None:
         report.warnings.append(f"{', '.join(fixed)}: the number of agents is fixed in the file, so others may fail")
         return
     try:
-        values = evaluator.run_on_zeros(batch=2)
+        values = evaluator.try_out(batch=2)
         short = [name for name in contract.PER_AGENT_OUTPUTS if name in values and len(values[name]) != 2]
     except Exception as error:
         report.errors.append(f"the model runs for one agent, but not for two: {_first_line(error)}")
@@ -224,7 +237,7 @@ def _barracuda(report: Report, layout_transposes: int) -> PackageSupport:
             f"{'leaves' if always else 'early versions leave'} out {layout_transposes} Transpose (0, 2, 3, 1 or "
             "0, 3, 1, 2), taken for a change of layout, so the policy acts differently there"
         )
-    if report.model_version == contract.MODEL_VERSION:
+    if not report.is_legacy:
         notes.append("2.0 and newer")
     return PackageSupport(package, support, notes=tuple(notes))
 

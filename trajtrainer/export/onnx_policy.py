@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.errors import CheckpointError, SettingsError
-from trajtrainer.export import contract
+from trajtrainer.export import contract, legacy
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.report import Report
 from trajtrainer.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
@@ -34,7 +34,7 @@ class OnnxPolicy:
     entropy) is NaN, and ``continuous`` is what the environment receives.
 
     Args:
-        path: of the model, of ML-Agents 2 or later (version 3) or of ours.
+        path: of the model, of any ML-Agents from 1.0 on or of ours.
         seed: of its random operators.
         deterministic: take the mean and the likeliest branch instead of sampling.
 
@@ -52,6 +52,7 @@ class OnnxPolicy:
         self._inputs = frozenset(tensor.name for tensor in self._report.inputs)
         self._outputs = list(self._wanted_outputs())
         self._session = _session(path, seed)
+        self._random = np.random.default_rng(seed)
 
     @property
     def memory_size(self) -> int:
@@ -64,12 +65,10 @@ class OnnxPolicy:
         Raises:
             CheckpointError: it leaves out a sensor before others.
         """
-        shapes = {
-            tensor.name: tensor.shape[1:]
-            for tensor in self._report.inputs
-            if tensor.name.startswith(contract.OBSERVATION_PREFIX)
-        }
+        shapes = self._sensor_shapes()
         names = [contract.observation_name(sensor) for sensor in range(len(shapes))]
+        if self._report.is_legacy:
+            names = list(shapes)
         if shapes.keys() != set(names) or not all(isinstance(size, int) for shape in shapes.values() for size in shape):
             raise CheckpointError(
                 f"The model {self.path} does not tell the shapes of all its sensors, only {', '.join(sorted(shapes))}. "
@@ -85,10 +84,25 @@ class OnnxPolicy:
         wanted = (int(action.continuous_size), tuple(action.discrete_branches))
         if held != wanted:
             yield f"it has {held[0]} continuous actions and the branches {held[1]}, not {wanted[0]} and {wanted[1]}"
-        shapes = {contract.observation_name(i): tuple(o.shape) for i, o in enumerate(spec.observation_specs)}
-        for tensor in self._report.inputs:
-            if tensor.name.startswith(contract.OBSERVATION_PREFIX) and shapes.get(tensor.name) != tensor.shape[1:]:
-                yield f"it takes {tensor.name} of shape {tensor.shape[1:]}, not {shapes.get(tensor.name, 'none')}"
+        # Only the shapes are of interest, so no agent is enough.
+        found = self._named([np.zeros((0, *sensor.shape), np.float32) for sensor in spec.observation_specs])
+        for name, shape in self._sensor_shapes().items():
+            other = found[name].shape[1:] if name in found else "none"
+            if other != shape:
+                yield f"it takes {name} of shape {shape}, not {other}"
+
+    def _sensor_shapes(self) -> dict[str, tuple[Any, ...]]:
+        """Return input -> [*O] of every sensor that the model reads."""
+        if self._report.is_legacy:
+            return legacy.sensor_shapes(self._report)
+        tensors = (tensor for tensor in self._report.inputs if tensor.name.startswith(contract.OBSERVATION_PREFIX))
+        return {tensor.name: tensor.shape[1:] for tensor in tensors}
+
+    def _named(self, obs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return sensors [N, *O] by the names of the model's inputs."""
+        if self._report.is_legacy:
+            return legacy.name_sensors(obs, self._sensor_shapes())
+        return {contract.observation_name(i): each for i, each in enumerate(obs)}
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
         """Decide for N agents in one pass.
@@ -99,20 +113,23 @@ class OnnxPolicy:
             memory: f32 [N, H].
 
         Raises:
-            PolicyDivergedError: an action is NaN.
+            PolicyDivergedError: an action is NaN, or its probability.
         """
         number = len(mask)
-        feed: dict[str, NDArray[Any]] = {contract.observation_name(i): _as_float(each) for i, each in enumerate(obs)}
+        feed = self._named([_as_float(each) for each in obs])
         feed[contract.ACTION_MASKS] = (~mask).astype(np.float32)
         feed[contract.RECURRENT_IN] = memory[:, None, :]
         values = self._session.run(self._outputs, {name: feed[name] for name in self._inputs})
         found = dict(zip(self._outputs, values, strict=True))
         continuous = found.get(self._name_of_continuous, np.zeros((number, 0), np.float32))
         discrete = found.get(self._name_of_discrete, np.zeros((number, 0), np.int64))
-        if np.isnan(continuous).any():
+        if np.isnan(continuous).any() or np.isnan(discrete).any():
             raise PolicyDivergedError(
                 f"The model {self.path} gave NaN as action. Its weights, or observations, are NaN."
             )
+        if self._report.is_legacy and self._report.discrete_branches:
+            branches = self._report.discrete_branches
+            discrete = legacy.choose(discrete, mask, branches, self._random, deterministic=self.deterministic)
         # Deterministic actions of SAC models of ML-Agents are not squashed.
         continuous = np.clip(continuous, -1.0, 1.0)
         unknown = np.full((number, continuous.shape[1] + discrete.shape[1]), np.nan, np.float32)
@@ -128,10 +145,14 @@ class OnnxPolicy:
 
     @property
     def _name_of_continuous(self) -> str:
+        if self._report.is_legacy:
+            return legacy.continuous_output(self._report)
         return contract.DETERMINISTIC_CONTINUOUS if self.deterministic else contract.CONTINUOUS_ACTIONS
 
     @property
     def _name_of_discrete(self) -> str:
+        if self._report.is_legacy:
+            return legacy.discrete_output(self._report)
         return contract.DETERMINISTIC_DISCRETE if self.deterministic else contract.DISCRETE_ACTIONS
 
     def _wanted_outputs(self) -> Iterator[str]:
@@ -162,18 +183,16 @@ def _inspected(path: Path, *, deterministic: bool) -> Report:
 
 def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
     """Tell what Unity does with a model, and this class does not."""
-    if report.model_version != contract.MODEL_VERSION:
-        yield f"it is of ML-Agents 1.x (version {report.model_version}); export its checkpoint with a later one"
-        return
     own = {contract.ACTION_MASKS, contract.RECURRENT_IN}
+    sensors = (contract.OBSERVATION_PREFIX, contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX)
     for tensor in report.inputs:
-        if tensor.name not in own and not tensor.name.startswith(contract.OBSERVATION_PREFIX):
+        if tensor.name not in own and not tensor.name.startswith(sensors):
             yield f"it takes the input {tensor.name!r}, which no trainer exports any more"
         if tensor.shape and isinstance(tensor.shape[0], int):
             yield f"{tensor.name}: the number of agents is fixed in the file"
     outputs = {tensor.name for tensor in report.outputs}
     wanted = [contract.DETERMINISTIC_CONTINUOUS] * bool(report.continuous_size)
-    wanted += [contract.DETERMINISTIC_DISCRETE] * bool(report.discrete_branches)
+    wanted += [contract.DETERMINISTIC_DISCRETE] * bool(report.discrete_branches and not report.is_legacy)
     if deterministic and not outputs.issuperset(wanted):
         yield f"it lacks {' and '.join(wanted)}, as older ones do; leave --deterministic out"
 

@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trajtrainer.export import contract
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -67,7 +69,7 @@ class Report:
         memory_size: numbers of recurrent memory per agent; 0 without.
         inputs, outputs: in the file's order.
         continuous_size: number of continuous actions.
-        discrete_branches: size of each discrete branch.
+        discrete_branches: size of each discrete branch. Version 2 names only their sum; they are then found by trying.
         operators: name -> how often.
         unsupported_operators: those that Unity's importer refuses.
         packages: the verdict per generation of the Unity package.
@@ -88,6 +90,11 @@ class Report:
     operators: dict[str, int] = field(default_factory=dict)
     unsupported_operators: tuple[str, ...] = ()
     packages: tuple[PackageSupport, ...] = ()
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the names are those of ML-Agents 1.x, which also gives log-probabilities for discrete actions."""
+        return self.model_version == contract.LEGACY_MODEL_VERSION
 
     @property
     def loads(self) -> bool:

@@ -35,7 +35,7 @@ _OUTPUT_MEANINGS = {
     contract.DISCRETE_SHAPE: "size of each branch",
     contract.DETERMINISTIC_DISCRETE: "most likely, one choice per branch",
     contract.RECURRENT_OUT: "memory for the next step",
-    contract.LEGACY_ACTION: "actions, as ML-Agents 1.x names them",
+    contract.LEGACY_ACTION: "continuous actions, or log-probabilities of discrete ones, as in ML-Agents 1.x",
     contract.LEGACY_ACTION_SHAPE: "number of actions",
     contract.LEGACY_IS_CONTINUOUS: "1 = continuous, 0 = discrete",
 }
@@ -44,8 +44,9 @@ _DISCRETE = contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE, contract
 _UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACTION)
 
 
-def input_meaning(name: str, shape: Shape) -> str:
+def input_meaning(name: str, dtype: str, shape: Shape) -> str:
     """Return what Unity puts into an input, in words; empty for a name it does not know."""
+    del dtype
     observation = _OBSERVATION.fullmatch(name)
     if observation is None:
         picture = _LEGACY_VISUAL.fullmatch(name)
@@ -61,9 +62,11 @@ def input_meaning(name: str, shape: Shape) -> str:
     return f"{sensor}unknown kind"
 
 
-def output_meaning(name: str, shape: Shape) -> str:
+def output_meaning(name: str, dtype: str, shape: Shape) -> str:
     """Return what Unity reads from an output, in words; empty for a name it does not know."""
     del shape
+    if name == contract.DISCRETE_ACTIONS and dtype.startswith("float"):
+        return "log-probability of each action, as in ML-Agents 1.x; Unity draws"
     return _OUTPUT_MEANINGS.get(name, "")
 
 
@@ -95,7 +98,7 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
 
 def check_inputs(report: Report) -> None:
     """Check that Unity can fill every input and that no expected one is missing."""
-    legacy = report.model_version == contract.LEGACY_MODEL_VERSION
+    legacy = report.is_legacy
     by_name = {info.name: info for info in report.inputs}
     known = {contract.ACTION_MASKS, contract.RECURRENT_IN, *contract.ALSO_ACCEPTED_INPUTS}
     if legacy:
@@ -159,6 +162,9 @@ def _check_discrete(names: set[str], values: Values, report: Report) -> None:
     if not _are_told(*_DISCRETE, names, report):
         return
     report.discrete_branches = _constants(shape, values, report)
+    if report.is_legacy:
+        _check_log_probs(sampled, shape, values, report)
+        return
     for name in (sampled, deterministic):
         if name not in values:
             continue
@@ -170,6 +176,18 @@ def _check_discrete(names: set[str], values: Values, report: Report) -> None:
             )
         if not np.issubdtype(value.dtype, np.integer):
             report.errors.append(f"{name!r} is {value.dtype.name}; Unity reads whole numbers and throws")
+
+
+def _check_log_probs(name: str, shape: str, values: Values, report: Report) -> None:
+    """Check the discrete actions of ML-Agents 1.x: f32 [N, D], from which Unity draws."""
+    total = sum(report.discrete_branches)
+    if name not in values:
+        return
+    value = values[name]
+    if value.shape != (1, total):
+        report.errors.append(f"{name!r} has the shape {value.shape} for one agent, but {shape} says {total}")
+    if not np.issubdtype(value.dtype, np.floating):
+        report.errors.append(f"{name!r} is {value.dtype.name}; Unity reads log-probabilities in version 2 and throws")
 
 
 def _are_told(sampled: str, deterministic: str, shape: str, names: set[str], report: Report) -> bool:
@@ -206,6 +224,7 @@ def _check_legacy_action(names: set[str], values: Values, report: Report) -> Non
         report.continuous_size = size
     else:
         report.discrete_branches = (size,)
+        _check_log_probs(contract.LEGACY_ACTION, contract.LEGACY_ACTION_SHAPE, values, report)
     report.warnings.append(
         "the actions bear the names of ML-Agents 1.x; the packages from 3.0 on may refuse them. Train or export again"
     )
@@ -213,7 +232,7 @@ def _check_legacy_action(names: set[str], values: Values, report: Report) -> Non
 
 def _check_memory_out(names: set[str], values: Values, report: Report) -> None:
     size = report.memory_size
-    if size <= 0 or report.model_version == contract.LEGACY_MODEL_VERSION:
+    if size <= 0 or report.is_legacy:
         return
     if contract.RECURRENT_OUT not in names:
         report.errors.append(f"memory_size is {size}, but the output {contract.RECURRENT_OUT!r} is missing")
@@ -280,7 +299,7 @@ def _check_masks(by_name: Mapping[str, TensorInfo], report: Report) -> None:
 def _check_memory_in(by_name: Mapping[str, TensorInfo], report: Report) -> None:
     memory = by_name.get(contract.RECURRENT_IN)
     size = report.memory_size
-    if report.model_version == contract.LEGACY_MODEL_VERSION:
+    if report.is_legacy:
         return
     if memory is None:
         if size > 0:
