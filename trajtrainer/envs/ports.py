@@ -20,13 +20,18 @@ _MOST_TRIED = 50
 _LSOF_LIMIT_S = 10.0
 
 
-def candidates(base_port: int, num_workers: int) -> Iterator[int]:
+def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[int]:
     """Yield base ports to try one after the other.
 
-    They are ``num_workers`` apart, so that no two workers of a run ever try the same port.
+    They are ``ports_of_run`` apart, so that no two environments of a run ever try the same port.
+
+    Args:
+        base_port: of this environment.
+        num_workers: of this environment, each with a port of its own.
+        ports_of_run: ports of all environments of the run together, which are neighbors.
     """
     highest = _LARGEST - num_workers + 1
-    yield from range(base_port, min(base_port + _MOST_TRIED * num_workers, highest + 1), num_workers)
+    yield from range(base_port, min(base_port + _MOST_TRIED * ports_of_run, highest + 1), ports_of_run)
 
 
 def holder(port: int) -> str | None:

@@ -39,7 +39,7 @@ _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
 def make_environment(
-    settings: RunSettings, logs: PlayerLogs, *, beside: bool = False, here: bool = False
+    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
 ) -> Environment:
     """Return the environment that ``env_settings.env_path`` names.
 
@@ -58,7 +58,7 @@ def make_environment(
     Args:
         settings: of the run.
         logs: where players write theirs.
-        beside: it is beside another environment of the run; see ``connect_player``.
+        ports_of_run: if this is one of several environments of the run; see ``connect_player``.
         here: a built-in simulation needs no player of its own; see ``connect_player``.
 
     Raises:
@@ -72,7 +72,7 @@ def make_environment(
         return _SCHEMES[scheme][0](path, name, settings)
     if not path:
         _tell_of_simulations(settings)
-    return make_unity_environment(settings, logs, beside=beside, here=here)
+    return make_unity_environment(settings, logs, ports_of_run=ports_of_run, here=here)
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:

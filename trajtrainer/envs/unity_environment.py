@@ -57,11 +57,11 @@ class LogFolder:
 
 
 def make_unity_environment(
-    settings: RunSettings, logs: PlayerLogs, *, beside: bool = False, here: bool = False
+    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
 ) -> Supervisor:
     """Start the players that a run's settings ask for: one in this process, several each in a child.
 
-    ``beside`` and ``here`` as in ``connect_player``.
+    ``ports_of_run`` and ``here`` as in ``connect_player``.
 
     Raises:
         EnvironmentFaultError: see ``Supervisor``.
@@ -76,13 +76,13 @@ def make_unity_environment(
         engine=settings.engine_settings,
         log_folder=log_file.parent if log_file is not None else None,
         run=settings,
-        beside=beside,
+        ports_of_run=ports_of_run,
         here=here,
     )
     if environment.num_envs == 1:
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
         # A learning thread needs the core itself, and so do several players.
-        busy_wait = not beside and not any(behavior.threaded for behavior in behaviors)
+        busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
         return Supervisor(LocalSlot(partial(connect, busy_wait=busy_wait)), environment)
     # The two messages of a start may each take timeout_wait.
     return Supervisor(ChildSlots(environment.num_envs, connect, 2 * environment.timeout_wait + _SLACK_S), environment)
@@ -97,22 +97,24 @@ def connect_player(
     run: RunSettings | None = None,
     busy_wait: bool = False,
     side_channels: tuple[SideChannel, ...] = (),
-    beside: bool = False,
+    ports_of_run: int = 0,
     here: bool = False,
 ) -> UnityWorker:
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
-    A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless the
-    environment is ``beside`` another one of the run, of whose port it was counted on. ``here``, a built-in simulation
-    plays in this process where it can, as two players and a trainer are too much for two cores.
+    A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless this
+    is one of several environments of a run, whose ports follow each other: ``ports_of_run`` is how many ports they
+    take together, and 0 for the training's only environment. ``here``, a built-in simulation plays in this process
+    where it can, as two players and a trainer are too much for two cores.
     ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones.
 
     Raises:
         EnvironmentFaultError: see ``UnityWorker``.
     """
     connection = _player_here(worker, settings, engine) if here else None
-    is_free_to_choose = settings.env_path is not None and (beside or settings.base_port == BASE_PORT)
-    ports = candidates(settings.base_port, settings.num_envs) if is_free_to_choose else [settings.base_port]
+    is_free_to_choose = settings.env_path is not None and (ports_of_run > 0 or settings.base_port == BASE_PORT)
+    step = ports_of_run or (settings.num_envs if run is None else run.num_ports)
+    ports = candidates(settings.base_port, settings.num_envs, step) if is_free_to_choose else [settings.base_port]
     taken: PortInUseError | None = None
     for base_port in ports:
         try:

@@ -176,7 +176,7 @@ def _task(
     logs = None if node is None else NodeLogs(folder, node)
     own = settings_of_actor(settings, number)
     if make_environment is environment_of_settings:
-        make = partial(environment_of_settings, own, logs or LogFolder(folder), beside=True)
+        make = partial(environment_of_settings, own, logs or LogFolder(folder), ports_of_run=settings.num_ports)
     else:
         make = partial(make_environment, own, run.folder)
     cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]

@@ -338,11 +338,11 @@ def make_evaluations(
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
         return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, shared.go_on))
     logs = _logs(run)
-    if make_environment is environment_of_settings and usable_cores() > 1:
-        make = partial(environment_of_settings, settings, logs, beside=True, here=True)
-        return EvaluationKeeper(run, behaviors, lambda: EvaluatorProcess(make, parameters, seed))
     if make_environment is environment_of_settings:
-        here = Evaluator(partial(environment_of_settings, settings, logs, beside=True, here=True), parameters, seed)
+        make = partial(environment_of_settings, settings, logs, ports_of_run=run.settings.num_ports, here=True)
+        if usable_cores() > 1:
+            return EvaluationKeeper(run, behaviors, lambda: EvaluatorProcess(make, parameters, seed))
+        here = Evaluator(make, parameters, seed)
     else:
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         here.start()  # quick, and tells a factory that makes its environment but once

@@ -160,6 +160,12 @@ class RunSettings:
         return self.envs_of_actor * (1 if self.actors is None else self.actors.count)
 
     @property
+    def num_ports(self) -> int:
+        """Return the ports that all environments of the run take together, those of evaluations included."""
+        evaluations = (self.evaluation or EvaluationSettings()).num_envs if self.has_evaluations else 0
+        return self.num_players + evaluations
+
+    @property
     def is_offline(self) -> bool:
         """Return whether all behaviours that are listed are learnt from data sets, and there is one."""
         return bool(self.behaviors) and all(each.is_offline for each in self.behaviors.values())
