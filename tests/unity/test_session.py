@@ -26,7 +26,8 @@ from tests.ports import free_port
 from tests.unity.client import LIMIT_S, Exchange, connected, handshake, header, in_background, status, until
 from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
-from trajtrainer.steps import ActionBatch
+from trajtrainer.sim.channels import statistic_frame
+from trajtrainer.steps import ActionBatch, Aggregation, Statistic
 from trajtrainer.unity import session as session_module
 from trajtrainer.unity.faults import (
     ActionError,
@@ -111,12 +112,26 @@ def script(folder: Path, text: str) -> str:
 def test_an_unknown_side_channel_is_told_whenever_the_player_speaks(caplog: pytest.LogCaptureFixture) -> None:
     frames = bytes(range(16)) + b"\x01\x00\x00\x00?"
     with playing(second=message_of({}, side_channel=frames)) as player:
-        assert caplog.text.count("03020100-0504-0706-0809-0a0b0c0d0e0f, which nobody here reads") == 1
+        assert caplog.text.count("side channel 03020100-0504-0706-0809-0a0b0c0d0e0f") == 1
         player.session.start_reset()
         player.answer()
         player.send(message(SPACE, [Agent()], side_channel=frames))
         player.session.receive()
-    assert caplog.text.count("which nobody here reads") == 1
+    assert caplog.text.count("side channel") == 1
+
+
+def test_statistics_that_are_not_read_are_no_unknown_side_channel(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    frames = statistic_frame(Statistic("Goals", 3.0, Aggregation.SUM))
+    with playing(second=message_of({}, side_channel=frames)) as player:
+        player.session.start_reset()
+        player.answer()
+        player.send(message(SPACE, [Agent()], side_channel=frames))
+        player.session.receive()
+    (told,) = [record for record in caplog.records if "statistics" in record.getMessage()]
+    assert told.levelno == logging.INFO
+    assert "StatsSideChannel" in told.getMessage()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_the_first_reset_waits_until_it_is_wanted() -> None:

@@ -69,6 +69,12 @@ _ANALYTICS_KEY = b"unity.ml-agents"
 # Of this package's own; docs/evaluation.md#video says how a game sends on it.
 PICTURES_ID = uuid.UUID("5a6f1d5e-6f0c-4c43-9a3e-2f6f0f7f6b1d")
 _LARGEST_SIDE = 4096
+# Known channels that many games use and few programs read: not worth a warning.
+_UNREAD = {
+    StatsSideChannel().channel_id.bytes_le: "The game reports statistics (StatsRecorder), which are ignored. To read "
+    "them, pass a StatsSideChannel of trajtrainer.side_channels in side_channels.",
+    PICTURES_ID.bytes_le: "The game sends pictures of itself, which are ignored. Videos use them (--video).",
+}
 
 
 class SideChannels:
@@ -130,8 +136,13 @@ class SideChannels:
     def _warn_of_unknown(self, channel_id: bytes) -> None:
         if channel_id not in self._unknown and len(self._unknown) < _MOST_UNKNOWN:
             self._unknown.add(channel_id)
+            unread = _UNREAD.get(channel_id)
+            if unread is not None:
+                _LOGGER.info(unread)
+                return
             _LOGGER.warning(
-                "The player sends messages of the side channel %s, which nobody here reads.",
+                "The player sends messages on the side channel %s, but no channel with this id was given in "
+                "side_channels. The messages are ignored.",
                 uuid.UUID(bytes_le=channel_id),
             )
 
