@@ -60,6 +60,25 @@ def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureF
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "usage", "error"),
+    [
+        (["tournament"], "tournament [OPTIONS] MODEL [MODEL ...]", "the following arguments are required: MODEL"),
+        (["learn", "--seed", "many"], "learn [OPTIONS] [CONFIG]", "argument --seed: "),
+        (["demo", "info"], "demo info [OPTIONS] FILE [FILE ...]", "the following arguments are required: FILE"),
+    ],
+)
+def test_wrong_usage_is_three_lines_and_not_a_list_of_all_options(
+    arguments: list[str], usage: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    command = usage.partition(" [")[0]
+    assert lines[0] == f"usage: trajtrainer {usage}"
+    assert lines[1].startswith(f"trajtrainer {command}: error: {error}")
+    assert lines[2:] == [f"'trajtrainer {command} --help' lists all options."]
+
+
 def test_the_exit_code_is_that_of_the_command(command: Callable[[Callable[[], int]], None]) -> None:
     command(lambda: 7)
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import frozen
 
@@ -19,6 +19,7 @@ from trajtrainer.settings.checks import closest
 from trajtrainer.version import __version__
 
 INTERRUPTED = 130
+_ONE_LINE = 10_000
 _ALIAS = "mlagents-learn"  # by ``trajtrainer alias``
 
 
@@ -52,7 +53,13 @@ class Command:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the option that a misspelt one is close to."""
+    """Keeps messages about wrong usage short, and names the option that a misspelled one is close to."""
+
+    def error(self, message: str) -> NoReturn:
+        arguments = argparse.HelpFormatter(prog="", width=_ONE_LINE)
+        arguments.add_usage(None, self._get_positional_actions(), [], prefix="")
+        usage = " ".join(["usage:", self.prog, "[OPTIONS]", *arguments.format_help().split()])
+        self.exit(2, f"{usage}\n{self.prog}: error: {message}\n'{self.prog} --help' lists all options.\n")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, unknown = self.parse_known_args(args, namespace)
