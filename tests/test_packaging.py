@@ -91,3 +91,4 @@ def test_the_source_archive_makes_the_same_wheel(tmp_path: Path) -> None:
     assert {"pyproject.toml", "README.md", "LICENSE", "constraints.txt", "scripts/test"} <= names
     assert {f"config/{name}" for name in files(ROOT / "config")} <= names
     assert {f"trajtrainer/{name}" for name in files(ROOT / "trajtrainer")} <= names
+    assert {f"tests/upgrade/{name}" for name in files(ROOT / "tests" / "upgrade")} <= names
