@@ -111,7 +111,8 @@ class BaseEnvEnvironment(InProcessEnvironment):
         return event
 
     def _close(self) -> None:
-        for worker in self._workers:
+        for number, worker in enumerate(self._workers):
+            self.call = ("close", number)
             with contextlib.suppress(Exception):
                 worker.env.close()
         self._workers = []

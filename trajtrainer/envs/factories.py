@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
+from trajtrainer.envs.user_code import blame
+from trajtrainer.errors import SettingsError, TrajtrainerError
 
 Factory = Callable[..., Any]
 
@@ -133,10 +134,8 @@ def _import(name: str, what: str) -> ModuleType | None:
         if missing == name or name.startswith(f"{missing}."):
             return None
         raise SettingsError(f"{what} needs the Python package {missing!r}, which is not installed.") from error
-    except Exception as error:
-        raise EnvironmentFaultError(
-            f"{what}: the module {name} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise blame(f"{what}: the module {name} cannot be imported", error) from error
 
 
 def factory_of(module: ModuleType, path: str, what: str) -> Factory:
@@ -175,8 +174,8 @@ def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapp
         return factory(**(accepted | dict(arguments)))
     except TrajtrainerError:
         raise
-    except Exception as error:
-        raise EnvironmentFaultError(f"{what} could not be made: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise blame(f"{what} could not be made", error) from error
 
 
 def named_parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:

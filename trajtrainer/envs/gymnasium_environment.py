@@ -54,7 +54,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
     def __init__(
         self, envs: Sequence[Env], *, seed: int, name: str | None = None, smallest_picture: int = SMALLEST_PICTURE
     ) -> None:
-        super().__init__(environment_name(envs[0]) if name is None else name, num_workers=1)
+        super().__init__(environment_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._envs = list(envs)
         first = self._envs[0]
         for env in self._envs[1:]:
@@ -99,6 +99,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         interrupted: list[bool] = []
         ended: list[int] = []
         for copy, action in enumerate(self._spaces.actions(actions[self.name])):
+            self.call = ("step", copy)
             observation, reward, terminated, truncated, info = self._envs[copy].step(action)
             if terminated or truncated:
                 ended.append(copy)
@@ -116,6 +117,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         )
 
     def _reset(self, copy: int) -> tuple[Any, dict[str, Any]]:
+        self.call = ("reset", copy)
         return self._envs[copy].reset(seed=next(self._seeds[copy]), options=self._parameters.draw() or None)
 
     def _event(
@@ -151,7 +153,8 @@ class GymnasiumEnvironment(InProcessEnvironment):
         return event
 
     def _close(self) -> None:
-        for env in self._envs:
+        for copy, env in enumerate(self._envs):
+            self.call = ("close", copy)
             with contextlib.suppress(Exception):
                 env.close()
         self._envs = []

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import TakeFrame
-from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError, UnsupportedError
+from trajtrainer.envs.user_code import blame, is_our_bug
+from trajtrainer.errors import TrajtrainerError, UnsupportedError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 _Actions = Mapping[str, ActionBatch]
@@ -28,11 +29,18 @@ class InProcessEnvironment(ABC):
     Args:
         name: for messages.
         num_workers: how many.
+        num_copies: environments that are stepped one after the other; None for as many as workers.
+
+    Attributes:
+        call: the call of the user's code that is under way, as a new tuple (what it does, number of the copy), so that
+            another thread can tell one that does not return; None between calls.
     """
 
-    def __init__(self, name: str, num_workers: int) -> None:
+    def __init__(self, name: str, num_workers: int, num_copies: int | None = None) -> None:
         self.name = name
+        self.call: tuple[str, int] | None = None
         self._num_workers = num_workers
+        self._num_copies = num_workers if num_copies is None else num_copies
         # worker -> the actions to go on with; None to reset.
         self._due: dict[int, _Actions | None] = {}
 
@@ -88,17 +96,27 @@ class InProcessEnvironment(ABC):
         events = []
         for worker in sorted(self._due):
             actions = self._due.pop(worker)
+            self.call = ("reset", worker) if actions is None else ("step", worker)
             try:
                 events.append(self._begin(worker) if actions is None else self._go_on(worker, actions))
             except TrajtrainerError:
                 raise
-            except Exception as error:
-                doing = "reset" if actions is None else "step"
-                number = f" {worker}" if self._num_workers > 1 else ""
-                raise EnvironmentFaultError(
-                    f"The environment {self.name}{number} failed in its {doing}: {type(error).__name__}: {error}"
-                ) from error
+            except (Exception, SystemExit) as error:
+                if isinstance(error, SystemExit) and is_our_bug(error):  # a signal's, in a program that is not ours
+                    raise
+                assert self.call is not None
+                doing, number = self.call
+                raise blame(f"The environment {self._named(number)} failed in its {doing}", error) from error
+        self.call = None
         return events
+
+    def describe(self) -> str:
+        """Name the call that is under way, for messages."""
+        doing, number = self.call or ("code", 0)
+        return f"The {doing} of the environment {self._named(number)}"
+
+    def _named(self, number: int) -> str:
+        return f"{self.name} (copy {number})" if self._num_copies > 1 else self.name
 
     def send(self, worker: int, actions: _Actions) -> None:
         """See ``Environment``."""
@@ -110,6 +128,7 @@ class InProcessEnvironment(ABC):
         """See ``Environment``. An environment that fails to close is left as it is."""
         self._due = {}
         self._close()
+        self.call = None
 
     def kill(self) -> None:  # noqa: B027
         """See ``Environment``. There is no process to end."""

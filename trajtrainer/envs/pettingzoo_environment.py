@@ -70,7 +70,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         rule: AgentRule | None = None,
         smallest_picture: int = SMALLEST_PICTURE,
     ) -> None:
-        super().__init__(_name(envs[0]) if name is None else name, num_workers=1)
+        super().__init__(_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._games = [Game(as_parallel(env), seed + copy) for copy, env in enumerate(envs)]
         first = self._games[0].env
         agents = list(getattr(first, "possible_agents", ()))
@@ -106,6 +106,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         parts: dict[str, _Part] = {}
         self._asked = {}
         for copy, game in enumerate(self._games):
+            self.call = ("reset", copy)
             self._sort(copy, [], game.reset(self._parameters.draw()).deciding, parts)
         return self._event(worker, parts, is_reset=True)
 
@@ -118,6 +119,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         parts: dict[str, _Part] = {}
         self._asked = {}
         for copy, (game, one) in enumerate(zip(self._games, joint, strict=True)):
+            self.call = ("step", copy)
             turn = game.step(one, self._parameters.draw)
             self._sort(copy, turn.ended, turn.deciding, parts)
         return self._event(worker, parts, is_reset=False)
@@ -175,7 +177,8 @@ class PettingZooEnvironment(InProcessEnvironment):
         )
 
     def _close(self) -> None:
-        for game in self._games:
+        for copy, game in enumerate(self._games):
+            self.call = ("close", copy)
             with contextlib.suppress(Exception):
                 game.env.close()
         self._games = []

@@ -51,5 +51,6 @@ class SideBySide(InProcessEnvironment):
         return event
 
     def _close(self) -> None:
-        for environment in self._environments:
+        for copy, environment in enumerate(self._environments):
+            self.call = ("close", copy)
             environment.close()

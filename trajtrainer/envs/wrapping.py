@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from trajtrainer.envs.factories import check_signature, factory_of, import_first, keyword_arguments
+from trajtrainer.envs.user_code import place_of_error
 from trajtrainer.errors import SettingsError
 from trajtrainer.settings.environment import wrapper_words
 
@@ -50,8 +51,11 @@ def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
         wrapped = wrapper(env, **arguments)
     except Exception as error:
         hint = next((hint for word, hint in _HINTS.items() if word in str(error)), "")
-        told = str(error).rstrip(".")
-        raise SettingsError(f"{what} cannot be put around {env}: {type(error).__name__}: {told}.{hint}") from error
+        told, place = str(error).rstrip("."), place_of_error(error)
+        where = f" ({place})" if place else ""
+        raise SettingsError(
+            f"{what} cannot be put around {env}: {type(error).__name__}: {told}{where}.{hint}"
+        ) from error
     if not isinstance(wrapped, bases):
         raise SettingsError(f"{what} is no wrapper: it returned a {type(wrapped).__qualname__}, expected {expected}.")
     return wrapped
