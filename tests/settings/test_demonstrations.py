@@ -50,6 +50,63 @@ def test_a_missing_one_is_told_with_its_place(
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
 
 
+@pytest.mark.parametrize("command", ["config", "learn"])
+@pytest.mark.parametrize(("place", "asking"), sections("x.npz"))
+def test_a_file_of_another_type_is_reported_before_anything_starts(
+    place: str,
+    asking: dict[str, Any],
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.npz").touch()
+    configuration(tmp_path, asking)
+    assert main([command, "a.yaml"]) == 1
+    shown = capsys.readouterr()
+    told = rf"error: a\.yaml:[456]: behaviors\.A\.{re.escape(place)}\.demo_path: found the file x\.npz, expected a "
+    assert re.match(told, shown.err)
+    assert "trajtrainer demo convert x.npz -o x.demo" in shown.err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(("_place", "asking"), sections("x.demo"))
+def test_a_file_with_another_content_is_reported_before_anything_starts(
+    _place: str, asking: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.demo").write_text("no recording", encoding="utf-8")
+    with pytest.raises(DemonstrationError, match=r"Behavior 'A', demo_path: x\.demo is no recording of Unity's"):
+        learn({"behaviors": {"A": {"max_steps": 5, **asking}}}, "sim:Basic")
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        {"demo_path": "x.demo"},
+        {"hyperparameters": {"demo_path": "x.demo"}},
+        {"behavioral_cloning": {"demo_path": "x.demo"}},
+        {"reward_signals": {"gail": {"demo_path": "x.demo"}}},
+    ],
+)
+@pytest.mark.parametrize("trainer", ["bc", "iql"])
+def test_a_demo_path_of_a_trainer_that_learns_from_recordings_alone_points_to_dataset(
+    asking: dict[str, Any],
+    trainer: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.demo").touch()
+    assert main(["config", str(configuration(tmp_path, {"trainer_type": trainer, **asking}))]) == 1
+    told = capsys.readouterr().err
+    assert f"trainer_type {trainer} learns from 'dataset'; write dataset: [x.demo] in the behavior" in told
+    assert len(told.splitlines()) == 1
+
+
 def test_without_training_none_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (_, asking), _ = sections(str(tmp_path / "x.demo"))
     file = str(configuration(tmp_path, asking))

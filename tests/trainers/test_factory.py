@@ -44,7 +44,7 @@ def test_all_missing_recordings_are_named_at_once(tmp_path: Path, monkeypatch: p
         f"Behavior 'C', demo_path: there is no file or folder {tmp_path / 'y.demo'}",
     ]
     for name in ("x.demo", "y.demo"):
-        Path(name).touch()
+        write_demo(Path(name), random_steps(vector_spec(3)), vector_spec(3), "X")
     check_demonstrations(behaviors)
 
 

@@ -159,6 +159,21 @@ def open_demo(path: Path) -> DemoFile:
     return DemoFile(path, meta, parameters, behavior, block, start, num_records, int(by_unity))
 
 
+def check_header(path: Path) -> None:
+    """See that a file begins as a recording does, without looking at its steps.
+
+    Raises:
+        DemonstrationError: it does not, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
+    except OSError as error:
+        raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
+    _header(head, path)
+    _parameters(head, path)
+
+
 def _header(head: bytes, path: Path) -> tuple[DemonstrationMetaProto, bytes]:
     """Return the header and its bytes."""
     if not head:

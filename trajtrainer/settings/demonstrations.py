@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trajtrainer.settings.document import Entry, Written
 from trajtrainer.settings.problems import Problem
+from trajtrainer.settings.trainer import ALGORITHMS
 
 DEMO_SUFFIX = ".demo"
 
@@ -24,6 +25,18 @@ def missing(path: str) -> str | None:
     return None
 
 
+def other_type(path: str) -> str | None:
+    """Return what is wrong with a recording that is there: it is a file of another type. None if nothing is."""
+    found = Path(path)
+    if found.is_dir() or found.suffix == DEMO_SUFFIX:
+        return None
+    return (
+        f"found the file {path}, expected a recording of Unity's Demonstration Recorder ({DEMO_SUFFIX}), a folder of "
+        f"some, or what 'trajtrainer demo convert {path} -o {found.with_suffix(DEMO_SUFFIX).name}' makes of a file in "
+        "another format"
+    )
+
+
 def locate(root: Entry) -> Iterator[Problem]:
     """Find the recordings of all behaviors of a configuration's tree, and yield those that are not there.
 
@@ -34,10 +47,19 @@ def locate(root: Entry) -> Iterator[Problem]:
     if inference is not None and _value(inference) is True:
         return
     behaviors = root.mapping.get("behaviors")
-    for behavior in [root.mapping.get("default_settings"), *(behaviors.mapping.values() if behaviors else ())]:
-        for entry in _paths(behavior) if behavior else ():
+    default = root.mapping.get("default_settings")
+    for behavior in [default, *(behaviors.mapping.values() if behaviors else ())]:
+        if behavior is None:
+            continue
+        trainer_type = behavior.mapping.get("trainer_type") or (default and default.mapping.get("trainer_type"))
+        if trainer_type is not None and isinstance(trainer_type.content, str):
+            yield from _move_to_dataset(behavior, trainer_type.content)
+        demo_paths = list(_demo_paths(behavior))
+        for entry in [*demo_paths, *_dataset(behavior)]:
             entry.content = _found(entry.content, Path(root.place.source))
             problem = missing(entry.content)
+            if problem is None and entry in demo_paths:
+                problem = other_type(entry.content)
             if problem:
                 yield Problem(entry.place, problem)
 
@@ -46,14 +68,45 @@ def _value(entry: Entry) -> object:
     return entry.content.value if isinstance(entry.content, Written) else entry.content
 
 
-def _paths(behavior: Entry) -> Iterator[Entry]:
-    """Yield every ``demo_path`` and what ``dataset`` lists, where it is text, which other checks see to."""
+def _demo_paths(behavior: Entry) -> Iterator[Entry]:
+    """Yield every ``demo_path`` that is text, which other checks see to."""
     signals = behavior.mapping.get("reward_signals")
     sections = [behavior.mapping.get("behavioral_cloning"), *(signals.mapping.values() if signals else ())]
     for section in sections:
         path = section.mapping.get("demo_path") if section else None
         if path is not None and isinstance(path.content, str):
             yield path
+
+
+def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:
+    """Report every ``demo_path`` of a trainer that knows only ``dataset``, and read it as if it stood there.
+
+    So nothing else is reported that only follows from it.
+    """
+    row = ALGORITHMS.get(trainer_type)
+    if row is None or not row.offline:
+        return
+    hyperparameters = behavior.mapping.get("hyperparameters", behavior)
+    found = [
+        section.mapping.pop("demo_path") for section in (behavior, hyperparameters) if "demo_path" in section.mapping
+    ]
+    found += _demo_paths(behavior)
+    for section in (behavior, behavior.mapping.get("reward_signals", behavior)):
+        for name, inner in list(section.mapping.items()):
+            if "demo_path" in inner.mapping:
+                del section.mapping[name]
+    if not behavior.mapping.get("reward_signals", behavior).mapping:
+        del behavior.mapping["reward_signals"]
+    for entry in found:
+        shown = entry.content if isinstance(entry.content, str) else "FILE.demo"
+        message = f"trainer_type {trainer_type} learns from 'dataset'; write dataset: [{shown}] in the behavior"
+        yield Problem(entry.place, message)
+    if found:
+        behavior.mapping.setdefault("dataset", Entry(found, found[0].place))
+
+
+def _dataset(behavior: Entry) -> Iterator[Entry]:
+    """Yield what ``dataset`` lists, where it is text."""
     dataset = behavior.mapping.get("dataset")
     listed = dataset.content if dataset is not None and isinstance(dataset.content, list) else ()
     yield from (path for path in listed if isinstance(path, Entry) and isinstance(path.content, str))

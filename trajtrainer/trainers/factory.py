@@ -11,14 +11,15 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.cloning.cloning import DEFAULT_EPOCHS, BehavioralCloning
 from trajtrainer.algos.cloning.rows import DemonstrationRows
 from trajtrainer.data.source import ExperienceSource
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.demos.demo_file import check_header
+from trajtrainer.demos.demonstrations import demo_paths, load_demonstrations
 from trajtrainer.errors import DemonstrationError, UnsupportedError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds, seeded
 from trajtrainer.plugins import resolve
 from trajtrainer.queues import PolicyQueue
 from trajtrainer.rewards.factory import create_reward_signals
-from trajtrainer.settings.demonstrations import missing
+from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.trainer import ALGORITHMS, SACHyperparameters, TrainerSettings
 from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.clock import Clock, GradientClock
@@ -52,9 +53,17 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
             )
         for section in (cloning, *settings.reward_signals.values()):
             path = getattr(section, "demo_path", None)
-            fault = None if path is None else missing(path)
+            if path is None:
+                continue
+            fault = missing(path) or other_type(path)
             if fault:
                 faults.append(f"Behavior {name!r}, demo_path: {fault}.")
+                continue
+            for recording in demo_paths([path]):
+                try:
+                    check_header(recording)
+                except DemonstrationError as error:
+                    faults.append(f"Behavior {name!r}, demo_path: {error}")
     if faults:
         raise DemonstrationError("\n".join(faults))
 
