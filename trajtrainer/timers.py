@@ -6,7 +6,7 @@ A ``Timers`` object is passed to whoever measures; there is no global one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter, time
 from types import TracebackType
@@ -116,6 +116,44 @@ class TimerNode:
         if children:
             result["children"] = {name: child.to_dict(is_parallel=is_parallel) for name, child in children.items()}
         return result
+
+
+EARLIER = "earlier_sessions"
+"""The key in ``timers.json`` of what a resumed run did before: how many sessions, since when, their trees added up."""
+_DEEPEST = 20
+_LONGEST_S = 1e12
+
+
+def add_trees(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sum of two trees of ``to_dict``, block by block.
+
+    Both may come from damaged files: numbers that make no sense count as 0, other keys are left out.
+    """
+    return _add_trees([first, second], _DEEPEST)
+
+
+def _add_trees(trees: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]:
+    numbers = {key: sum(number_of(tree.get(key)) for tree in trees) for key in ("total", "count", "self")}
+    inner: dict[str, list[Mapping[str, Any]]] = {}
+    for tree in trees if depth else ():
+        children = tree.get("children")
+        for name, child in children.items() if isinstance(children, Mapping) else ():
+            if isinstance(child, Mapping):
+                inner.setdefault(name, []).append(child)
+    result: dict[str, Any] = {"total": numbers["total"], "count": int(numbers["count"])}
+    if any(tree.get("is_parallel") for tree in trees):
+        result["is_parallel"] = True
+    result["self"] = numbers["self"]
+    if inner:
+        result["children"] = {name: _add_trees(some, depth - 1) for name, some in inner.items()}
+    return result
+
+
+def number_of(value: object) -> float:
+    """Return a number of ``timers.json``; 0 for what is none, is negative, or is beyond any run."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if 0 <= value < _LONGEST_S else 0.0
 
 
 class Timers:

@@ -75,6 +75,34 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_all_sessions_of_a_resumed_run_are_counted(tmp_path: Path) -> None:
+    make_run(tmp_path, "ball", 1)
+    path = tmp_path / "ball" / "run_logs" / "timers.json"
+    timers = json.loads(path.read_text())
+    block = {"total": 100.0, "count": 2, "self": 100.0}
+    earlier = {
+        "sessions": 3,
+        "total": 190.0,
+        "count": 3,
+        "self": 0.0,
+        "children": {"advance": block, "env_close": block},
+    }
+    path.write_text(json.dumps(timers | {"earlier_sessions": earlier}))
+    text = report_of(tmp_path, "ball")
+    assert "3 min 20 s in 4 sessions" in text
+    assert "start and end: 100 s" in text or "start and end: 1 min 40 s" in text
+    assert "env_close" in text
+    wrong: list[Any] = [5, [], {"total": "x", "sessions": None, "children": {"a": 3}}, {"total": 1e999, "children": []}]
+    for rubbish in wrong:
+        path.write_text(json.dumps(timers | {"earlier_sessions": rubbish}))
+        assert "10 s" in report_of(tmp_path, "ball")
+
+
+def report_of(results: Path, *runs: str) -> str:
+    assert main(["report", *runs, "--results-dir", str(results), "-o", str(results / "report.html")]) == 0
+    return (results / "report.html").read_text()
+
+
 class TestReading:
     def test_it_finds_what_tensorboard_finds(self, tmp_path: Path) -> None:
         """Of files of torch's writer, as ML-Agents uses it, with what is no scalar in between."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, learn, ppo
+from trajtrainer import Training
 
 ENVIRONMENT = ("--env=sim:Basic", "--env-args", "--agents", "8")
 UNNAMED = 0.05  # at most so much of the whole
@@ -71,3 +72,34 @@ def test_a_run_whose_environment_does_not_come(tmp_path: Path) -> None:
     root = tree(run)
     assert root["self"] <= UNNAMED * root["total"]
     assert list(root["children"])[-1] == "env_start"
+
+
+def test_a_resumed_run_counts_all_its_sessions(tmp_path: Path) -> None:
+    settings = behaviors_settings(Basic=ppo(2000))
+    first = tree(learn(tmp_path, settings, *ENVIRONMENT))
+    assert "earlier_sessions" not in first
+    for session in (2, 3):
+        settings["behaviors"]["Basic"]["max_steps"] = 2000 * session
+        run = learn(tmp_path, settings, "--resume", *ENVIRONMENT)
+        assert run.exit_code == 0, run.output
+        earlier = tree(run)["earlier_sessions"]
+        assert earlier["sessions"] == session - 1
+        assert earlier["start_time_seconds"] == first["metadata"]["start_time_seconds"]
+        assert inner(earlier, "env_start")["count"] == session - 1
+        assert earlier["total"] >= first["total"]
+
+
+def test_a_run_at_work_writes_where_its_time_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before its first checkpoint, in a program that looks at its file meanwhile."""
+    monkeypatch.setattr("trajtrainer.run.loop._TIMERS_S", 0.1)
+    path = tmp_path / "first" / "run_logs" / "timers.json"
+    settings = behaviors_settings(Basic=ppo(10**7))
+    with Training(settings, "sim:Basic", run_id="first", results_dir=tmp_path, verbose=False) as training:
+        for epoch in training.epochs(steps=100):
+            content = json.loads(path.read_text())
+            learning = content["children"].get("TrainerController.start_learning", {"children": {}})
+            found = learning["children"].get("TrainerController.advance", {"count": 0})
+            if found["count"] > 10:
+                break
+            assert epoch.epoch < 100_000
+    assert not list(path.parent.glob(".timers*")), "a file of a moment is left"

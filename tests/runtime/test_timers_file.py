@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.run.timers_file import timers_json
+from trajtrainer.run.timers_file import earlier_sessions, timers_json
 from trajtrainer.run.writers import GaugeWriter
 from trajtrainer.stats import StatsSummary
 from trajtrainer.timers import Timers
@@ -46,3 +46,40 @@ def test_keys_are_those_of_mlagents(shared_data: Path, run: str) -> None:
     assert (mine["name"], mine["count"]) == ("root", 1)
     start, end = int(mine["metadata"]["start_time_seconds"]), int(mine["metadata"]["end_time_seconds"])
     assert 0 <= end - start < 600
+
+
+def test_sessions_add_up() -> None:
+    """Three of them, each resumed: the earlier ones are one tree, however many there were."""
+    earlier, starts = None, []
+    for number in range(3):
+        timers = Timers()
+        with timers("env_step"), timers(f"only in {number}"):
+            pass
+        content = json.loads(timers_json(timers, {}, ["x"], "1.5.0", earlier=earlier))
+        starts.append(content["metadata"]["start_time_seconds"])
+        assert ("earlier_sessions" in content) == (number > 0)
+        earlier = earlier_sessions(json.dumps(content))
+    assert earlier is not None
+    assert earlier["sessions"] == 3
+    assert earlier["start_time_seconds"] == starts[0]
+    assert earlier["children"]["env_step"]["count"] == 3
+    assert list(earlier["children"]["env_step"]["children"]) == ["only in 2", "only in 1", "only in 0"]
+    assert earlier["total"] > content["total"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "[" * 100_000])
+def test_a_damaged_file_of_an_earlier_session_is_left_out(text: str) -> None:
+    assert earlier_sessions(text) is None
+
+
+def test_wrong_numbers_of_an_earlier_session_count_as_none() -> None:
+    wrong = {"total": "x", "count": -1, "self": 1e999, "children": {"a": {"total": float("nan")}, "b": 5}}
+    found = earlier_sessions(json.dumps({**wrong, "metadata": 3, "earlier_sessions": [1]}))
+    assert found == {
+        "sessions": 1,
+        "start_time_seconds": None,
+        "total": 0.0,
+        "count": 0,
+        "self": 0.0,
+        "children": {"a": {"total": 0.0, "count": 0, "self": 0.0}},
+    }

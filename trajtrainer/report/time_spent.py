@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from trajtrainer.printable import counted
 from trajtrainer.report.runs import Group
+from trajtrainer.timers import EARLIER, add_trees, number_of
 
 # Block -> kind of work; what is within a block and has no kind of its own is of the same.
 _KINDS = {
@@ -37,16 +38,33 @@ _DEEPEST = 8
 
 def time_section(groups: Sequence[Group]) -> str:
     """Return a bar and a tree for each run that has timers."""
-    runs = [run for group in groups for run in group.runs if seconds_of(run.timers) > 0]
+    runs = [
+        (run.name, num_sessions(run.timers), timers)
+        for group in groups
+        for run in group.runs
+        if seconds_of(timers := all_sessions(run.timers)) > 0
+    ]
     if not runs:
         return ""
-    used = [kind for kind in KINDS if any(by_kind(run.timers)[kind] > 0 for run in runs)]
+    used = [kind for kind in KINDS if any(by_kind(timers)[kind] > 0 for _, _, timers in runs)]
     keys = "".join(f'<li><i class="c{KINDS.index(kind)}"></i>{kind}</li>' for kind in used)
-    rows = "".join(_row(run.name, run.timers) for run in runs)
+    rows = "".join(_row(*run) for run in runs)
     return f'<ul class="legend">{keys}</ul><div class="times">{rows}</div>'
 
 
-def _row(name: str, timers: Mapping[str, Any]) -> str:
+def all_sessions(timers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tree of ``timers.json`` with what the sessions took that came before a run was resumed."""
+    earlier = timers.get(EARLIER)
+    return add_trees(timers, earlier) if isinstance(earlier, dict) else timers
+
+
+def num_sessions(timers: Mapping[str, Any]) -> int:
+    """Return how often the run was started or resumed, as far as ``timers.json`` tells."""
+    earlier = timers.get(EARLIER)
+    return 1 + (int(number_of(earlier.get("sessions"))) if isinstance(earlier, dict) else 0)
+
+
+def _row(name: str, sessions: int, timers: Mapping[str, Any]) -> str:
     kinds = by_kind(timers)
     total = sum(kinds.values())
     parts = "".join(
@@ -55,9 +73,10 @@ def _row(name: str, timers: Mapping[str, Any]) -> str:
         for i, kind in enumerate(KINDS)
         if kinds[kind] > 0
     )
+    spread = f" in {counted(sessions, 'session')}" if sessions > 1 else ""
     tree = "".join(_tree_row(block, seconds_of(timers)) for block in blocks(timers))
     return (
-        f"<details><summary><b>{escape(name)}</b> <small>{duration(seconds_of(timers))}</small>"
+        f"<details><summary><b>{escape(name)}</b> <small>{duration(seconds_of(timers))}{spread}</small>"
         f'<div class="bar">{parts}</div></summary>'
         f'<div class="wide"><table class="tree"><tbody>{tree}</tbody></table></div></details>'
     )
@@ -71,7 +90,7 @@ def by_kind(timers: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _add(node: Mapping[str, Any], kind: str, seconds: dict[str, float], depth: int) -> None:
-    seconds[kind] += max(0.0, _number(node.get("self")))
+    seconds[kind] += number_of(node.get("self"))
     for name, child in _children(node, depth):
         _add(child, _KINDS.get(name, kind), seconds, depth + 1)
 
@@ -104,7 +123,7 @@ def _blocks(node: Mapping[str, Any], least: float, depth: int) -> Iterator[Block
     for name, child in sorted(_children(node, depth), key=lambda item: -seconds_of(item[1])):
         seconds = seconds_of(child)
         if seconds >= least:
-            yield Block(name, depth, seconds, _number(child.get("count")), bool(child.get("is_parallel")))
+            yield Block(name, depth, seconds, number_of(child.get("count")), bool(child.get("is_parallel")))
             yield from _blocks(child, least, depth + 1)
 
 
@@ -126,16 +145,7 @@ def _children(node: Mapping[str, Any], depth: int) -> list[tuple[str, Mapping[st
 
 def seconds_of(node: Mapping[str, Any]) -> float:
     """Return how long a block took, with all that is in it."""
-    return max(0.0, _number(node.get("total")))
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    try:
-        return float(value) if math.isfinite(value) else 0.0
-    except OverflowError:
-        return 0.0
+    return number_of(node.get("total"))
 
 
 def duration(seconds: float) -> str:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 WAIT_S = 0.25
 # One of the waits for a trainer's thread: systems that do not interrupt a wait let signals through in between.
 _JOIN_S = 0.25
+# How often timers.json is written for those who watch the run. It costs 2 ms.
+_TIMERS_S = 10.0
 # When it is told that a trainer's thread is waited for.
 _PATIENCE_S = 5.0
 
@@ -65,6 +67,7 @@ class Loop:
     evaluations: EvaluationKeeper | None = None
     epoch: str = field(default="", init=False)
     is_over: bool = field(default=False, init=False)
+    _timers_due_s: float = field(default=0.0, init=False)
 
     def train(self) -> None:
         """Return when every behaviour is done, or a stop was requested; everything is saved, whatever ended it.
@@ -104,6 +107,7 @@ class Loop:
 
     def begin(self) -> None:
         """Reset the environment, to the present lessons."""
+        self._timers_due_s = time.monotonic() + _TIMERS_S
         self.lessons.log_lessons()
         self.lessons.reset_environment()
 
@@ -155,6 +159,9 @@ class Loop:
         self._tell()
         if self.view.due():
             self.show()
+        if time.monotonic() >= self._timers_due_s:
+            self.run.refresh_timers()
+            self._timers_due_s = time.monotonic() + _TIMERS_S
 
     def _tell(self) -> None:
         """Call the functions of the user for what has happened."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.timers_file import timers_json
+from trajtrainer.run.timers_file import earlier_sessions, timers_json
 from trajtrainer.run.tracking import tracking_writers
 from trajtrainer.run.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
 from trajtrainer.rundir.folder import RunFolder
@@ -46,6 +47,7 @@ class Run:
         hooks: functions of the user, told what happens.
         datasets: name -> what this behaviour is learnt from, of those that need no environment.
         actors: what they have done, where they are not in the loop.
+        earlier: time spent by the sessions before this one, of a run that is resumed.
     """
 
     settings: RunSettings
@@ -62,6 +64,7 @@ class Run:
     hooks: Hooks = field(default_factory=Hooks)
     datasets: Mapping[str, Demonstrations] = field(default_factory=dict)
     actors: ActorReport = field(default_factory=ActorReport)
+    earlier: Mapping[str, Any] | None = None
 
     @property
     def is_training(self) -> bool:
@@ -92,9 +95,14 @@ class Run:
 
     def write_timers(self) -> None:
         """Write ``timers.json`` as everything is by now."""
-        self.folder.write_timers(
-            timers_json(self.timers, self.gauges.gauges, sys.argv, API_VERSION, self.actors.rows())
-        )
+        self.folder.write_timers(self._timers_json())
+
+    def refresh_timers(self) -> None:
+        """Write ``timers.json`` for those who watch the run: without waiting for the disk."""
+        self.folder.refresh_timers(self._timers_json())
+
+    def _timers_json(self) -> str:
+        return timers_json(self.timers, self.gauges.gauges, sys.argv, API_VERSION, self.actors.rows(), self.earlier)
 
     def close_writers(self) -> None:
         """Close the writers, which write what is pending."""
@@ -142,4 +150,5 @@ def make_run(
         stop,
         hooks=hooks,
         datasets=datasets,
+        earlier=earlier_sessions(folder.read_timers()) if folder.resume else None,
     )

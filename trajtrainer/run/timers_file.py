@@ -14,7 +14,7 @@ from typing import Any
 
 from trajtrainer.run.writers import Gauge
 from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
-from trajtrainer.timers import Timers
+from trajtrainer.timers import EARLIER, Timers, add_trees, number_of
 from trajtrainer.version import __version__
 
 TIMER_FORMAT_VERSION = "0.1.0"
@@ -26,6 +26,7 @@ def timers_json(
     arguments: Sequence[str],
     protocol_version: str,
     actors: Sequence[Mapping[str, Any]] = (),
+    earlier: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the content of the file, as of now.
 
@@ -35,6 +36,7 @@ def timers_json(
         arguments: the command line, program included.
         protocol_version: of the wire.
         actors: what each of them has done, where they are not in the loop.
+        earlier: ``earlier_sessions`` of a resumed run.
     """
     metadata = {
         "timer_format_version": TIMER_FORMAT_VERSION,
@@ -55,5 +57,28 @@ def timers_json(
         "metadata": metadata,
         **({"actors": [*actors]} if actors else {}),
         **timers.to_dict(),
+        **({EARLIER: earlier} if earlier else {}),
     }
     return json.dumps(content, indent=4)
+
+
+def earlier_sessions(text: str) -> dict[str, Any] | None:
+    """Return what the ``timers.json`` of a run that is about to resume says about all its sessions so far, added up.
+
+    None if the file is damaged.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    earlier = content.get(EARLIER)
+    earlier = earlier if isinstance(earlier, dict) else {}
+    metadata = content.get("metadata")
+    start = metadata.get("start_time_seconds") if isinstance(metadata, dict) else None
+    return {
+        "sessions": int(number_of(earlier.get("sessions"))) + 1,
+        "start_time_seconds": earlier.get("start_time_seconds", start),
+        **add_trees(content, earlier),
+    }

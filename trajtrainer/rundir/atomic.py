@@ -40,6 +40,22 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write text like ``write_text``, but leave it to the system when it reaches the disk.
+
+    Readers see the old content or the new one. After a power failure there may be neither.
+
+    Raises:
+        OSError: as ``write_bytes``.
+    """
+    temporary = write_apart(path, lambda place: place.write_text(text, "utf-8", "backslashreplace", newline=""))
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        _discard(temporary)
+        raise
+
+
 def write_with(path: Path, writer: Callable[[Path], object]) -> None:
     """Replace ``path`` with the file that ``writer`` makes at the path it is given (same folder, same suffix).
 

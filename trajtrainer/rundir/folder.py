@@ -37,6 +37,7 @@ CHECKPOINT_NAME = "checkpoint.pt"
 BEST_NAME = "best.pt"
 BEST = "@best"
 """Behind a run id: the best models instead of the newest."""
+_LONGEST_TIMERS = 1 << 23
 # Enough to notice a full disk or quota, too little to wait for.
 _PROBE_BYTES = 64 * 1024
 
@@ -337,6 +338,20 @@ class RunFolder:
     def write_timers(self, text: str) -> None:
         """Write ``timers.json``; before ``begin`` no earlier one. A failure is logged and ends no run."""
         self._write("timers", self.timers, text)
+
+    def refresh_timers(self, text: str) -> None:
+        """Replace ``timers.json`` without waiting for the disk. A failure is reported by the next ``write_timers``."""
+        if self.writes and self._has_begun:
+            with contextlib.suppress(OSError):
+                atomic.replace_text(self.timers, text)
+
+    def read_timers(self) -> str:
+        """Return ``timers.json`` as an earlier session left it; empty where there is none that can be read."""
+        try:
+            with self.timers.open(encoding="utf-8", errors="replace") as file:
+                return file.read(_LONGEST_TIMERS)
+        except OSError:
+            return ""
 
     def _unwritable(self, error: OSError) -> RunFolderError:
         return RunFolderError(
