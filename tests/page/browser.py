@@ -26,7 +26,7 @@ def find() -> str | None:
 
 
 class Browser:
-    """A tab. ``problems``: exceptions and errors on its console."""
+    """A tab. ``problems``: exceptions and errors on its console; ``downloads``: names and paths of saved files."""
 
     def __init__(self, send: int, receive: int) -> None:
         self._send, self._receive = send, receive
@@ -34,6 +34,9 @@ class Browser:
         self._pending = b""
         self._session: str | None = None
         self.problems: list[str] = []
+        self.downloads: list[tuple[str, Path]] = []
+        self._downloads = Path()
+        self._names: dict[str, str] = {}
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -60,6 +63,10 @@ class Browser:
             self.problems.append(details.get("exception", {}).get("description") or details["text"])
         elif event.get("method") == "Log.entryAdded" and parameters["entry"]["level"] == "error":
             self.problems.append(parameters["entry"]["text"] + " " + parameters["entry"].get("url", ""))
+        elif event.get("method") == "Browser.downloadWillBegin":
+            self._names[parameters["guid"]] = parameters["suggestedFilename"]
+        elif event.get("method") == "Browser.downloadProgress" and parameters["state"] == "completed":
+            self.downloads.append((self._names[parameters["guid"]], self._downloads / parameters["guid"]))
 
     def _next(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._pending:
@@ -100,9 +107,34 @@ class Browser:
     def click(self, selector: str) -> None:
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
 
+    def press(self, expression: str) -> None:
+        """Click an element as a person does: where it is seen."""
+        x, y = self.run(
+            f"(() => {{ const element = {expression}; element.scrollIntoView({{ block: 'center' }}); "
+            "const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        self.mouse("mouseMoved", x, y)
+        self.mouse("mousePressed", x, y, 1)
+        self.mouse("mouseReleased", x, y)
+
     def mouse(self, kind: str, x: float, y: float, buttons: int = 0) -> None:
         button = "left" if buttons or kind == "mouseReleased" else "none"
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=buttons, clickCount=1)
+
+    def save_downloads(self, folder: Path) -> None:
+        """Save what the page downloads in this folder, without asking, and note it in ``downloads``."""
+        self.call("Browser.setDownloadBehavior", behavior="allowAndName", downloadPath=str(folder), eventsEnabled=True)
+        self._downloads = folder
+
+    def downloaded(self) -> tuple[str, bytes]:
+        """Name and content of the next file that was downloaded."""
+        until = time.monotonic() + LIMIT_S
+        while not self.downloads:
+            assert time.monotonic() < until, ("no download", self.problems)
+            self.run("0")  # events come with answers
+            time.sleep(0.01)
+        name, path = self.downloads.pop(0)
+        return name, path.read_bytes()
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import time
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from tests.page.runs import REWARD, write_events
 from trajtrainer.page import event_curves
@@ -19,6 +21,7 @@ from trajtrainer.page.curves import Curve
 from trajtrainer.page.event_curves import BehaviorCurves
 from trajtrainer.page.folder import Folder
 from trajtrainer.page.points import find_points
+from trajtrainer.page.viewer import Viewer
 from trajtrainer.report.series import scalar_of
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile, masked_crc
@@ -30,6 +33,37 @@ def extended(curve: Curve, steps: list[int], most: int = 64) -> None:
     """The value at a step is a number of its own, and so is the moment."""
     column = np.array(steps, np.int64)
     curve.extend(column, column / 2 + 1e9, np.sin(column * 1.7) * column, most)
+
+
+def damaged_events(folder: Path, how_many: int) -> None:
+    """Points with wall times that cannot be, between points of a second after 1970."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [Event(wall_time=1.0, step=1, summary=Summary(value=[Summary.Value(tag=REWARD, simple_value=1.0)]))]
+    for i in range(how_many):
+        wrong = (1e308, -1e308, float("nan"), float("inf"), -1.0, 1e200)[i % 6]
+        value = Summary.Value(tag=REWARD, simple_value=2.0)
+        records.append(Event(wall_time=wrong, step=100 + i, summary=Summary(value=[value])))
+    records.append(
+        Event(wall_time=2.0, step=9999, summary=Summary(value=[Summary.Value(tag=REWARD, simple_value=3.0)]))
+    )
+    for i in range(40):  # doubles, as newer writers have them, whose sum is infinite
+        huge = make_tensor_proto(1.7e308, np.float64)
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+        value = Summary.Value(tag="huge", tensor=huge, metadata=metadata)
+        records.append(Event(wall_time=3.0, step=20_000 + i, summary=Summary(value=[value])))
+    (folder / "events.out.tfevents.1").write_bytes(b"".join(event_file._record(each) for each in records))
+
+
+@pytest.mark.parametrize("how_many", [6, 60], ids=["one by one", "together"])
+def test_moments_and_values_that_cannot_be_are_left_out(tmp_path: Path, how_many: int) -> None:
+    damaged_events(tmp_path / "run" / "Ball", how_many)
+    viewer = Viewer(Folder(tmp_path))
+    for by_time in (False, True):
+        found = viewer.series(["run"], "Ball", REWARD, 10, (-1e17, 1e17), by_time=by_time)["run"]
+        json.dumps(found, allow_nan=False)
+        assert (found["steps"], found["times"], found["mean"]) == ([1, 9999], [0.0, 1.0], [1.0, 3.0])
+        json.dumps(viewer.series(["run"], "Ball", "huge", 10, (-1e17, 1e17), by_time=by_time), allow_nan=False)
+    json.dumps([viewer.summaries(), viewer.details("run")], allow_nan=False)
 
 
 class TestCurve:

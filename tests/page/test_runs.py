@@ -40,6 +40,7 @@ def test_everything_of_a_run(tmp_path: Path) -> None:
     assert found["state"] == "finished"
     assert found["lessons"] == [{"parameter": "mass", "number": 1, "count": 2, "name": "Heavy"}]
     assert found["time"]["kinds"] == {"collect": 6.0, "other": 4.0}
+    assert (found["sessions"], found["since"], found["resumed"]) == (1, 1000, None)
     assert found["time"]["blocks"] == [["env_step", 0, 6.0, 5.0, False]]
     assert [(each["kind"], each["text"]) for each in found["records"]] == [
         ("start", "trajtrainer learn ball.yaml"),

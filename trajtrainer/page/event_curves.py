@@ -166,6 +166,11 @@ class RunCurves:
         return all(whole)
 
     @property
+    def began(self) -> float | None:
+        """When the first point was written, seconds since 1970; None before that."""
+        return min((each.began for each in self.behaviors.values() if each.began is not None), default=None)
+
+    @property
     def version(self) -> tuple[tuple[str, int], ...]:
         """Something that changes with the curves."""
         return tuple((name, each.version) for name, each in self.behaviors.items())

@@ -25,6 +25,9 @@ Ints = NDArray[np.int64]
 # From so many records of one length on it is worth it.
 _FEWEST = 16
 _LARGEST_STEP = 1 << 62
+LATEST = 1e11
+"""No file was written so many seconds after 1970: whatever says so is damaged."""
+_LARGEST_VALUE = 1e300  # the sum of many is still finite
 # Keys of protobuf: field number * 8 + wire type. Event: wall_time, step, summary; Summary: value; Value: tag,
 # simple_value, histo.
 _WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
@@ -105,7 +108,7 @@ def _take_together(records: Sequence[bytes], numbers: Sequence[int], pieces: dic
     times = _numbers(rows, 1, "<f8")
     shifts = 7 * np.arange(layout.step.stop - layout.step.start, dtype=np.int64)
     steps = ((rows[:, layout.step].astype(np.int64) & 0x7F) << shifts).sum(axis=1)
-    is_usable = np.isfinite(times) & (steps < _LARGEST_STEP)
+    is_usable = (times >= 0) & (times < LATEST) & (steps < _LARGEST_STEP)
     for tag, begin in layout.values:
         values = _numbers(rows, begin, "<f4")
         usable = is_usable & np.isfinite(values)
@@ -190,11 +193,11 @@ def _take_one_by_one(
             continue
         if event.HasField("session_log") and event.session_log.status == SessionLog.START:
             starts[number] = max(0, min(event.step, _LARGEST_STEP))
-        if not (0 <= event.step < _LARGEST_STEP and np.isfinite(event.wall_time)):
+        if not (0 <= event.step < _LARGEST_STEP and 0 <= event.wall_time < LATEST):
             continue
         for value in event.summary.value:
             scalar = scalar_of(value)
-            if scalar is not None and np.isfinite(scalar) and len(value.tag) <= LONGEST_TAG:
+            if scalar is not None and abs(scalar) < _LARGEST_VALUE and len(value.tag) <= LONGEST_TAG:
                 found.setdefault(value.tag, []).append((number, event.step, event.wall_time, scalar))
     for tag, points in found.items():
         order, steps, times, values = zip(*points, strict=True)

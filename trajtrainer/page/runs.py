@@ -17,11 +17,13 @@ from trajtrainer.errors import RunFolderError, SettingsError
 from trajtrainer.page.event_curves import RunCurves, behavior_folders, event_files
 from trajtrainer.page.folder import Entry, Folder, Parts
 from trajtrainer.page.log import Log, read_log
+from trajtrainer.page.points import LATEST
 from trajtrainer.report.runs import flat_settings
-from trajtrainer.report.time_spent import blocks, by_kind, seconds_of
+from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
 from trajtrainer.rundir.filenames import behavior_of
 from trajtrainer.rundir.run_lock import Holder, ask_to_stop, find_holder, lock_file, stop_file
 from trajtrainer.rundir.status import finite_or_none
+from trajtrainer.timers import EARLIER
 
 T = TypeVar("T")
 
@@ -155,7 +157,7 @@ class Run:
         elif log.ended_by is not None:
             name, message = "failed", log.ended_by
         elif self._was_killed(self.folder.entry((*beside, lock_file(self._path).name))):
-            name, message = "killed", "ended without saving; go on with --resume"
+            name, message = "killed", "The process ended without saving. Continue with --resume."
         elif time.time() - self._updated() < _FRESH_S and not self._has_own_log():
             name = "active"
         elif any("final_checkpoint" in section for section in self._sections().values()):
@@ -183,17 +185,26 @@ class Run:
         metadata = timers.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
         settings = self._settings.get()
+        began = _positive(metadata.get("start_time_seconds"))
+        earlier = timers.get(EARLIER)
+        first = _positive(earlier.get("start_time_seconds")) if isinstance(earlier, dict) else None
+        spent = _time_spent(all_sessions(timers))
+        # A process at work goes on to spend time after it has written how much it was.
+        since = None if began is None else began - (spent["seconds"] - seconds_of(timers))
         return {
             **self.summary(),
             "read": self.curves.share_read,
             "is_damaged": any(each.is_damaged for each in self.curves.behaviors.values()),
             "starts": {name: each.starts[-20:] for name, each in self.curves.behaviors.items() if each.starts},
-            "began": _positive(metadata.get("start_time_seconds")),
+            "began": first or began or self.curves.began,
+            "resumed": began if first else None,
+            "since": since or self.curves.began,
+            "sessions": num_sessions(timers),
             "ended": _positive(metadata.get("end_time_seconds")),
             "command": _short(metadata.get("command_line_arguments", "")),
             "versions": _versions(metadata),
             "lessons": [_lesson(name, section, settings) for name, section in status.items() if _has_lesson(section)],
-            "time": _time_spent(timers),
+            "time": spent,
             "records": [{"time": each.time, "kind": each.kind, "text": each.text} for each in log.records],
             "settings": [[key, _shown(value)] for key, value in list(settings.items())[:_MOST_SETTINGS]],
             "files": self.files(),
@@ -377,7 +388,7 @@ def _positive(value: object) -> float | None:
         number = finite_or_none(float(value) if isinstance(value, str) else value)
     except ValueError:
         return None
-    return number if number and number > 0 else None
+    return number if number and 0 < number < LATEST else None
 
 
 def _picked(value: object, keys: tuple[str, ...]) -> dict[str, Any] | None:

@@ -75,6 +75,7 @@ class Api:
         return _json(
             {
                 "version": __version__,
+                "now": time.time(),
                 "results": str(viewer.folder.path),
                 "only": viewer.only,
                 "csrf": self._access.csrf,

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { Chart, redrawAll, staleAll } from "./chart.js";
 import { color, onChange, state, update } from "./state.js";
-import { el, throttled } from "./util.js";
+import { arrange, el, Kept, throttled } from "./util.js";
 
 const FIRST = ["Environment", "Evaluation", "Self-play"];
 const OPEN = new Set(["Environment", "Evaluation", "Self-play", "Losses", "Policy"]);
@@ -33,7 +33,7 @@ class Group {
     for (const [tag, chart] of this.charts) if (!tags.includes(tag)) { chart.remove(); this.charts.delete(tag); }
     for (const tag of tags) if (!this.charts.has(tag)) this.charts.set(tag, new Chart(this.behavior, tag, zoom));
     const wanted = tags.map((tag) => this.charts.get(tag).element);
-    if (wanted.some((element, i) => element !== this.grid.children[i])) this.grid.replaceChildren(...wanted);
+    arrange(this.grid, wanted);
     this.count.textContent = tags.length;
   }
 
@@ -44,16 +44,17 @@ class Group {
 }
 
 export function curvesView(main) {
+  const kept = new Kept();
   const sections = new Map(); // behavior's folder -> {element, groups}
   let tags = {};
 
-  const filter = el("input", { type: "search", placeholder: "Find statistics", "aria-label": "Find statistics", value: state.filter,
+  const filter = el("input", { type: "search", placeholder: "Search charts", "aria-label": "Search charts", value: state.filter,
     oninput: () => update({ filter: filter.value }) });
   const amount = el("output");
   const smoothing = el("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smoothing, "aria-label": "Smoothing",
     oninput: () => update({ smoothing: Number(smoothing.value) }) });
   const axis = ["Steps", "Time"].map((name, i) => el("button", { type: "button", onclick: () => update({ byTime: i === 1, span: null }) }, name));
-  const reset = el("button", { type: "button", class: "plain", onclick: () => update({ span: null }) }, "Whole course");
+  const reset = el("button", { type: "button", class: "plain", onclick: () => update({ span: null }) }, "Reset zoom");
   const legend = el("ul", { class: "legend" });
   const note = el("p", { class: "hint" });
   const reading = el("div", { class: "reading", role: "status" });
@@ -112,8 +113,7 @@ export function curvesView(main) {
       if (isFound) group.element.open = true;
       group.show(byCategory.get(name), zoom);
     }
-    const wanted = [section.title, ...order.map((name) => section.groups.get(name).element)];
-    if (wanted.some((element, i) => element !== section.element.children[i])) section.element.replaceChildren(...wanted);
+    arrange(section.element, [section.title, ...order.map((name) => section.groups.get(name).element)]);
     if (section.element.parentNode !== body) body.append(section.element);
   }
 
@@ -122,12 +122,13 @@ export function curvesView(main) {
     axis[0].setAttribute("aria-pressed", !state.byTime);
     axis[1].setAttribute("aria-pressed", state.byTime);
     reset.hidden = state.span === null;
-    legend.replaceChildren(...state.shown.map((id) => el("li", {}, el("i", { class: `key c${color(id)}` }), id)));
+    arrange(legend, state.shown.map((id) =>
+      kept.get(id, color(id), () => el("li", {}, el("i", { class: `key c${color(id)}` }), id))));
     const parts = state.shown.filter((id) => tags[id] && tags[id].read < 0.999);
     reading.hidden = parts.length === 0;
-    reading.textContent = parts.length ? "Reading " + parts.map((id) => `${id} ${Math.floor(100 * tags[id].read)} %`).join(", ") : "";
-    note.textContent = state.runs.length === 0 ? "" : state.shown.length === 0 ? "Choose runs in the list to see their curves." :
-      union().size === 0 && parts.length === 0 ? "There are no curves yet: the first point comes with the first summary (summary_freq)." : "";
+    reading.textContent = parts.length ? "Loading " + parts.map((id) => `${id} (${Math.floor(100 * tags[id].read)}%)`).join(", ") : "";
+    note.textContent = state.runs.length === 0 ? "" : state.shown.length === 0 ? "Select runs from the list to see their curves." :
+      union().size === 0 && parts.length === 0 ? "No curves yet. The first point appears with the first summary (summary_freq)." : "";
   }
 
   const fetchTags = throttled(async () => {

@@ -1,11 +1,11 @@
-// The page: runs at the side, curves of those that are shown, or everything of one of them.
+// The page: the list of runs, beside it the curves of the selected ones or everything about one run.
 
 import { get, Stream } from "./api.js";
 import { curvesView } from "./curves.js";
 import { runView } from "./run.js";
 import { runsView } from "./runs.js";
 import { onChange, read, state, update } from "./state.js";
-import { el } from "./util.js";
+import { el, setClock } from "./util.js";
 
 const FIRST_SHOWN = 4;
 const live = document.getElementById("live");
@@ -13,21 +13,21 @@ const tabs = [...document.querySelectorAll("#views button")];
 const narrow = matchMedia("(max-width: 820px)");
 
 function showView() {
-  // On a wide screen the list is always there.
+  // On a wide screen the list is always visible.
   const view = !narrow.matches && state.view === "runs" ? "curves" : state.view;
   document.body.dataset.view = view;
   for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === view ? "page" : "false");
 }
 
 function showLive(isLive) {
-  live.textContent = isLive ? "live" : "no answer";
+  live.textContent = isLive ? "live" : "disconnected";
   live.classList.toggle("on", isLive);
 }
 
 function empty(session) {
   const place = el("div", { class: "empty", hidden: true },
     el("h2", {}, "No runs yet"),
-    el("p", {}, "There are no runs in ", el("code", {}, session.results), ". They appear here as soon as one begins, for example:"),
+    el("p", {}, "Waiting for the first run in ", el("code", {}, session.results), ". It appears here by itself. You can start one with:"),
     el("pre", {}, "trajtrainer learn builtin:ppo/3DBall --env=sim:3DBall --run-id=first"));
   document.querySelector(".layout").prepend(place);
   return place;
@@ -41,6 +41,7 @@ async function start() {
     live.textContent = error.message;
     return;
   }
+  setClock(session.now);
   read();
   const name = session.only ?? session.results.split(/[\\/]/).pop();
   document.title = `${name} – trajtrainer`;

@@ -1,32 +1,41 @@
-// Everything of one run: how far it is, what went wrong, where the time goes, its files, settings and logs.
+// Everything about one run: progress, warnings, where the time goes, files, settings and logs.
 
 import { address, get, stop } from "./api.js";
 import { chip, progress } from "./runs.js";
 import { onChange, state, update } from "./state.js";
-import { ago, bytes, counted, date, duration, el, short, throttled, whole } from "./util.js";
+import { ago, arrange, bytes, counted, date, duration, el, Kept, runningFor, short, throttled, whole } from "./util.js";
 
 const KINDS = ["environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other"];
 const WORDS = { start: "started", restart: "restart", warning: "warning", error: "error" };
 
-function table(titles, rows) {
-  const cell = (name, content) => el(name, { class: typeof content === "number" || content?.isNumber ? "n" : null }, content?.text ?? content);
-  return el("div", { class: "wide" }, el("table", {},
-    titles.length ? el("thead", {}, el("tr", {}, ...titles.map((title) => cell("th", title)))) : null,
-    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((content) => cell("td", content)))))));
+function table(rows) {
+  return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, ...rows)));
 }
 
+function row(...cells) {
+  return el("tr", {}, ...cells.map((content) => (content instanceof HTMLTableCellElement ? content : el("td", {}, content))));
+}
+
+// A cell whose content is a number.
 function num(text) {
-  return { isNumber: true, text };
+  return el("td", { class: "n" }, text);
 }
 
 export function runView(main) {
   let run = null, problem = "", wanted = 0, log = null;
   const open = new Map([["files", true], ["records", true], ["time", true]]); // which parts are unfolded
+  const kept = new Kept();
 
   function part(key, title, count, ...children) {
-    const element = el("details", { class: key === "blocks" ? "inner" : "part", ontoggle: () => open.set(key, element.open) },
+    const element = el("details", { class: "part", ontoggle: () => open.set(key, element.open) },
       el("summary", {}, title, " ", count === null ? null : el("small", {}, count)), ...children);
     element.open = open.get(key) ?? false;
+    return element;
+  }
+
+  function innerPart(key, title, ...children) {
+    const element = part(key, title, null, ...children);
+    element.className = "inner";
     return element;
   }
 
@@ -46,7 +55,7 @@ export function runView(main) {
     unsure();
     try {
       await stop(run.id);
-      stopNote.textContent = "Asked to stop: it saves everything first.";
+      stopNote.textContent = "Stopping. Everything is saved first.";
     } catch (error) {
       stopNote.textContent = error.message;
     }
@@ -55,23 +64,32 @@ export function runView(main) {
 
   function showStop() {
     stopButton.hidden = !run.can_stop;
-    stopButton.textContent = isSure === null ? "Stop" : "Save everything and stop?";
+    stopButton.textContent = isSure === null ? "Stop" : "Save and stop?";
     stopButton.classList.toggle("sure", isSure !== null);
   }
 
-  function head() {
-    const begun = run.began, isOver = !["running", "stopping", "active"].includes(run.state);
-    const facts = [
-      ["started", date(begun)],
-      isOver ? ["ended", date(run.ended ?? run.updated)] : ["written", ago(run.updated)],
-      run.time.seconds ? ["took", duration(run.time.seconds)] : null,
+  function title() {
+    return el("div", { class: "head title" }, el("h2", {}, run.id), chip(run), stopButton, stopNote);
+  }
+
+  function message() {
+    if (run.message) return el("p", { class: `message ${run.state}` }, run.message);
+    return null;
+  }
+
+  function facts() {
+    const isOver = !["running", "stopping", "active"].includes(run.state);
+    const sessions = run.sessions > 1 ? ` in ${run.sessions} sessions` : "";
+    const found = [
+      run.began ? ["started", date(run.began)] : null,
+      run.resumed ? ["resumed", date(run.resumed)] : null,
+      isOver ? ["ended", date(run.ended ?? run.updated)] : ["updated", ago(run.updated)],
+      isOver ? (run.time.seconds ? ["took", duration(run.time.seconds), sessions] : null) :
+        run.since === null ? null : ["running for", runningFor(run.since), sessions],
       ...Object.entries(run.versions),
     ].filter(Boolean);
-    return el("div", { class: "head" },
-      el("div", { class: "title" }, el("h2", {}, run.id), chip(run), stopButton, stopNote),
-      run.message ? el("p", { class: `message ${run.state}` }, run.message) : null,
-      run.is_damaged ? el("p", { class: "message failed" }, "An event file is damaged: its curves end there.") : null,
-      el("dl", { class: "facts" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
+    return el("dl", { class: "facts" }, ...found.map(([name, value, more]) =>
+      el("div", {}, el("dt", {}, name), el("dd", {}, value, more))));
   }
 
   function behavior(each) {
@@ -80,8 +98,8 @@ export function runView(main) {
       ["mean reward", short(each.reward)],
       each.elo === null ? null : ["ELO", whole(Math.round(each.elo))],
       tested ? ["evaluated", `${short(tested.mean)} ± ${short(tested.std)}`, `${whole(tested.episodes)} episodes at step ${whole(tested.steps)}`] : null,
-      best ? ["best model", short(best.reward), `by ${best.by ?? "reward"}, step ${whole(best.steps)}`] : null,
-      each.stopped ? ["enough by", each.stopped.by ?? "", `at step ${whole(each.stopped.steps)}`] : null,
+      best ? ["best model", short(best.reward), `by ${best.by ?? "reward"} at step ${whole(best.steps)}`] : null,
+      each.stopped ? ["stopped by", each.stopped.by ?? "", `at step ${whole(each.stopped.steps)}`] : null,
     ].filter(Boolean);
     const share = each.max_steps && each.step !== null ? ` of ${whole(each.max_steps)}` : "";
     return el("article", { class: "card" }, el("h3", {}, each.name),
@@ -103,12 +121,11 @@ export function runView(main) {
     const found = [...run.records].reverse();
     if (!found.length && !Object.keys(run.starts).length) return null;
     const count = (kind) => found.filter((record) => record.kind === kind).length;
-    const counts = [["start", "start"], ["restart", "restart of an environment"], ["warning", "warning"], ["error", "error"]]
-      .map(([kind, name]) => [count(kind), name]).filter(([number]) => number)
-      .map(([number, name]) => `${number} ${number > 1 ? name.replace(/^(\w+)/, "$1s") : name}`);
+    const counts = [["start", "start"], ["restart", "environment restart"], ["warning", "warning"], ["error", "error"]]
+      .map(([kind, name]) => [count(kind), name]).filter(([number]) => number).map(([number, name]) => counted(number, name));
     const resumed = Object.entries(run.starts).map(([name, steps]) =>
-      el("p", { class: "soft small" }, `${decoded(name)} went on from step ${steps.map(whole).join(", ")}.`));
-    return part("records", "Faults and restarts", counts.join(", "), ...resumed,
+      el("p", { class: "soft small" }, `${decoded(name)} resumed from step ${steps.map(whole).join(", ")}.`));
+    return part("records", "Warnings and errors", counts.join(", "), ...resumed,
       el("ol", { class: "records" }, ...found.map((record) => el("li", { class: record.kind },
         el("time", {}, record.time), el("b", {}, WORDS[record.kind]), el("span", {}, record.text)))));
   }
@@ -124,33 +141,46 @@ export function runView(main) {
       const piece = el("span", { class: `c${KINDS.indexOf(kind)}`, title: `${kind}: ${duration(kinds[kind])}` });
       piece.style.width = `${share}%`;
       bar.append(piece);
-      keys.append(el("li", {}, el("i", { class: `key c${KINDS.indexOf(kind)}` }), `${kind} `, el("small", {}, `${short(share, 3)} %`)));
+      keys.append(el("li", {}, el("i", { class: `key c${KINDS.indexOf(kind)}` }), `${kind} `, el("small", {}, `${short(share, 3)}%`)));
     }
     const rows = blocks.map(([name, depth, spent, count, isThread]) => {
       const label = el("span", {}, name, isThread ? el("small", {}, " thread") : null);
       label.style.paddingLeft = `${depth}em`;
-      return [label, num(duration(spent)), num(`${short(100 * spent / seconds, 3)} %`), num(`${whole(count)}×`)];
+      return row(label, num(duration(spent)), num(`${short(100 * spent / seconds, 3)}%`), num(`${whole(count)}×`));
     });
     return part("time", "Where the time goes", duration(seconds), bar, keys,
-      part("blocks", "Blocks", rows.length, table([], rows)));
+      innerPart("blocks", counted(rows.length, "timer"), table(rows)));
+  }
+
+  // ---- files: a row for each, made again only when its file has changed
+  const models = el("tbody"), others = el("tbody");
+  const numModels = el("small"), numOthers = el("span");
+  const otherFiles = innerPart("others", numOthers, el("div", { class: "wide" }, el("table", {}, others)));
+  const filesPart = part("files", "Models and files", numModels, el("div", { class: "models" }, el("table", {}, models)), otherFiles);
+
+  function fileRow(file) {
+    return kept.get(`file ${file.path}`, file, () => row(
+      el("a", { href: address("file", { run: run.id, path: file.path }), download: "" }, file.path),
+      num(bytes(file.size)), num(ago(file.changed))));
   }
 
   function files() {
-    const isModel = (file) => /\.(onnx|pt)$/.test(file.path);
-    const models = run.files.filter(isModel).sort((a, b) => b.changed - a.changed);
-    const others = run.files.filter((file) => !isModel(file));
-    const row = (file) => [
-      el("a", { href: address("file", { run: run.id, path: file.path }), download: "" }, file.path),
-      num(bytes(file.size)), num(ago(file.changed))];
     if (!run.files.length) return null;
-    return part("files", "Checkpoints and files", counted(models.length, "model"), el("div", { class: "models" }, table([], models.map(row))),
-      others.length ? el("details", { class: "inner" }, el("summary", {}, counted(others.length, "other file")), table([], others.map(row))) : null);
+    const isModel = (file) => /\.(onnx|pt)$/.test(file.path);
+    const first = run.files.filter(isModel).sort((a, b) => b.changed - a.changed);
+    const rest = run.files.filter((file) => !isModel(file));
+    numModels.textContent = counted(first.length, "model");
+    numOthers.textContent = counted(rest.length, "other file");
+    otherFiles.hidden = rest.length === 0;
+    arrange(models, first.map(fileRow));
+    arrange(others, rest.map(fileRow));
+    return filesPart;
   }
 
   function settings() {
     if (!run.settings.length) return null;
     return part("settings", "Settings", run.settings.length, run.command ? el("pre", { class: "command" }, run.command) : null,
-      table([], run.settings.map(([key, value]) => [el("code", {}, key), value])));
+      table(run.settings.map(([key, value]) => row(el("code", {}, key), value))));
   }
 
   // ---- the log, which keeps its place while all else is made anew
@@ -176,7 +206,7 @@ export function runView(main) {
       const found = await get("log", { run: run.id, name: log });
       const isAtEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 30 || !text.textContent;
       if (text.textContent !== found.text) text.textContent = found.text;
-      logNote.textContent = found.is_cut ? `the end of ${bytes(found.size)}` : "";
+      logNote.textContent = found.is_cut ? `the end of a log of ${bytes(found.size)}` : "";
       if (isAtEnd) text.scrollTop = text.scrollHeight;
     } catch (error) {
       logNote.textContent = error.message;
@@ -185,23 +215,32 @@ export function runView(main) {
 
   // ---- all of it
   const content = el("div");
+  const alone = el("p", {}, el("button", { type: "button", class: "link",
+    onclick: () => update({ shown: [run.id], chosen: true, view: "curves", span: null }) }, "Show only this run's curves"));
   main.append(content, logPart);
 
   function show() {
     if (state.run === null || run === null) {
       logPart.hidden = true;
-      const hint = state.run === null ? (state.runs.length ? "Choose a run in the list." : "") : problem || "Reading ...";
+      const hint = state.run === null ? (state.runs.length ? "Select a run from the list." : "") : problem || "Loading…";
       content.replaceChildren(el("p", { class: "hint" }, hint));
       return;
     }
     showStop();
     showLogs();
-    content.replaceChildren(...[
-      problem ? el("p", { class: "message failed" }, problem) : null,
-      head(),
-      el("div", { class: "cards" }, ...run.behaviors.map(behavior), lessons()),
-      el("p", {}, el("button", { type: "button", class: "link", onclick: () => update({ shown: [run.id], chosen: true, view: "curves", span: null }) }, "Show its curves alone")),
-      records(), time(), files(), settings(),
+    arrange(content, [
+      kept.get("problem", problem, () => (problem ? el("p", { class: "message failed" }, problem) : null)),
+      kept.get("title", [run.id, run.state, run.message], title),
+      kept.get("message", [run.state, run.message], message),
+      kept.get("damage", run.is_damaged, () => (run.is_damaged ?
+        el("p", { class: "message failed" }, "An event file is damaged. Its curves end at the damage.") : null)),
+      kept.get("facts", [run.state, run.began, run.resumed, run.ended, run.updated, run.since, run.sessions, run.time.seconds, run.versions], facts),
+      kept.get("cards", [run.behaviors, run.lessons], () => el("div", { class: "cards" }, ...run.behaviors.map(behavior), lessons())),
+      alone,
+      kept.get("records", [run.records, run.starts], records),
+      kept.get("time", run.time, time),
+      files(),
+      kept.get("settings", [run.settings, run.command], settings),
     ].filter(Boolean));
     fetchLog();
   }
@@ -224,6 +263,7 @@ export function runView(main) {
   onChange((changes) => {
     if ("run" in changes && run && run.id !== changes.run) {
       run = null;
+      kept.clear();
       unsure(); // the first click was another run's
       problem = stopNote.textContent = text.textContent = "";
       show();

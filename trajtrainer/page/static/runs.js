@@ -1,7 +1,7 @@
-// The list of runs: which are there, how far they are, whose curves are shown.
+// The list of runs: their state and progress, and whose curves are shown.
 
 import { color, forgetColor, onChange, state, update } from "./state.js";
-import { ago, el, short } from "./util.js";
+import { ago, arrange, el, Kept, short } from "./util.js";
 
 const NAMES = {
   running: "running", stopping: "stopping", active: "active", finished: "finished",
@@ -14,17 +14,18 @@ export function chip(run) {
 
 export function progress(behavior) {
   const share = behavior.max_steps && behavior.step !== null ? Math.min(1, behavior.step / behavior.max_steps) : null;
-  const bar = el("progress", { max: 1, value: share ?? 0, title: share === null ? null : `${Math.floor(100 * share)} %` });
+  const bar = el("progress", { max: 1, value: share ?? 0, title: share === null ? null : `${Math.floor(100 * share)}%` });
   return share === null ? null : bar;
 }
 
 class Row {
   constructor(id, most) {
     this.id = id;
-    this.check = el("input", { type: "checkbox", title: "Show its curves", onchange: () => this.#toggle(most) });
+    this.check = el("input", { type: "checkbox", title: "Show curves", onchange: () => this.#toggle(most) });
     this.key = el("i", { class: "key" });
     this.name = el("button", { type: "button", class: "name", onclick: () => update({ view: "run", run: id }) }, id);
     this.state = el("span");
+    this.kept = new Kept();
     this.more = el("div", { class: "more" });
     const box = el("label", { class: "box" }, this.check, this.key);
     this.element = el("li", {}, box, this.name, this.state, this.more);
@@ -43,25 +44,24 @@ class Row {
     this.check.checked = isShown;
     this.key.className = isShown ? `key c${color(run.id)}` : "key";
     this.element.classList.toggle("current", state.view === "run" && state.run === run.id);
-    this.state.replaceChildren(chip(run));
-    this.more.replaceChildren(
-      ...run.behaviors.slice(0, 3).map((behavior) =>
+    arrange(this.state, [this.kept.get("chip", [run.state, run.message], () => chip(run))]);
+    arrange(this.more, [
+      ...run.behaviors.slice(0, 3).map((behavior, i) => this.kept.get(`behavior ${i}`, behavior, () =>
         el("div", { class: "behavior" },
-          el("span", { class: "soft clip" }, behavior.name),
+          el("span", { class: "soft clip", title: behavior.name }, behavior.name),
           progress(behavior),
-          el("span", { class: "soft" }, short(behavior.step)),
+          el("span", { class: "soft", title: "step" }, short(behavior.step)),
           el("b", { title: "mean reward" }, short(behavior.reward, 3)),
-        ),
-      ),
-      el("div", { class: "soft small" },
-        run.behaviors.length > 3 ? `and ${run.behaviors.length - 3} behaviors more, ` : "", `written ${ago(run.updated)}`),
-    );
+        ))),
+      this.kept.get("updated", [run.behaviors.length, run.updated], () => el("div", { class: "soft small" },
+        run.behaviors.length > 3 ? `and ${run.behaviors.length - 3} more, ` : "", "updated ", ago(run.updated))),
+    ]);
   }
 }
 
 export function runsView(place, session) {
   const rows = new Map();
-  const search = el("input", { type: "search", placeholder: "Find runs", "aria-label": "Find runs", oninput: () => show() });
+  const search = el("input", { type: "search", placeholder: "Search runs", "aria-label": "Search runs", oninput: () => show() });
   const list = el("ul", { class: "runs" });
   const none = el("p", { class: "soft small" });
   const all = el("button", { type: "button", class: "link", onclick: () => {
@@ -86,10 +86,10 @@ export function runsView(place, session) {
       rows.get(run.id).update(run);
     }
     const wanted = found.map((run) => rows.get(run.id).element);
-    if (wanted.length !== list.children.length || wanted.some((row, i) => row !== list.children[i])) list.replaceChildren(...wanted);
+    arrange(list, wanted);
     all.textContent = found.length && found.every((run) => state.shown.includes(run.id)) ? "Hide all" : "Show all";
     all.hidden = found.length === 0;
-    none.textContent = state.runs.length && !found.length ? "No run is called so." : "";
+    none.textContent = state.runs.length && !found.length ? "No runs match." : "";
   }
 
   onChange(show);

@@ -12,6 +12,33 @@ export function el(name, attributes = {}, ...children) {
   return element;
 }
 
+// Makes `wanted` the children of `parent`. Those that stay are not touched: what is selected in them stays selected,
+// and what is scrolled or pressed stays so.
+export function arrange(parent, wanted) {
+  const kept = new Set(wanted);
+  for (const child of [...parent.childNodes]) if (!kept.has(child)) child.remove();
+  let next = parent.firstChild;
+  for (const child of wanted) {
+    if (child === next) next = next.nextSibling;
+    else parent.insertBefore(child, next);
+  }
+}
+
+// Remembers elements: `kept(key, data, make)` makes a new one only when the data has changed.
+export class Kept {
+  #made = new Map();
+
+  get(key, data, make) {
+    const text = JSON.stringify(data);
+    if (this.#made.get(key)?.text !== text) this.#made.set(key, { text, element: make() });
+    return this.#made.get(key).element;
+  }
+
+  clear() {
+    this.#made.clear();
+  }
+}
+
 export function short(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -35,18 +62,51 @@ export function counted(number, thing) {
 export function duration(seconds) {
   if (!(seconds >= 0)) return "–";
   if (seconds < 10) return `${+seconds.toPrecision(2)} s`;
-  if (seconds < 100) return `${Math.round(seconds)} s`;
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
   const minutes = Math.floor(seconds / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
   if (hours < 1) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   if (days < 1) return `${hours} h ${minutes % 60} min`;
   return `${days} d ${hours % 24} h`;
 }
 
-export function ago(moment) {
-  if (!moment) return "never";
-  const seconds = Math.max(0, Date.now() / 1000 - moment);
-  return seconds < 10 ? "just now" : `${duration(seconds).replace(/ \d+ s$/, "")} ago`;
+// The server's clock: file times are compared with it, not with the browser's.
+let ahead = 0;
+
+export function setClock(now) {
+  ahead = now - Date.now() / 1000;
 }
+
+function now() {
+  return Date.now() / 1000 + ahead;
+}
+
+// Texts that change by themselves as time passes.
+const MOVING = {
+  ago: (moment) => {
+    const seconds = Math.max(0, now() - moment);
+    return seconds < 10 ? "just now" : `${duration(seconds).replace(/ \d+ s$/, "")} ago`;
+  },
+  for: (moment) => duration(Math.max(0, Math.floor(now() - moment))),
+};
+
+export function ago(moment) {
+  return moment ? moving("ago", moment) : "never";
+}
+
+export function runningFor(moment) {
+  return moving("for", moment);
+}
+
+function moving(kind, moment) {
+  return el("time", { "data-kind": kind, "data-moment": moment }, MOVING[kind](moment));
+}
+
+setInterval(() => {
+  for (const element of document.querySelectorAll("time[data-kind]")) {
+    const text = MOVING[element.dataset.kind](Number(element.dataset.moment));
+    if (element.textContent !== text) element.firstChild.data = text;
+  }
+}, 1000);
 
 export function date(moment) {
   return moment ? new Date(moment * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : "–";
