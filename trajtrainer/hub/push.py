@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -15,7 +15,9 @@ import yaml
 
 from trajtrainer.errors import RunFolderError
 from trajtrainer.hub.card import card
+from trajtrainer.hub.cleaning import clean_checkpoint, clean_events, clean_onnx
 from trajtrainer.hub.client import Hub
+from trajtrainer.hub.places import Places, paths_in
 from trajtrainer.report.picture import draw
 from trajtrainer.report.runs import group_runs, load_runs
 from trajtrainer.rundir.event_file import PREFIX
@@ -66,14 +68,15 @@ def push(
         HubError: the hub refuses or does not answer.
         RunFolderError: there is no run, or it has no model yet.
     """
-    parcel = pack(run, hub.repository, evaluation)
-    total = sum(len(part) if isinstance(part, bytes) else part.stat().st_size for part in parcel.files.values())
-    logger.info("Pushing %d files, %.1f MB, to %s.", len(parcel.files), total / 1e6, hub.url)
-    add = hub.package.CommitOperationAdd
-    operations = [add(path_in_repo=name, path_or_fileobj=_plain(part)) for name, part in parcel.files.items()]
-    with hub.told():
-        hub.api.create_repo(hub.repository, private=private or None, exist_ok=True)
-        hub.api.create_commit(hub.repository, operations, commit_message=message)
+    with TemporaryDirectory() as scratch:
+        parcel = pack(run, hub.repository, Path(scratch), evaluation)
+        total = sum(len(part) if isinstance(part, bytes) else part.stat().st_size for part in parcel.files.values())
+        logger.info("Pushing %d files, %.1f MB, to %s.", len(parcel.files), total / 1e6, hub.url)
+        add = hub.package.CommitOperationAdd
+        operations = [add(path_in_repo=name, path_or_fileobj=_plain(part)) for name, part in parcel.files.items()]
+        with hub.told():
+            hub.api.create_repo(hub.repository, private=private or None, exist_ok=True)
+            hub.api.create_commit(hub.repository, operations, commit_message=message)
     return hub.url
 
 
@@ -81,24 +84,37 @@ def _plain(part: Path | bytes) -> str | bytes:
     return part if isinstance(part, bytes) else str(part)
 
 
-def pack(run: Path, repository: str, evaluation: Mapping[str, Any] | None = None) -> Parcel:
+def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any] | None = None) -> Parcel:
     """Return what of a run goes to the hub: what Unity, ``--resume`` and a reader need.
 
-    Logs stay here, and so do paths of this machine: of each that stands in a text only its last part goes.
+    Logs stay on this machine. Of its absolute paths, only the last part goes (``places``).
+
+    Args:
+        run: its folder.
+        repository: "owner/name".
+        scratch: an empty folder, for copies of files that have such paths. It has to last as long as the parcel.
+        evaluation: what ``trajtrainer evaluate --json`` wrote.
 
     Raises:
-        RunFolderError: there is no run, or it has no model yet.
+        RunFolderError: there is no run, it has no model yet, or a file of it cannot be read.
     """
     if not run.is_dir():
         raise RunFolderError(f"There is no run {run}. Expected a run id below --results-dir, or a run's folder.")
-    parcel = Parcel()
-    parcel.files = {_without_host(path.relative_to(run).as_posix()): path for path in _files(run)}
+    settings, status = _settings(run / "configuration.yaml"), _json(_text(run / _STATUS))
+    own = (str(run.absolute()), str(run.resolve()), str(Path.home()), str(Path.cwd()))
+    places = Places([*own, *paths_in(settings), *paths_in(status)])
+    parcel = Parcel(settings=places.in_value(settings), status=places.in_value(status))
+    for number, path in enumerate(_files(run)):
+        try:
+            cleaned = _clean(path, scratch / f"{number}{path.suffix}", places)
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be copied to be pushed: {error.strerror or error}.") from error
+        if cleaned is not None:
+            parcel.files[_without_host(path.relative_to(run).as_posix())] = cleaned
     if not any(name.endswith(".onnx") for name in parcel.files):
         raise RunFolderError(
             f"{run} has no model (.onnx) yet. Wait for its first checkpoint, or export one: trajtrainer export {run}."
         )
-    parcel.settings = without_places(_settings(run / "configuration.yaml"))
-    parcel.status = without_places(_json(_text(run / _STATUS)))
     parcel.files["configuration.yaml"] = yaml.safe_dump(parcel.settings, sort_keys=False).encode()
     parcel.files["config.json"] = json.dumps(parcel.settings).encode()
     parcel.files[_STATUS] = json.dumps(parcel.status, indent=4).encode()
@@ -112,8 +128,15 @@ def pack(run: Path, repository: str, evaluation: Mapping[str, Any] | None = None
     return parcel
 
 
+def _clean(path: Path, target: Path, places: Places) -> Path | None:
+    """Return the file as it goes to the hub: itself, or a copy at ``target``; None if it does not go."""
+    if path.name.startswith(PREFIX):
+        return clean_events(path, target, places)
+    return (clean_onnx if path.suffix == ".onnx" else clean_checkpoint)(path, target, places)
+
+
 def _files(run: Path) -> Iterator[Path]:
-    """Yield the files that go as they are. A link is left out: it may lead anywhere."""
+    """Yield the models, checkpoints and event files that go. A link is left out: it may lead anywhere."""
     yield from (path for path in sorted(run.glob("*.onnx")) if _is_plain(path))
     for folder in sorted(path for path in run.iterdir() if path.is_dir() and not path.is_symlink()):
         numbered = re.compile(re.escape(folder.name) + r"-(\d{1,18})\.(pt|onnx)")
@@ -162,19 +185,6 @@ def _json(text: str) -> dict[str, Any]:
     except ValueError:
         content = {}
     return content if isinstance(content, dict) else {}
-
-
-def without_places(value: Any) -> Any:
-    """Return plain values whose absolute paths are cut to their last part: they tell of this machine and its user."""
-    if isinstance(value, dict):
-        return {key: without_places(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [without_places(inner) for inner in value]
-    if isinstance(value, str):
-        for kind in (PurePosixPath, PureWindowsPath):
-            if kind(value).is_absolute():
-                return kind(value).name
-    return value
 
 
 def _curves(run: Path) -> bytes | None:

@@ -47,18 +47,18 @@ class EventFile:
         self._folder = folder
         self._file: Any = None
         self._end = 0  # of the last complete record
-        self._head = _record(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._head = record(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if resumed_at is not None:
             start = Event(wall_time=time.time(), step=resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
             # TensorBoard takes the first one that it ever sees for the beginning of the run, without effect.
-            self._head += 2 * _record(start)
+            self._head += 2 * record(start)
         self._pending = bytearray()
 
     def add(self, values: Iterable[Any], step: int) -> None:
         """Append one summary of ``Summary.Value`` messages. It is in the file after ``flush``."""
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
         if len(self._pending) < _MAX_PENDING_BYTES:
-            self._pending += _record(event)
+            self._pending += record(event)
 
     def flush(self) -> None:
         """Write what is pending.
@@ -237,7 +237,8 @@ def _is_there(file: Any) -> bool:
         return False
 
 
-def _record(event: Any) -> bytes:
+def record(event: Any) -> bytes:
+    """Return an ``Event`` as a record: its length, bytes and their checksums."""
     data: bytes = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
