@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import threading
@@ -23,6 +24,8 @@ class Hub:
         private: name -> whether it was made so.
         fails_with: a status that all requests get.
         announced: path -> size, where another than the true one is announced.
+        listing: what is answered instead of a model's files.
+        drips: the end of a path whose answer comes byte by byte, without end: its body, or for "headers" its head.
         requests: (method, path) of each.
         tokens: what came as authorization.
     """
@@ -33,6 +36,9 @@ class Hub:
         self.large: dict[str, bytes] = {}
         self.fails_with: int | None = None
         self.announced: dict[str, int] = {}
+        self.listing: Any = None
+        self.drips: dict[str, str] = {}
+        self.closing = threading.Event()
         self.requests: list[tuple[str, str]] = []
         self.tokens: set[str | None] = set()
         self.url = ""
@@ -64,7 +70,10 @@ class _Handler(BaseHTTPRequestHandler):
             body = b"".join(self.chunks())
         hub.requests.append((self.command, path))
         hub.tokens.add(self.headers.get("Authorization"))
-        if hub.fails_with is not None:
+        dripping = next((what for end, what in hub.drips.items() if path.endswith(end)), None)
+        if dripping is not None:
+            self.drip(dripping)
+        elif hub.fails_with is not None:
             self.answer_json({"error": "refused"}, hub.fails_with)
         elif path == "/api/repos/create":
             self.create(json.loads(body))
@@ -92,6 +101,14 @@ class _Handler(BaseHTTPRequestHandler):
             yield self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
+
+    def drip(self, what: str) -> None:
+        self.close_connection = True
+        head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 100000000\r\n\r\n" if what == "body" else b"X-Long: ")
+        with contextlib.suppress(OSError):  # the other side leaves
+            self.wfile.write(head)
+            while not self.hub.closing.wait(0.02):
+                self.wfile.write(b"1")
 
     def create(self, asked: dict[str, Any]) -> None:
         name = f"{asked['organization']}/{asked['name']}"
@@ -121,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif rest[:1] == ["tree"]:
             tree = [{"type": "file", "path": path, "size": len(files[path]), "oid": "0" * 40} for path in files]
             self.answer_json(tree)
+        elif self.hub.listing is not None:
+            self.answer_json(self.hub.listing)
         else:
             self.answer_json({"id": name, "sha": COMMIT, "siblings": [self.sibling(each, files) for each in files]})
 
@@ -160,6 +179,7 @@ def serving() -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.closing.set()
         server.shutdown()
         server.server_close()
         thread.join()

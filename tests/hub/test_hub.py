@@ -18,7 +18,7 @@ import yaml
 
 from tests.cli.test_export import checkpoint_of, saved
 from tests.export.test_onnx import random_actor
-from tests.hub.stand_in import COMMIT, Hub, serving
+from tests.hub.stand_in import COMMIT, Hub, _Handler, serving
 from tests.nn.specs import network
 from tests.tournament.bids import SPEC
 from trajtrainer.cli.main import main
@@ -208,7 +208,7 @@ def test_a_hub_that_does_not_answer(
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert pull(tmp_path) == 1  # refuses
         silent.listen()
-        monkeypatch.setattr("trajtrainer.hub.pull.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("trajtrainer.hub.transfer.TIMEOUT_S", 0.2)
         assert pull(tmp_path) == 1  # takes the call, and says nothing
     assert push(trained) == 1
     told = capsys.readouterr().err.splitlines()
@@ -218,8 +218,13 @@ def test_a_hub_that_does_not_answer(
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil.pt", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil", "con", "a/", "x\n"]
-)
+    "name",
+    [
+        "../evil.pt", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil", "con", "a/", "x\n", "a\0b", "x.", "x ",
+        ".git/hooks/post-checkout", "a/.GIT/config", "GIT~1/config", ".git./config", ".g\u200cit/config", "\ud800",
+        "Aux.onnx", "com1 .txt", "LPT\u00b9", "CONIN$", "a/nul.tar.gz", ".", "a//b", ".hidden/../../x",
+    ],
+)  # fmt: skip
 def test_names_that_lead_elsewhere_are_refused(name: str, hub: Hub, tmp_path: Path, capsys: Any) -> None:
     hub.models["anna/ppo-Bids"] = {"fine.onnx": b"1", name: b"2"}
     assert pull(tmp_path / "inner" / "results") == 1
@@ -246,6 +251,110 @@ def test_what_the_hub_sends_is_bounded(
     assert pull(tmp_path / "results") == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "results").exists() or list((tmp_path / "results").iterdir()) == []
+
+
+def sibling(**changes: Any) -> dict[str, Any]:
+    return {"rfilename": "a.onnx", "size": 3, **changes}
+
+
+@pytest.mark.parametrize(
+    ("siblings", "message"),
+    [
+        ([sibling(rfilename=7)], "file 1 of the list has the name 7, expected a text"),
+        (
+            [sibling(), None, {}],
+            "file 2 of the list has the name None, expected a text; file 3 of the list has the name",
+        ),
+        ([sibling(rfilename=["a"])], "file 1 of the list has the name ['a'], expected a text"),
+        ([sibling(size="3")], "'a.onnx' has the size '3', expected a number of bytes"),
+        ([sibling(size=-1)], "'a.onnx' has the size -1"),
+        ([sibling(size=True)], "'a.onnx' has the size True"),
+        ([sibling(size=10**400)], "'a.onnx' has the size 1000"),
+        ([sibling(lfs="x")], "'a.onnx' has as 'lfs' 'x', expected an object"),
+        (
+            [sibling(lfs={"sha256": 5, "size": "1"})],
+            "has the size '1', expected a number of bytes; 'a.onnx' has the checksum",
+        ),
+        ([sibling(), sibling(rfilename="A.onnx/b")], "'A.onnx' is a file and a folder"),
+        ([sibling(rfilename="o\u0308"), sibling(rfilename="\u00d6")], "whose names differ in case only"),
+        ([sibling(rfilename=f".git/{number}") for number in range(9)], "; and 4 more. Tell its owner."),
+        ("abc", "is none: found 'abc' as 'siblings'"),
+        (7, "is none: found 7 as 'siblings'"),
+    ],
+)
+def test_a_listing_of_another_kind_is_one_message(
+    siblings: Any, message: str, hub: Hub, tmp_path: Path, capsys: Any
+) -> None:
+    hub.models["anna/ppo-Bids"] = {"a.onnx": b"123"}
+    hub.listing = {"sha": COMMIT, "siblings": siblings}
+    assert pull(tmp_path / "results") == 1
+    told = capsys.readouterr().err
+    assert message.replace("'A.onnx'", "'a.onnx'") in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("listing", "message"),
+    [
+        ([1], "has no commit: found None as 'sha'"),
+        ({"sha": "../main", "siblings": []}, "has no commit: found '../main'"),
+        ({"sha": 5}, "has no commit: found 5"),
+        ("text", "has no commit"),
+    ],
+)
+def test_a_listing_without_a_commit(listing: Any, message: str, hub: Hub, tmp_path: Path, capsys: Any) -> None:
+    hub.models["anna/ppo-Bids"] = {"a.onnx": b"123"}
+    hub.listing = listing
+    assert pull(tmp_path / "results") == 1
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hidden_files_are_no_part_of_a_run(hub: Hub, tmp_path: Path) -> None:
+    hub.models["anna/ppo-Bids"] = {"a.onnx": b"1", ".gitignore": b"x", ".vscode/tasks.json": b"{}", "a/.DS_Store": b"2"}
+    assert pull(tmp_path) == 0
+    assert set(tree(tmp_path / "ppo-Bids")) == {"a.onnx", "pulled_from.txt"}
+
+
+@pytest.mark.parametrize("what", ["body", "headers"])
+@pytest.mark.parametrize("where", ["a.onnx", "/ppo-Bids"])
+def test_a_hub_that_sends_byte_by_byte_is_left(
+    where: str, what: str, hub: Hub, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.models["anna/ppo-Bids"] = {"a.onnx": b"1" * 100}
+    hub.announced = {"a.onnx": 100_000_000}
+    hub.drips = {where: what}
+    monkeypatch.setattr("trajtrainer.hub.transfer.WINDOW_S", 0.5)
+    assert pull(tmp_path / "results") == 1
+    told = capsys.readouterr().err
+    assert "is too slow: " in told
+    assert "expected at least 2 kB. Nothing was kept" in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "results").exists() or list((tmp_path / "results").iterdir()) == []
+
+
+def test_a_slow_line_is_no_failure(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes many windows, in each of which enough arrives."""
+    content = bytes(range(256)) * 40
+    hub.models["anna/ppo-Bids"] = {"a.bin": content, "b.bin": b"2"}
+    monkeypatch.setattr("trajtrainer.hub.transfer.WINDOW_S", 0.2)
+    answer_at_once = _Handler.answer
+
+    def slowly(self: Any, status: int, body: bytes = b"", **headers: str) -> None:
+        if body != content:
+            answer_at_once(self, status, body, **headers)
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        for start in range(0, len(body), 1024):
+            self.wfile.write(body[start : start + 1024])
+            hub.closing.wait(0.1)
+
+    monkeypatch.setattr(_Handler, "answer", slowly)
+    assert pull(tmp_path) == 0
+    assert (tmp_path / "ppo-Bids" / "a.bin").read_bytes() == content
 
 
 def test_a_file_that_was_changed_on_its_way(hub: Hub, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:

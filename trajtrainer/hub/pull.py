@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import secrets
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trajtrainer.errors import RunFolderError
 from trajtrainer.hub.client import Hub, HubError
-from trajtrainer.printable import one_line
+from trajtrainer.hub.listing import HubFile, fetch_listing
+from trajtrainer.hub.transfer import Pace, received
 from trajtrainer.rundir import atomic, origin
-from trajtrainer.rundir.filenames import check_run_id, why_unfit
+from trajtrainer.rundir.filenames import check_run_id
 from trajtrainer.rundir.folder import free_name
 from trajtrainer.rundir.run_lock import RunLock
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 30.0
 MOST_BYTES = 2_000_000_000
-_MOST_FILES = 5_000
-_CHUNK = 1 << 20
-_LEFT_OUT = (".gitattributes", ".gitignore", origin.FILE)
-
-
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file of a model.
-
-    Attributes:
-        name: its path in the repository, of which it is known that it stays inside.
-        size: in bytes, as announced.
-        sha256: of a large file; None of others.
-    """
-
-    name: str
-    size: int
-    sha256: str | None
 
 
 def pull(
@@ -64,17 +45,18 @@ def pull(
         force: keep what is there under another name; otherwise it is refused.
 
     Raises:
-        HubError: the hub refuses or does not answer, or what it sends is not what it announced.
-        RunFolderError: there is such a run, no room for another, or a name that leads elsewhere.
+        HubError: the hub refuses, does not answer or is too slow, or what it sends is not what it announced or can not
+            be files of a run.
+        RunFolderError: there is such a run, or no room for another.
     """
     target = results / check_run_id(run_id)
     if target.exists() and not force:
         raise RunFolderError(
             f"{target} is there already. Choose another --run-id, or keep it under another name: --force."
         )
+    pace = Pace(hub)
     with hub.told():
-        info = hub.api.model_info(hub.repository, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
-    files = listed(hub, info.siblings or [])
+        files, commit = fetch_listing(hub, revision, pace)
     total = sum(file.size for file in files)
     if total > most_bytes:
         raise HubError(
@@ -87,7 +69,7 @@ def pull(
         lock = RunLock(target.with_name(f".{target.name}.lock"), target)
         lock.acquire()
         try:
-            _fetch_all(hub, files, info.sha, target)
+            _fetch_all(hub, files, commit, target, pace)
         finally:
             lock.release()
     except OSError as error:
@@ -98,38 +80,7 @@ def pull(
     return target
 
 
-def listed(hub: Hub, siblings: Sequence[Any]) -> list[HubFile]:
-    """Return the files that a model has.
-
-    Raises:
-        HubError: there are none, or too many.
-        RunFolderError: a name would not stay in the run's folder, or not be a file's name everywhere.
-    """
-    files = []
-    for entry in siblings:
-        name = entry.rfilename
-        if name.lower() in _LEFT_OUT:
-            continue
-        problem = next(filter(None, (why_unfit(part, windows=True) for part in name.split("/"))), None)
-        if problem:
-            raise RunFolderError(
-                f"{hub.repository} has a file {one_line(name)!r}, whose name contains {one_line(problem)}. Nothing was "
-                "fetched. Tell its owner to rename it."
-            )
-        files.append(HubFile(name, max(0, entry.size or 0), entry.lfs.sha256 if entry.lfs else None))
-    if not files:
-        raise HubError(f"{hub.repository} has no files. Look whether it is the right model: {hub.url}.")
-    if len(files) > _MOST_FILES:
-        raise HubError(f"{hub.repository} has {len(files)} files, expected a run with at most {_MOST_FILES}.")
-    lower = [file.name.lower() for file in files]
-    if len(set(lower)) < len(lower):
-        raise RunFolderError(
-            f"{hub.repository} has files whose names differ in case only; they cannot lie in one folder."
-        )
-    return files
-
-
-def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path) -> None:
+def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pace: Pace) -> None:
     """Fetch into a folder beside the target, which then takes its place."""
     for left in target.parent.glob(f".{target.name}.pull-*"):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -140,7 +91,7 @@ def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path) ->
             path = apart.joinpath(*file.name.split("/"))
             path.parent.mkdir(parents=True, exist_ok=True)
             with hub.told():
-                _fetch(hub, file, commit, path)
+                _fetch(hub, file, commit, path, pace)
         origin.write_origin(apart, f"{hub.url} at {commit}")
         if target.exists():
             aside = free_name(target)
@@ -151,18 +102,11 @@ def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path) ->
         shutil.rmtree(apart, ignore_errors=True)
 
 
-def _fetch(hub: Hub, file: HubFile, commit: str, path: Path) -> None:
+def _fetch(hub: Hub, file: HubFile, commit: str, path: Path, pace: Pace) -> None:
     url = hub.package.hf_hub_url(hub.repository, file.name, revision=commit, endpoint=hub.endpoint)
     digest, left = hashlib.sha256(), file.size
-    session = hub.package.utils.get_session()
-    with (
-        session.stream("GET", url, headers=hub.headers(), timeout=TIMEOUT_S, follow_redirects=True) as answer,
-        path.open("wb") as written,
-    ):
-        if answer.status_code >= 400:
-            answer.read()
-        hub.package.utils.hf_raise_for_status(answer)
-        for chunk in answer.iter_bytes(_CHUNK):
+    with contextlib.closing(received(hub, url, pace)) as chunks, path.open("wb") as written:
+        for chunk in chunks:
             left -= len(chunk)
             if left < 0:
                 break

@@ -11,7 +11,8 @@ from trajtrainer.errors import RunFolderError
 # Room for "-<step>.onnx" and for the mark of temporary files within the 255 bytes that file systems allow.
 _MAX_BYTES = 180
 _FORBIDDEN = frozenset('<>:"/\\|?*')
-_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+# With a digit also in superscript, and with spaces before the dot.
+_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[\d¹²³]) *(\..*)?", re.IGNORECASE)
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 # What a results folder holds besides the behaviours' folders.
 _TAKEN = frozenset({"run_logs", "configuration.yaml"})
