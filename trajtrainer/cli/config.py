@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(described(), end="")
         return 0
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
-        settings = flags.resolve(arguments)
+        settings = flags.resolve(arguments, converts=True)
         _check_search(arguments)
     # Late: both would slow down every --help.
     from trajtrainer.run.datasets import load_datasets, with_recorded_names

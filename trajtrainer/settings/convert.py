@@ -16,6 +16,7 @@ from trajtrainer.settings.builtin import builtin_hint
 from trajtrainer.settings.checks import Fault, InvalidValueError
 from trajtrainer.settings.converter import CONVERTER
 from trajtrainer.settings.document import Entry, from_mapping, read
+from trajtrainer.settings.old_forms import is_old, refusal
 from trajtrainer.settings.prepare import prepare, prepare_behavior
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.rewards import OWN_NOVELTY
@@ -93,6 +94,8 @@ def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required:
     Raises:
         ConfigurationError: there are problems, new or known.
     """
+    if is_old(root):
+        raise ConfigurationError([refusal(root)])
     behaviors = root.mapping.get("behaviors")
     if behaviors is not None and len(behaviors.mapping) > _MAX_BEHAVIORS:
         message = f"there are {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"

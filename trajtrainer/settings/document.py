@@ -14,6 +14,8 @@ _MAPPING_TAG = "tag:yaml.org,2002:map"
 _SEQUENCE_TAG = "tag:yaml.org,2002:seq"
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
+# ML-Agents of 2021 dumped the class of ``behaviors`` with it. Its items are all that counts; nothing is executed.
+_DUMPED_BEHAVIORS = "tag:yaml.org,2002:python/object/apply:mlagents.trainers.settings.DefaultTrainerDict"
 _MAX_NODES = 20_000  # aliases of aliases can describe a tree that fits no memory
 
 
@@ -141,6 +143,9 @@ class _Loader(yaml.SafeLoader):
             ]
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, place)
+        if isinstance(node, yaml.MappingNode) and node.tag == _DUMPED_BEHAVIORS:
+            inner = (value for key, value in node.value if key.value == "dictitems")
+            return next((self.entry(value, place).content for value in inner), {})
         self._complain(place, f"the tag {node.tag} has no meaning here")
         return None
 

@@ -103,14 +103,19 @@ def to_resume(arguments: argparse.Namespace) -> list[str]:
     return [*words, "--resume", *rest]
 
 
-def resolve(arguments: argparse.Namespace) -> RunSettings:
+def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSettings:
     """Return the settings of a run from parsed arguments.
+
+    Args:
+        arguments: that were parsed.
+        converts: accept a file in a form of old versions of ML-Agents, and log what is lost in the conversion.
 
     Raises:
         SettingsError: the file is missing or anything in it, or in the options, is wrong.
     """
     from trajtrainer.settings.builtin import config_path
     from trajtrainer.settings.convert import read_file
+    from trajtrainer.settings.old_forms import convert, is_old
 
     path = arguments.trainer_config_path
     if path is None:
@@ -118,7 +123,10 @@ def resolve(arguments: argparse.Namespace) -> RunSettings:
     root, problems = read_file(config_path(path))
     if SEARCH_SECTION in root.mapping:
         logger.info("The section 'search' of %s is for 'trajtrainer search' and left aside.", path)
-    return settle_with(root, given(arguments), problems, behaviors_required=True)
+    converts = converts and is_old(root)
+    for note in convert(root) if converts else ():
+        logger.warning("%s", note)
+    return settle_with(root, given(arguments), problems, behaviors_required=True, recordings_required=not converts)
 
 
 def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object] | None = None) -> RunSettings:
@@ -150,6 +158,7 @@ def settle_with(
     *,
     behaviors_required: bool,
     source: str = COMMAND_LINE,
+    recordings_required: bool = True,
 ) -> RunSettings:
     """Return the settings of a configuration's tree, which is used up, and of options, which go before it.
 
@@ -159,6 +168,7 @@ def settle_with(
         problems: of the configuration that are known already.
         behaviors_required: there was a configuration, so that it must cover every behaviour.
         source: where the options come from, for messages.
+        recordings_required: a missing recording is an error; otherwise a warning.
 
     Raises:
         SettingsError: anything in the configuration or the options is wrong, or a recording is missing.
@@ -172,7 +182,12 @@ def settle_with(
             logger.warning(flag.note)
         if flag.path:
             _put(root, flag, options[flag.name], source)
-    settings = settle(root, [*problems, *locate(root)], behaviors_required=behaviors_required)
+    missing = list(locate(root))
+    if not recordings_required:
+        for problem in missing:
+            logger.warning("%s", problem)
+        missing = []
+    settings = settle(root, [*problems, *missing], behaviors_required=behaviors_required)
     checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in chosen})
     return evolve(settings, checkpoint_settings=checkpoints)
 

@@ -45,9 +45,7 @@ def prepare(root: Entry) -> None:
     for name, behavior in behaviors.items():
         _drop_framework(behavior, warn)
         if default is not None and isinstance(default.content, dict) and isinstance(behavior.content, dict):
-            behavior = _with_defaults(
-                default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default))
-            )
+            behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
         behavior = behaviors[name] = _with_preset(behavior, _trainer_type(behavior))
         _prepare_reward_signals(behavior, warn)
     if default is not None:
@@ -87,7 +85,7 @@ def _with_preset(behavior: Entry, trainer_type: Entry | None) -> Entry:
     return _merged(from_mapping(preset.of_trainer[name], entry.place), own)
 
 
-def _with_defaults(default: Entry, own: Entry) -> Entry:
+def with_defaults(default: Entry, own: Entry) -> Entry:
     """Merge ``default_settings`` under a behaviour.
 
     Of the default's hyperparameters, a behaviour with another trainer gets those that its trainer knows, too.
