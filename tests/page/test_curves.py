@@ -51,7 +51,7 @@ def damaged_events(folder: Path, how_many: int) -> None:
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
         value = Summary.Value(tag="huge", tensor=huge, metadata=metadata)
         records.append(Event(wall_time=3.0, step=20_000 + i, summary=Summary(value=[value])))
-    (folder / "events.out.tfevents.1").write_bytes(b"".join(event_file._record(each) for each in records))
+    (folder / "events.out.tfevents.1").write_bytes(b"".join(event_file.record(each) for each in records))
 
 
 @pytest.mark.parametrize("how_many", [6, 60], ids=["one by one", "together"])
