@@ -41,6 +41,7 @@ LAYERS: list[list[set[str]]] = [
             "printable",
             "columns",
             "queues",
+            "regular_file",
             "cluster",
         }
     ],
@@ -66,6 +67,7 @@ TORCH_FREE = {
     "data",
     "demos",
     "queues",
+    "regular_file",
     "cluster",
     "curriculum",
     "side_channels",

@@ -186,6 +186,7 @@ def _refused_by_vector(path: Path) -> str:
         ("start", np.arange(100)[::-1].copy()),
         ("start", np.arange(100) + 60),
         ("start", np.arange(100) - 1),
+        ("start", np.array([*range(99), 2**63 - 1])),
         ("length", np.full(100, 2, np.int32)),
         ("length", np.zeros(100, np.int32)),
         ("length", np.ones(99, np.int32)),

@@ -427,6 +427,13 @@ def test_doubling_a_few_times_is_fine(tmp_path: Path) -> None:
     assert inspect_text(tmp_path, doubling(10)).errors == []
 
 
+def test_a_model_of_very_many_operators_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Evaluator, "run", lambda *_: pytest.fail("it was run"))
+    chain = ["    d0 = Identity (obs_0)", *(f"    d{i + 1} = Identity (d{i})" for i in range(20_000))]
+    report = inspect_text(tmp_path, changed("    noise =", "\n".join([*chain, "    noise ="])))
+    assert report.errors == ["the model has 20,021 operators; no policy needs more than 20,000, so it was not run"]
+
+
 def pooled(attributes: str, operator: str = "MaxPool") -> str:
     return changed(
         "picture = ReduceMean <axes = [1, 2, 3], keepdims = 0> (obs_1)",

@@ -288,12 +288,16 @@ class Replay:
         if len(starts) != len(lengths):
             raise ValueError(f"there are {len(starts)} starts and {len(lengths)} lengths of sequences")
         ends = starts + lengths
-        if len(starts) and (
-            starts[0] < 0
-            or ends[-1] >= count
-            or (starts[1:] < ends[:-1]).any()
-            or lengths.min() < 1
-            or lengths.max() > self.sequence_length
+        if (
+            len(starts)
+            and (
+                starts[0] < 0
+                or starts[-1] >= count  # its end may be beyond the largest number
+                or ends[-1] >= count
+                or (starts[1:] < ends[:-1]).any()
+                or lengths.min() < 1
+                or lengths.max() > self.sequence_length
+            )
         ):
             raise ValueError("sequences overlap, lie outside the rows or have another length")
 

@@ -6,9 +6,7 @@ tell a damaged file.
 
 from __future__ import annotations
 
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.data.npz import explain, open_npz
 from trajtrainer.data.replay import Replay
 from trajtrainer.errors import CheckpointError
 
 _FORMAT = 1
-# The last two are numpy's, whose header of an array is a Python literal.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError)
 
 
 def write(replay: Replay, path: Path) -> None:
@@ -66,24 +63,15 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 def _open(path: Path, take: Callable[[Callable[[str], NDArray[Any]]], None]) -> None:
     """Let ``take`` ask for columns."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            version = _column(archive, "format")
+        with open_npz(path) as file:
+            version = file.read("format")
             if version.tolist() != [_FORMAT]:
                 raise ValueError(f"its format is {version.tolist()}, expected {[_FORMAT]}")
-            take(lambda name: _column(archive, name))
+            take(file.read)
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no saved replay {path}.") from error
-    # What numpy and zipfile raise when bytes are missing or wrong.
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, *_ZIP_ERRORS) as error:
+    except (OSError, ValueError, MemoryError) as error:
         raise CheckpointError(
             f"The saved replay {path} cannot be used: it is damaged or of another behavior or network "
-            f"({type(error).__name__}: {error})."
+            f"({explain(error)})."
         ) from error
-
-
-def _column(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    with archive.open(f"{name}.npy") as file:
-        column: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        if file.read(1):
-            raise ValueError(f"{name} is longer than its header says")
-        return column

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.columns import Columns, entry_bytes, sensor_name
+from trajtrainer.data.npz import MOST_BYTES, NpzFile, explain, open_npz
 from trajtrainer.data.trajectory import offsets
 from trajtrainer.demos.pairing import Trajectory, as_dtype, decoded
 from trajtrainer.demos.source import Source
 from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
-from trajtrainer.errors import DemonstrationError
+from trajtrainer.errors import DemonstrationError, UnsupportedError
 from trajtrainer.spec import (
     USUAL_PROPERTIES,
     ActionSpec,
@@ -37,10 +35,7 @@ from trajtrainer.spec import (
 
 SUFFIX = ".npz"
 _AFTER = "after"
-_LARGEST = 1 << 34
-_NO_ARCHIVE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, NotImplementedError)
-# The last two are numpy's, whose header of an array is a Python literal.
-_DAMAGED = (*_NO_ARCHIVE, AttributeError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError)
+_MOST_CHOICES = 1 << 24
 
 
 def write_archive(path: Path, source: Source) -> None:
@@ -78,57 +73,41 @@ def archive_source(path: Path) -> Source:
         DemonstrationError: it is missing or damaged, or its arrays do not fit each other.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _source(path, {name.removesuffix(".npy") for name in archive.namelist()}, _reader(archive))
+        with open_npz(path) as file:
+            return _source(path, file)
     except FileNotFoundError as error:
         raise DemonstrationError(f"There is no recording {path}.") from error
-    except _DAMAGED as error:
+    except OSError as error:
+        raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, UnsupportedError, MemoryError) as error:
         raise DemonstrationError(
-            f"{path} is no recording as docs/demonstrations.md lays out, or damaged ({type(error).__name__}: {error})."
+            f"{path} is no recording as docs/demonstrations.md lays out, or damaged: {explain(error)}."
         ) from error
 
 
-def _reader(archive: zipfile.ZipFile) -> Callable[[str], NDArray[Any]]:
-    """Return the function that reads an array; one that is not as long as its header says takes no memory."""
-
-    def read(name: str) -> NDArray[Any]:
-        size = archive.getinfo(f"{name}.npy").file_size
-        with archive.open(f"{name}.npy") as file:
-            is_old = np.lib.format.read_magic(file) == (1, 0)
-            read_header = np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
-            shape, fortran_order, dtype = read_header(file)
-            if dtype.hasobject:
-                raise ValueError(
-                    f"{name} holds Python objects (pickle), which are not read: they could run any program"
-                )
-            if math.prod(shape) * dtype.itemsize != size - file.tell():
-                raise ValueError(f"{name} has {size} bytes, but its header names the shape {shape} of {dtype}")
-            data = np.frombuffer(file.read(), dtype)
-        array: NDArray[Any] = data.reshape(shape, order="F" if fortran_order else "C")
-        return array
-
-    return read
-
-
-def _source(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -> Source:
+def _source(path: Path, file: NpzFile) -> Source:
+    names, read = file.names, file.read
     obs: list[NDArray[Any]] = []
     while sensor_name(len(obs)) in names:
         obs.append(read(sensor_name(len(obs))))
-    if not obs or not len(obs[0]):
+    if not obs or not obs[0].ndim or not len(obs[0]):
         raise ValueError("it has no steps in obs.0")
-    name, spec = _spec(obs, names, read)
+    name, spec = _told_spec(read("spec")) if "spec" in names else ("", _seen_spec(obs, file))
     count = len(obs[0])
     entries = entries_of_steps(spec, [np.uint8 if each.dtype == np.uint8 else np.float32 for each in obs])
+    missing = [each for each in ("reward", "done") if each not in names]
+    missing += [each for each in ("continuous", "discrete") if math.prod(entries[each].shape) and each not in names]
+    if missing:
+        raise ValueError(f"it has no {', '.join(missing)}")
+    absent = {each: entry for each, entry in entries.items() if each not in names}
+    if count * entry_bytes(absent) > MOST_BYTES:
+        raise ValueError(f"its {count} steps with {spec.action_spec} would take more than {MOST_BYTES:,} bytes")
     steps = {
-        each: _fitting(read(each), each, (count, *entry.shape), entry.dtype)
+        each: fitting(read(each), each, (count, *entry.shape), entry.dtype)
         if each in names
         else np.zeros((count, *entry.shape), entry.dtype)
         for each, entry in entries.items()
     }
-    missing = [each for each in ("reward", "done") if each not in names]
-    missing += [each for each in ("continuous", "discrete") if steps[each].size and each not in names]
-    if missing:
-        raise KeyError(f"it has no {', '.join(missing)}")
     offset = _offset(read("offset") if "offset" in names else None, steps["done"])
     last = offset[1:] - 1
     after = {}
@@ -136,7 +115,7 @@ def _source(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) ->
         own, key = sensor_name(number), sensor_name(number, _AFTER)
         shape = (len(last), *column.shape[1:])
         # Without what was observed last, the step before is the nearest to it.
-        after[own] = _fitting(read(key), key, shape, steps[own].dtype) if key in names else steps[own][last]
+        after[own] = fitting(read(key), key, shape, steps[own].dtype) if key in names else steps[own][last]
     columns, ends = Columns(steps), Columns(after)
     try:
         check_steps(columns, spec)
@@ -151,27 +130,45 @@ def _source(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) ->
     return Source(path, spec, name, trajectories)
 
 
-def _spec(obs: list[NDArray[Any]], names: set[str], read: Callable[[str], NDArray[Any]]) -> tuple[str, BehaviorSpec]:
-    """Return name and spec, as they are told or as the arrays look."""
-    if "spec" in names:
-        plain = json.loads(str(read("spec")))
+def _told_spec(array: NDArray[Any]) -> tuple[str, BehaviorSpec]:
+    """Return name and spec as the file has them, in JSON."""
+    try:
+        plain = json.loads(str(array))
         return str(plain.get("behavior", "")), spec_from_plain(plain)
+    except Exception as error:  # any kind of value can be in any place
+        raise ValueError(f"its spec describes no observations and actions ({explain(error)})") from error
+
+
+def _seen_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
+    """Return the spec that the arrays suggest."""
+    for number, each in enumerate(obs):
+        if each.ndim - 1 not in USUAL_PROPERTIES:
+            raise ValueError(f"{sensor_name(number)} has the shape {each.shape}, expected one of 2 to 4 dimensions")
     sensors = [
         ObservationSpec(each.shape[1:], USUAL_PROPERTIES[each.ndim - 1], ObservationType.DEFAULT, sensor_name(number))
         for number, each in enumerate(obs)
     ]
-    branches = tuple(int(each) for each in read("branches")) if "branches" in names else ()
-    size = read("continuous").shape[1] if "continuous" in names else 0
-    if "discrete" in names and not branches:
-        raise KeyError("it has discrete actions, but neither a spec nor branches, the numbers of choices of each")
-    return "", BehaviorSpec(sensors, ActionSpec(size, branches))
+    branches = file.read("branches") if "branches" in file.names else np.zeros(0, np.int64)
+    if branches.ndim != 1 or branches.dtype.kind not in "iu" or not all(0 < each < _MOST_CHOICES for each in branches):
+        raise ValueError(f"branches is {branches.tolist()}, expected the numbers of choices of each branch")
+    if "discrete" in file.names and not len(branches):
+        raise ValueError("it has discrete actions, but neither a spec nor branches, the numbers of choices of each")
+    continuous = file.read("continuous") if "continuous" in file.names else np.zeros((0, 0))
+    if continuous.ndim != 2:
+        raise ValueError(f"continuous has the shape {continuous.shape}, expected [steps, actions]")
+    return BehaviorSpec(sensors, ActionSpec(continuous.shape[1], tuple(map(int, branches))))
 
 
-def _fitting(column: NDArray[Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def fitting(column: NDArray[Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a column that was read as the type it shall have.
+
+    Raises:
+        ValueError: it has another shape or holds another kind of numbers.
+    """
     if column.shape != shape:
         raise ValueError(f"{name} has the shape {column.shape}, expected {shape}")
     if not np.can_cast(column.dtype, dtype, "same_kind"):
-        raise TypeError(f"{name} is of {column.dtype}, expected {dtype}")
+        raise ValueError(f"{name} is of {column.dtype}, expected {dtype}")
     with np.errstate(over="ignore"):  # what becomes infinite is refused with its step
         return column.astype(dtype, copy=False)
 
@@ -182,6 +179,7 @@ def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.
         ends = np.flatnonzero(done) + 1
         ends = ends if len(ends) and ends[-1] == len(done) else np.append(ends, len(done))
         return np.concatenate([[0], ends])
-    if offset.ndim != 1 or len(offset) < 2 or offset[0] != 0 or offset[-1] != len(done) or (np.diff(offset) < 1).any():
+    told = offset.astype(np.int64) if offset.ndim == 1 and offset.dtype.kind in "iu" else np.zeros(0, np.int64)
+    if len(told) < 2 or told[0] != 0 or told[-1] != len(done) or (np.diff(told) < 1).any():
         raise ValueError(f"offset does not go up from 0 to {len(done)}, the number of steps")
-    return offset.astype(np.int64)
+    return told

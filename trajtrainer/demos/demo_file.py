@@ -7,6 +7,7 @@ that the rest of the file does not show.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from trajtrainer.columns import Columns
 from trajtrainer.demos.step_reader import StepError, StepReader
 from trajtrainer.errors import DemonstrationError, InvalidDataError
+from trajtrainer.regular_file import open_regular
 from trajtrainer.unity import pictures
 from trajtrainer.unity.behaviors import Behavior, announced
 from trajtrainer.unity.proto.communicator_pb2 import (
@@ -140,8 +142,8 @@ def open_demo(path: Path) -> DemoFile:
             f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` makes of an .npz file or a data set."
         )
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
         meta, meta_bytes = _header(head, path)
         parameters, start = _parameters(head, path)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from trajtrainer.columns import Columns, sensor_name
 from trajtrainer.data.replay_file import read_columns
+from trajtrainer.demos.archive import fitting
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import Source
-from trajtrainer.demos.step_reader import entries_of_steps
+from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
 from trajtrainer.errors import CheckpointError, DemonstrationError
 from trajtrainer.spec import BehaviorSpec
 
@@ -36,18 +37,28 @@ def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:
     known = [*sensors, "mask", "continuous", "discrete", "reward", "group_reward", "interrupted", "terminated"]
     try:
         saved = read_columns(path, [*known, "start", "length"])
-        rows = Columns({each: saved[each] for each in known})
-        dtypes = [saved[each].dtype for each in sensors]
-        for each, entry in entries_of_steps(spec, dtypes).items():
-            if each in rows and rows[each].shape[1:] != entry.shape:
-                raise ValueError(f"{each} has the shape {rows[each].shape[1:]}, expected {entry.shape}")
-        starts, stops = _trajectories(saved["start"], saved["length"], len(rows))
-    except (CheckpointError, ValueError) as error:
+        count = saved["reward"].shape[:1]
+        dtypes = [np.uint8 if saved[each].dtype == np.uint8 else np.float32 for each in sensors]
+        entries = entries_of_steps(spec, dtypes)
+        entries["terminated"] = entries["done"]
+        rows = Columns(
+            {each: fitting(saved[each], each, (*count, *entries[each].shape), entries[each].dtype) for each in known}
+        )
+        sizes = saved["start"].shape[:1]
+        starts = fitting(saved["start"], "start", sizes, np.dtype(np.int64))
+        lengths = fitting(saved["length"], "length", sizes, np.dtype(np.int32))
+        starts, stops = _trajectories(starts, lengths, len(rows))
+    except (CheckpointError, ValueError, MemoryError) as error:
         raise DemonstrationError(f"The saved replay {path} cannot be used for {name!r}: {error}") from error
 
     def trajectories() -> Iterator[Trajectory]:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            yield Trajectory(_steps(rows.slice(start, stop)), rows.slice(stop, stop + 1))
+            steps = _steps(rows.slice(start, stop))
+            try:
+                check_steps(steps, spec)
+            except StepError as error:
+                raise DemonstrationError(f"The saved replay {path}, step {start + error.row + 1}: {error}.") from error
+            yield Trajectory(steps, rows.slice(stop, stop + 1))
 
     return Source(path, spec, name, trajectories)
 
@@ -65,7 +76,9 @@ def _trajectories(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where the trajectories begin and end: a row that is none of any sequence stands between two of them."""
     stops = starts + lengths
-    if len(starts) != len(lengths) or (len(starts) and (starts[0] < 0 or stops[-1] >= num_rows or lengths.min() < 1)):
+    if len(starts) != len(lengths) or (
+        len(starts) and (starts[0] < 0 or max(starts[-1], stops[-1]) >= num_rows or lengths.min() < 1)
+    ):
         raise ValueError("its sequences lie outside of its rows")
     is_first = np.ones(len(starts), np.bool_)
     is_first[1:] = starts[1:] != stops[:-1]

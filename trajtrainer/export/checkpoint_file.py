@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.mlagents_layout import EXTRA, POLICY, STEP, STEP_ENTRY
+from trajtrainer.regular_file import open_regular
 
 Checkpoint = dict[str, Any]
 
@@ -34,7 +35,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             else than a checkpoint.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except FileNotFoundError as error:
         raise CheckpointError(f"The checkpoint {path} does not exist.") from error
     except OSError as error:

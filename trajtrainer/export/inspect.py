@@ -23,8 +23,11 @@ from trajtrainer.export.evaluate import Evaluator, graph_inputs
 from trajtrainer.export.legacy import find_branches
 from trajtrainer.export.report import PackageSupport, Report, Support, TensorInfo
 from trajtrainer.export.unity_names import check_inputs, check_outputs, input_meaning, output_meaning
+from trajtrainer.regular_file import open_regular
 
 _MAX_BYTES = 2**30
+# Policies have some hundred. Each takes a fraction of a millisecond, however little it computes.
+_MAX_OPERATORS = 20_000
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
@@ -55,10 +58,11 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
 def _read(report: Report) -> onnx.ModelProto | None:
     path = report.path
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            report.errors.append(f"the file has more than {_MAX_BYTES:,} bytes, which no policy needs")
-            return None
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+                report.errors.append(f"the file has more than {_MAX_BYTES:,} bytes, which no policy needs")
+                return None
+            content = file.read()
     except FileNotFoundError:
         report.errors.append("there is no such file")
         return None
@@ -77,6 +81,12 @@ def _read(report: Report) -> onnx.ModelProto | None:
     if not model.graph.node or not model.opset_import:
         what = "the file is empty" if not content else "this is not an ONNX model: it has no operators"
         report.errors.append(what)
+        return None
+    if len(model.graph.node) > _MAX_OPERATORS:
+        report.errors.append(
+            f"the model has {len(model.graph.node):,} operators; no policy needs more than {_MAX_OPERATORS:,}, so it "
+            "was not run"
+        )
         return None
     if not all(isinstance(text, str) for text in _texts(model)):  # protobuf gives damaged text as bytes
         report.errors.append("this ONNX model is damaged: it contains text that cannot be decoded")

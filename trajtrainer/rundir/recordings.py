@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from trajtrainer.data.npz import NpzError, open_npz
 from trajtrainer.demos import archive, demo_file
 from trajtrainer.demos.archive import archive_source, write_archive
 from trajtrainer.demos.minari_source import PREFIX, minari_source
@@ -14,7 +14,7 @@ from trajtrainer.demos.source import Source, demo_sources, write_source
 from trajtrainer.errors import DemonstrationError
 from trajtrainer.rundir import atomic
 
-_OF_REPLAY = {"start.npy", "length.npy", "format.npy"}
+_OF_REPLAY = {"start", "length", "format"}
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
@@ -42,9 +42,9 @@ def _sources(word: str) -> list[Source]:
 
 def _is_replay(path: Path) -> bool:
     try:
-        with zipfile.ZipFile(path) as file:
-            return set(file.namelist()) >= _OF_REPLAY
-    except (OSError, zipfile.BadZipFile):
+        with open_npz(path) as file:
+            return file.names >= _OF_REPLAY
+    except (OSError, NpzError):
         return False  # archive_source says why
 
 

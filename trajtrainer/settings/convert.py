@@ -12,6 +12,7 @@ from attrs import evolve
 from cattrs import ClassValidationError
 
 from trajtrainer.errors import SettingsError
+from trajtrainer.regular_file import open_regular
 from trajtrainer.settings.builtin import builtin_hint
 from trajtrainer.settings.checks import Fault, InvalidValueError
 from trajtrainer.settings.converter import CONVERTER
@@ -54,7 +55,7 @@ def read_file(path: Path) -> tuple[Entry, list[Problem]]:
         ConfigurationError: it is no UTF-8 text, no YAML, empty, or no mapping.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise SettingsError(f"Config file could not be found at {path.absolute()}{builtin_hint(path)}.") from None
