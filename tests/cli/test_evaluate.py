@@ -423,3 +423,26 @@ def test_an_environment_that_fails(
 ) -> None:
     assert interrupted(results, monkeypatch, fail) == 1
     assert "failed in its step: RuntimeError: the path has ended" in capsys.readouterr().err
+
+
+def test_episodes_that_do_not_end_are_truncated_and_told(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"--json={tmp_path / 'out.json'}", f"--csv={tmp_path / 'out.csv'}"]
+    env = "--env=python:tests.evaluation.worlds:Endless"
+    own = [f"--results-dir={results}", "--seed=7", "--deterministic", "--max-decisions=20", "--num-envs=2"]
+    assert evaluate("first", *own, env, "--episodes=12", *files) == 0
+    shown = capsys.readouterr()
+    rows = read(tmp_path / "out.csv")
+    found = json.loads((tmp_path / "out.json").read_text())["results"][0]["behaviors"]["Endless"]
+
+    endless = [gymnasium.utils.seeding.np_random(seed)[0].integers(-8, 8) >= 0 for seed in range(7, 19)]
+    assert 0 < sum(endless) < 12
+    by_seed = sorted(rows, key=lambda row: int(row["seed"]))
+    assert [row["truncated"] for row in by_seed] == [str(int(each)) for each in endless]
+    assert {row["length"] for row in by_seed if row["truncated"] == "1"} == {"20"}
+    assert found["truncated"] == sum(endless)
+    assert found["mean"] == pytest.approx(np.mean([float(row["return"]) for row in rows]))
+    head, line = (line.split() for line in shown.out.splitlines() if line.strip() and "─" not in line)
+    assert line[head.index("truncated")] == str(sum(endless))
+    assert f"first: {sum(endless)} of 12 episodes of Endless were truncated after 20 decisions" in shown.err

@@ -126,3 +126,68 @@ def test_parameters_reach_the_environment() -> None:
 
 def test_nothing_has_no_mean() -> None:
     assert EvaluationResult("B", (), (), 0, 0.0).to_json()["mean"] is None
+
+
+FOREVER = 10**9
+
+
+def test_an_episode_that_does_not_end_is_truncated_and_the_next_begins_after_a_reset() -> None:
+    world = Scripted([Slot([2, FOREVER, 4, 3])])
+    result = play(world, Policies(), 5, seed=0, max_decisions=4)["Dancer"]
+
+    assert [(each.number, each.length, each.truncated) for each in result.episodes] == [
+        (0, 2, False),
+        (1, 4, True),
+        (2, 4, False),
+        (3, 3, False),
+        (4, 2, False),
+    ]
+    assert [each.reward for each in result.episodes] == [3.0, 10.0, 10.0, 6.0, 3.0]
+    assert not any(each.interrupted for each in result.episodes)
+    assert result.num_truncated == 1
+    assert result.returns.mean == 6.4, "it counts in the mean"
+    assert result.to_json()["truncated"] == 1
+
+
+def test_while_others_play_on_nothing_is_reset_and_each_number_is_played_once() -> None:
+    world = Scripted([Slot([FOREVER]), Slot([3]), Slot([5])])
+    result = play(world, Policies(), 8, seed=0, max_decisions=10)["Dancer"]
+
+    assert [each.number for each in result.episodes] == list(range(8))
+    assert [each.number for each in result.episodes if each.truncated] == [0]
+    assert sorted(each.length for each in result.episodes) == [3, 3, 3, 3, 5, 5, 5, 10]
+
+
+def test_copies_that_are_stuck_wait_for_the_others_so_that_no_episode_is_lost() -> None:
+    """A reset is one of all copies: the second one, whose episodes end, is at work until its share is played."""
+    world = Scripted([Slot([FOREVER, 2])], [Slot([6, 7, 8])])
+    result = play(world, Policies(), 6, seed=0, max_decisions=9)["Dancer"]
+
+    found = [(each.worker, each.number, each.length, each.truncated) for each in result.episodes]
+    assert found == [
+        (0, 0, 9, True),
+        (0, 1, 2, False),
+        (0, 2, 9, True),
+        (1, 0, 6, False),
+        (1, 1, 7, False),
+        (1, 2, 8, False),
+    ]
+
+
+def test_of_teams_and_groups_that_do_not_end_all_that_was_asked_for_is_there() -> None:
+    sides = [Slot([FOREVER], f"Duel?team={team}", group=team + 1) for team in (0, 0, 1)]
+    result = play(Scripted(sides), Policies(), 4, seed=0, max_decisions=3)["Duel"]
+
+    assert {team: len(own.episodes) for team, own in result.teams.items()} == {0: 4, 1: 4}
+    assert result.num_truncated == 8
+    assert [round(group.reward, 4) for group in result.groups] == [0.6] * 6, "two of team 0, which has two members"
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_a_limit_that_no_episode_exceeds_changes_nothing(length: int, more: int) -> None:
+    worlds = [Scripted([Slot([length, 1])], [Slot([length])]) for _ in range(2)]
+    without, limited = (
+        play(world, Policies(), 5, seed=0, max_decisions=limit)["Dancer"]
+        for world, limit in zip(worlds, (None, length + more - 1), strict=True)
+    )
+    assert limited.episodes == without.episodes

@@ -71,3 +71,11 @@ def chooser(action: int, certainty: float = 9.0) -> Actor:
             if name.endswith("bias"):
                 parameter[action] = certainty
     return actor
+
+
+class Endless(Walk):
+    """Its episodes that start on the right do not end."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, over, late, info = super().step(action)
+        return observation, reward, over and self.start < 0, late, info

@@ -302,6 +302,56 @@ def test_an_environment_that_crashes_costs_evaluations_and_one_warning(
     assert "Training goes on" in warning
 
 
+class Stuck(Lamp):
+    """Where it is evaluated its episodes do not end."""
+
+    made: ClassVar[list[Stuck]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        Stuck.made.append(self)
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        seen, reward, over, late, info = super().step(action)
+        return seen, reward, over and self is Stuck.made[0], late, info
+
+
+def test_an_episode_that_does_not_end_is_truncated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trajtrainer")
+    Stuck.made.clear()
+    given = lamp(900, name="Stuck", run={"evaluation": {**OFTEN, "episodes": 3, "max_decisions": 40}})
+    result = learn(tmp_path, given, Stuck, num_envs=1)
+    entry = status(result.run_folder, "Stuck")["evaluation"]
+    assert (entry["episodes"], entry["truncated"]) == (3, 3)
+    assert entry["length"]["mean"] == 40
+    assert "3 episodes of 40.0 decisions, 3 of them truncated" in caplog.text
+    assert [step // 400 for step, _ in evaluated(result.run_folder, "Stuck")][:2] == [1, 2]
+
+
+def test_an_evaluation_that_takes_too_long_fails_and_training_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Stuck.made.clear()
+    given = lamp(900, name="Stuck", run={"evaluation": {**OFTEN, "max_decisions": 10**9, "timeout": 0.2}})
+    result = learn(tmp_path, given, Stuck, num_envs=1)
+    assert result.behaviors["Stuck"].steps > 900
+    assert evaluated(result.run_folder, "Stuck") == []
+    (warning,) = [record.getMessage() for record in caplog.records if "An evaluation failed" in record.getMessage()]
+    assert "was not over after 0.2 s (evaluation.timeout)" in warning
+    assert "Training goes on" in warning
+
+
+def test_an_evaluating_process_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trajtrainer.run.evaluations.usable_cores", lambda: 2)
+    given = lamp(900, name="CartPole-v1", run={"evaluation": {**OFTEN, "episodes": 10**6, "timeout": 0.5}})
+    result = learn(tmp_path, given, "gym:CartPole-v1", num_envs=1)
+    assert result.behaviors["CartPole-v1"].steps > 900
+    assert "was not over after 0.5 s (evaluation.timeout)" in caplog.text
+    assert [child for child in multiprocessing.active_children() if child.name == "evaluation"] == []
+
+
 def test_where_no_second_environment_can_be_started_the_training_makes_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mlagents_envs.base_env import ActionTuple
 
 from tests.tournament.bids import SPEC, Bids, one_team, roles
 from trajtrainer.algos.acting import Acts
@@ -19,6 +20,7 @@ from trajtrainer.evaluation.models import Model, PolicyFile
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.tournament.play import Result, play
+from trajtrainer.tournament.standings import standings
 
 Choose = Callable[[np.random.Generator, Any, BoolArray, FloatArray], Any]
 
@@ -223,3 +225,51 @@ def test_a_worker_without_games_left_rests() -> None:
 
     assert len(results) == 1
     assert (len(asked[0]), len(asked[1])) == (0, 3)
+
+
+class Endless(Bids):
+    """Its odd games do not end, and the bids of each step are paid at once."""
+
+    def step(self) -> None:
+        self.ended = {}
+        for number, table in enumerate(self.tables):
+            table.step += 1
+            if table.game % 2 == 0 and table.step == 2:
+                self.ended[number] = [0.0] * len(self.behaviors)
+                table.game, table.step = table.game + 1, 0
+
+    def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
+        self.bids = getattr(self, "bids", {}) | {self.behaviors.index(behavior_name): action.discrete[:, 0].tolist()}
+
+    def _decisions(self, team: int) -> Any:
+        steps = super()._decisions(team)
+        played = np.array([table.step > 0 for table in self.tables])
+        steps.reward[:] = np.where(played, getattr(self, "bids", {}).get(team, 0), 0)
+        return steps
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("tables", [1, 2])
+def test_a_game_that_does_not_end_is_truncated_and_who_is_ahead_has_won(workers: int, tables: int) -> None:
+    world = environment(*(Endless(tables, worker_id=n) for n in range(workers)))
+    entrants = [entrant("low", always(0)), entrant("high", always(2)), entrant("none", always(0))]
+    results = [result for result in play(world, entrants, games=3, seed=0, max_decisions=5) if result is not None]
+
+    assert sorted(result.match.number or 0 for result in results) == list(range(9))
+    assert all(result.truncated for result in results)
+    worth = [0, 2, 0]
+    for result in results:
+        first, second = (worth[side] for side in result.match.sides)
+        assert result.outcome == (first > second) - (first < second)
+    table = {row.entrant.name: row.score for row in standings(entrants, results)}
+    assert (table["high"].wins, table["low"].losses, table["low"].draws, table["low"].truncated) == (6, 3, 3, 6)
+
+
+def test_a_limit_that_no_game_exceeds_changes_nothing() -> None:
+    entrants = [entrant("a", gamble), entrant("b", gamble)]
+    without, limited = (
+        [result for result in play(environment(Bids(2)), entrants, games=9, seed=1, max_decisions=limit) if result]
+        for limit in (1000, 5)
+    )
+    assert limited == without
+    assert not any(result.truncated for result in limited)

@@ -61,9 +61,10 @@ def test_pairs() -> None:
     (ab, ac, bc) = pairs(ENTRANTS, results(5, [1, 2, 1]))
 
     assert ab == {
-        "models": ["a", "b"], "games": 5, "wins": 0, "draws": 0, "losses": 5,
+        "models": ["a", "b"], "games": 5, "wins": 0, "draws": 0, "losses": 5, "truncated": 0,
         "by_side": [
-            {"games": 3, "wins": 0, "draws": 0, "losses": 3}, {"games": 2, "wins": 0, "draws": 0, "losses": 2}
+            {"games": 3, "wins": 0, "draws": 0, "losses": 3, "truncated": 0},
+            {"games": 2, "wins": 0, "draws": 0, "losses": 2, "truncated": 0},
         ],
     }  # fmt: skip
     assert (ac["models"], ac["draws"]) == (["a", "c"], 5)

@@ -10,6 +10,7 @@ from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of, print_table
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
+from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.flag_table import ACTING_FLAGS
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count_of("episodes"),
         default=_EPISODES,
         help=f"episodes of each behavior and team (default: {_EPISODES})",
+    )
+    parser.add_argument(
+        "--max-decisions",
+        metavar="N",
+        type=count_of("decisions"),
+        default=MAX_DECISIONS,
+        help="truncate an episode after so many decisions of its agent; it counts with what it has brought until then "
+        f"(default: {MAX_DECISIONS})",
     )
     parser.add_argument(
         "--at-least",
@@ -89,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             csv_file=arguments.csv,
             film=arguments.video,
             filmed=arguments.video_episodes,
+            max_decisions=arguments.max_decisions,
         )
         evaluation = evaluate(arguments.models, settings, wishes)
     print_table(make_table(evaluation))
@@ -102,10 +112,11 @@ def make_table(evaluation: Evaluation) -> Table:
     from rich.text import Text
 
     compared = len(evaluation.results) > 1
+    truncated = any(result.num_truncated for each in evaluation.results for result in each.behaviors.values())
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("model", "behavior"):
         table.add_column(title, overflow="fold")
-    numbers = ["episodes", "mean", "std", "95 % interval", "length", "decisions/s"]
+    numbers = ["episodes", *["truncated"] * truncated, "mean", "std", "95 % interval", "length", "decisions/s"]
     for title in numbers + ["difference", "its interval"] * compared:
         table.add_column(title, justify="right", no_wrap=True)
     for number, evaluated in enumerate(evaluation.results):
@@ -113,19 +124,24 @@ def make_table(evaluation: Evaluation) -> Table:
         for name, result in evaluated.behaviors.items():
             better = evaluation.difference(number, name)
             row = [*_cells(result.returns), f"{result.lengths.mean:.1f}", f"{result.decisions_per_second:,.0f}"]
+            row[1:1] = [str(result.num_truncated)] * truncated
             row += [] if better is None else [f"{better.mean:+.3f}", _interval(better, "+.3f")]
             table.add_row(*map(Text, [model, one_line(name), *row]))
-            for label, *cells in _details(result):
+            for label, *cells in _details(result, truncated=truncated):
                 table.add_row(*map(Text, ["", label, *cells]))
             model = ""
     return table
 
 
-def _details(result: EvaluationResult) -> list[list[str]]:
+def _details(result: EvaluationResult, *, truncated: bool) -> list[list[str]]:
     """Return lines of the teams, where there are several, and of the groups."""
     teams = result.teams if len(result.teams) > 1 else {}
     lines = [[f"  team {number}", *_cells(team.returns), f"{team.lengths.mean:.1f}"] for number, team in teams.items()]
-    return lines + ([["  groups", *_cells(result.group_returns)]] if result.groups else [])
+    for line, team in zip(lines, teams.values(), strict=True):
+        line[2:2] = [str(team.num_truncated)] * truncated
+    groups = ["  groups", *_cells(result.group_returns)]
+    groups[2:2] = [""] * truncated
+    return [*lines, groups] if result.groups else lines
 
 
 def _cells(sample: Sample) -> list[str]:

@@ -10,6 +10,7 @@ from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of
 from trajtrainer.printable import one_line
 from trajtrainer.settings import flags
+from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.flag_table import ACTING_FLAGS
 
 if TYPE_CHECKING:
@@ -36,6 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_GAMES,
         help="games of each pair, half on each side (default: 100)",
     )
+    parser.add_argument(
+        "--max-decisions",
+        metavar="N",
+        type=count_of("decisions"),
+        default=MAX_DECISIONS,
+        help="truncate a game after so many decisions of an agent: who is ahead then has won "
+        f"(default: {MAX_DECISIONS})",
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there, too, and that of every pair")
     parser.add_argument(
         "--plot", metavar="FILE.png", type=Path, help="draw ratings over steps there (needs the extra 'plot')"
@@ -53,18 +62,27 @@ def run(arguments: argparse.Namespace) -> int:
         settings = acting.resolve(arguments, arguments.models[:1])
         from trajtrainer.tournament.run import hold  # late: imports what help does not need
 
-        held = hold(arguments.models, settings, games=arguments.games, json_file=arguments.json, picture=arguments.plot)
+        held = hold(
+            arguments.models,
+            settings,
+            games=arguments.games,
+            max_decisions=arguments.max_decisions,
+            json_file=arguments.json,
+            picture=arguments.plot,
+        )
     print("\n".join(format_table(held.table)))
     return held.exit_code
 
 
 def format_table(table: Sequence[Standing]) -> Iterable[str]:
     """Yield the lines of the table: text to the left, numbers to the right."""
-    rows = [["model", "steps", "games", "wins", "draws", "losses", "rating", ""]]
+    truncated = any(row.score.truncated for row in table)
+    rows = [["model", "steps", "games", "wins", "draws", "losses", *["truncated"] * truncated, "rating", ""]]
     for row in table:
         steps = "" if row.entrant.steps is None else f"{row.entrant.steps}"
         score = row.score
         numbers = [steps, *map(str, (score.games, score.wins, score.draws, score.losses))]
+        numbers += [str(score.truncated)] * truncated
         rows.append([one_line(row.entrant.name), *numbers, f"{row.rating:.1f}", f"± {row.uncertainty:.1f}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *numbers in rows:

@@ -26,6 +26,7 @@ class Request:
         step: of its trainer, when this is how it acted.
         episodes: that count.
         deterministic: take the most likely actions.
+        max_decisions: of an episode; a longer one is truncated.
         actors: of all behaviours of the environment, on the CPU, which nobody changes.
     """
 
@@ -33,6 +34,7 @@ class Request:
     step: int
     episodes: int
     deterministic: bool
+    max_decisions: int
     actors: Mapping[str, Actor]
 
 
@@ -96,7 +98,15 @@ class Evaluator:
         environment.seed_episodes(self._seed)
         seed = derived_seeds(self._seed, f"{request.behavior} {request.step}")[0]
         try:
-            results = play(environment, make, request.episodes, seed=seed, parameters=self._parameters, stopped=stopped)
+            results = play(
+                environment,
+                make,
+                request.episodes,
+                seed=seed,
+                max_decisions=request.max_decisions,
+                parameters=self._parameters,
+                stopped=stopped,
+            )
         except EnvironmentFaultError:
             self.close()
             raise

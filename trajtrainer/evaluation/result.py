@@ -28,7 +28,8 @@ class Episode:
         reward: sum of the agent's own rewards.
         group_reward: sum of what its group received while it was there.
         length: decisions.
-        interrupted: a limit ended it.
+        interrupted: a limit of the environment ended it.
+        truncated: the evaluation's limit of decisions ended it.
     """
 
     worker: int
@@ -38,6 +39,7 @@ class Episode:
     group_reward: float
     length: int
     interrupted: bool
+    truncated: bool = False
 
     @property
     def total(self) -> float:
@@ -156,6 +158,11 @@ class EvaluationResult:
         return Sample(tuple(float(episode.length) for episode in self.episodes))
 
     @property
+    def num_truncated(self) -> int:
+        """The number of episodes that the evaluation's limit of decisions ended."""
+        return sum(episode.truncated for episode in self.episodes)
+
+    @property
     def group_returns(self) -> Sample:
         """What each group received."""
         return Sample(tuple(group.reward for group in self.groups))
@@ -191,7 +198,7 @@ class EvaluationResult:
 
     def _spread(self) -> dict[str, Any]:
         groups = {"groups": {"episodes": len(self.groups), **self.group_returns.to_json()}} if self.groups else {}
-        return {"episodes": len(self.episodes), **self.returns.to_json(), **groups}
+        return {"episodes": len(self.episodes), "truncated": self.num_truncated, **self.returns.to_json(), **groups}
 
 
 def difference(result: EvaluationResult, first: EvaluationResult) -> Sample:

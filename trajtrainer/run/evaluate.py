@@ -41,6 +41,7 @@ from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import parameters_of_run
 from trajtrainer.rundir import atomic
 from trajtrainer.settings.checks import closest
+from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 
@@ -50,7 +51,8 @@ TOO_LOW = 3
 """Exit code of an evaluation that is over, with a mean below what was asked for."""
 
 _CSV_COLUMNS = (
-    "model", "behavior", "team", "copy", "episode", "seed", "return", "reward", "group_reward", "length", "interrupted"
+    "model", "behavior", "team", "copy", "episode", "seed", "return", "reward", "group_reward", "length", "interrupted",
+    "truncated",
 )  # fmt: skip
 
 
@@ -64,6 +66,7 @@ class Wishes:
         json_file, csv_file: where the results go, too.
         film: where episodes are filmed; with several models a number is put behind the name.
         filmed: how many.
+        max_decisions: of an episode; a longer one is truncated.
     """
 
     episodes: int
@@ -72,6 +75,7 @@ class Wishes:
     csv_file: Path | None = None
     film: Path | None = None
     filmed: int = 1
+    max_decisions: int = MAX_DECISIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,17 @@ def _evaluate(
         if environment is None:
             return None
         seeded = seed_episodes(environment, _seed(settings))
-        results = play_model(model, environment, wishes.episodes, _seed(settings), parameters, stop, wishes.at_least)
+        results = play_model(model, environment, wishes, wishes.episodes, _seed(settings), parameters, stop)
+        for name, result in results.items():
+            if result.num_truncated:
+                logger.warning(
+                    "%s: %d of %d episodes of %s were truncated after %d decisions (--max-decisions).",
+                    model.name,
+                    result.num_truncated,
+                    len(result.episodes),
+                    name,
+                    wishes.max_decisions,
+                )
         return Evaluated(model, results, environment.num_workers, seeded)
 
 
@@ -212,7 +226,7 @@ def _film(
             with opened(settings, stop, lambda own, logs: make_filmed_environment(own, logs, film.add)) as environment:
                 if environment is not None:
                     seed_episodes(environment, _seed(settings))
-                    play_model(model, environment, wishes.filmed, _seed(settings), parameters, stop, wishes.at_least)
+                    play_model(model, environment, wishes, wishes.filmed, _seed(settings), parameters, stop)
         finally:
             film.close()
         if not film.num_frames:
@@ -240,16 +254,16 @@ def seed_episodes(environment: Environment, seed: int) -> bool:
 def play_model(
     model: Model,
     environment: Environment,
+    wishes: Wishes,
     episodes: int,
     seed: int,
     parameters: Parameters,
     stop: StopRequest,
-    at_least: Mapping[str | None, float],
 ) -> dict[str, EvaluationResult]:
     """Play episodes with one model for all behaviors and teams.
 
     Raises:
-        SettingsError: it does not fit, or ``at_least`` names a behavior that it cannot play here.
+        SettingsError: it does not fit, or ``wishes.at_least`` names a behavior that it cannot play here.
         EnvironmentFaultError: the environment failed for good.
         PolicyDivergedError: the model gives NaN.
     """
@@ -257,13 +271,14 @@ def play_model(
 
     def announce(specs: Mapping[str, BehaviorSpec]) -> None:
         roles.announce(specs)
-        _check_names(model, at_least, [BehaviorId.parse(id_).name for id_ in specs])
+        _check_names(model, wishes.at_least, [BehaviorId.parse(id_).name for id_ in specs])
 
     return play(
         environment,
         lambda behavior_id, _, own_seed: roles.policy(0, behavior_id.name, own_seed),
         episodes,
         seed=seed,
+        max_decisions=wishes.max_decisions,
         parameters=parameters,
         announce=announce,
         stopped=lambda: stop.requested,
@@ -334,6 +349,6 @@ def _write_csv(path: Path, evaluation: Evaluation) -> None:
                 seed = env.seed + each.worker + each.number * evaluated.copies if evaluated.seeded else ""
                 writer.writerow(
                     (evaluated.model.name, name, each.team, each.worker, each.number, seed, each.total, each.reward,
-                     each.group_reward, each.length, int(each.interrupted))
+                     each.group_reward, each.length, int(each.interrupted), int(each.truncated))
                 )  # fmt: skip
     atomic.write_text(path, text.getvalue())

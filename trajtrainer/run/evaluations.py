@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.restart_quota import RestartQuota
-from trajtrainer.errors import SettingsError, TrajtrainerError, UnsupportedError
+from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.process import EvaluatorProcess
 from trajtrainer.evaluation.result import EvaluationResult
@@ -51,6 +52,8 @@ _LARGEST_PORT = 65535
 _LARGEST_SEED = 2**30  # copies of the environment count on from here
 # One of the waits for a result: a stop is seen in between.
 _WAIT_S = 0.25
+# When it is said that training waits for an evaluation.
+_PATIENCE_S = 10.0
 
 
 class Evaluates(Protocol):
@@ -83,25 +86,37 @@ class InTurn:
     Args:
         evaluator: plays.
         stopped: whether to give up.
+        timeout_s: what an evaluation may take, in seconds.
         then: called after each evaluation.
     """
 
     is_alive = is_ready = True
 
     def __init__(
-        self, evaluator: Evaluator, stopped: Callable[[], bool], then: Callable[[], object] = lambda: None
+        self,
+        evaluator: Evaluator,
+        stopped: Callable[[], bool],
+        timeout_s: float,
+        then: Callable[[], object] = lambda: None,
     ) -> None:
         self._evaluator = evaluator
         self._stopped = stopped
+        self._timeout_s = timeout_s
         self._then = then
         self._outcome: EvaluationResult | Exception | None = None
         self.kill = evaluator.kill
 
     def begin(self, request: Request) -> None:
         """See ``Evaluates``."""
+        deadline_s = time.monotonic() + self._timeout_s
+
+        def is_overdue() -> bool:
+            return time.monotonic() > deadline_s
+
         try:
             with _generators_untouched():
-                self._outcome = self._evaluator.evaluate(request, self._stopped)
+                result = self._evaluator.evaluate(request, lambda: self._stopped() or is_overdue())
+            self._outcome = _overdue(request.step, self._timeout_s) if result is None and is_overdue() else result
         except TrajtrainerError as error:
             self._outcome = error
         finally:
@@ -115,6 +130,13 @@ class InTurn:
     def close(self, *, wait: bool) -> None:  # noqa: ARG002
         """See ``Evaluates``."""
         self._evaluator.close()
+
+
+def _overdue(step: int, timeout_s: float) -> EnvironmentFaultError:
+    return EnvironmentFaultError(
+        f"The evaluation of the model of step {step} was not over after {timeout_s:g} s (evaluation.timeout). Evaluate "
+        "fewer episodes, limit their length with evaluation.max_decisions, or give it more time."
+    )
 
 
 @contextlib.contextmanager
@@ -133,6 +155,7 @@ def _generators_untouched() -> Iterator[None]:
 class _Pending:
     behavior: Behavior
     snapshot: Snapshot
+    begin_s: float
 
 
 class EvaluationKeeper:
@@ -148,6 +171,7 @@ class EvaluationKeeper:
         self._run = run
         self._behaviors = behaviors
         self._make = make
+        self._settings = run.settings.evaluation or EvaluationSettings()
         self._evaluator = make()
         self._pending: _Pending | None = None
         self._quota = RestartQuota(run.settings.env_settings)
@@ -195,10 +219,17 @@ class EvaluationKeeper:
         settings = judge.snapshots.settings
         others = {other.name: other.acting.policy.actor for other in self._behaviors.values() if other is not behavior}
         actors = {name: copy_of(actor) for name, actor in others.items()} | {behavior.name: snapshot.actor}
-        self._pending = _Pending(behavior, snapshot)
+        self._pending = _Pending(behavior, snapshot, time.monotonic())
         with self._run.timers("evaluation"):
             self._evaluator.begin(
-                Request(behavior.name, snapshot.step, settings.episodes, settings.deterministic, actors)
+                Request(
+                    behavior.name,
+                    snapshot.step,
+                    settings.episodes,
+                    settings.deterministic,
+                    self._settings.max_decisions,
+                    actors,
+                )
             )
         if judge.waits_for_evaluations:
             self._wait()
@@ -216,12 +247,21 @@ class EvaluationKeeper:
         return True
 
     def _wait(self) -> None:
+        tell_s = time.monotonic() + _PATIENCE_S
         with self._run.timers("evaluation"):
             while self._pending is not None and not self._run.stop.requested:
                 self._poll(_WAIT_S)
+                if self._pending is not None and time.monotonic() > tell_s:
+                    logger.info("Waiting for the evaluation of the model of step %d.", self._pending.snapshot.step)
+                    tell_s = math.inf
 
     def _poll(self, timeout_s: float) -> None:
         outcome = self._evaluator.poll(timeout_s)
+        if outcome is None and self._pending is not None:
+            if time.monotonic() < self._pending.begin_s + self._settings.timeout:
+                return
+            self._evaluator.close(wait=False)
+            outcome = _overdue(self._pending.snapshot.step, self._settings.timeout)
         if outcome is None:
             return
         pending, self._pending = self._pending, None
@@ -249,13 +289,14 @@ class EvaluationKeeper:
         behavior.evaluated_at = step
         is_best = judge.by == EVALUATION and judge.take(step, result.returns.mean, lambda: snapshot.state)
         logger.info(
-            "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions).%s",
+            "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions%s).%s",
             behavior.name,
             step,
             result.returns.mean,
             result.returns.std,
             len(result.returns),
             result.lengths.mean,
+            f", {result.num_truncated} of them truncated" if result.num_truncated else "",
             " The best so far." if is_best else "",
         )
         for writer in self._run.writers:
@@ -315,6 +356,7 @@ def make_evaluations(
     settings = settings_of_evaluation(run.settings)
     seed = settings.env_settings.seed
     parameters = parameters_of_evaluation(run.settings, seed)
+    timeout_s = (run.settings.evaluation or EvaluationSettings()).timeout
 
     def is_stopping() -> bool:
         return run.stop.requested
@@ -336,7 +378,7 @@ def make_evaluations(
             "disturb the training."
         )
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
-        return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, shared.go_on))
+        return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, timeout_s, shared.go_on))
     logs = _logs(run)
     if make_environment is environment_of_settings:
         make = partial(environment_of_settings, settings, logs, ports_of_run=run.settings.num_ports, here=True)
@@ -346,7 +388,7 @@ def make_evaluations(
     else:
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         here.start()  # quick, and tells a factory that makes its environment but once
-    return EvaluationKeeper(run, behaviors, lambda: InTurn(here, is_stopping))
+    return EvaluationKeeper(run, behaviors, lambda: InTurn(here, is_stopping, timeout_s))
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:

@@ -10,6 +10,13 @@ from attrs.validators import optional
 from trajtrainer.settings.checks import Fault, count, positive
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
+MAX_DECISIONS = 27_000
+"""The limit of decisions per episode by default.
+
+As many as Atari games allow (108,000 frames, a decision every four), the longest episodes of the usual benchmarks.
+"""
+_HOUR_S = 3600.0
+
 
 @frozen
 class BehaviorEvaluationSettings:
@@ -42,6 +49,10 @@ class EvaluationSettings:
             lesson counts.
         seed: of the evaluation's environment; -1 takes one that follows from the run's and is another.
         num_envs: copies of the environment. More where an evaluation is not over when the next one is due.
+        max_decisions: decisions that an agent makes in one episode at most. A longer episode is truncated there and
+            counts with what it has brought: some policies never come to the end of one.
+        timeout: seconds that an evaluation may take. One that takes longer fails: it has no result, a message says so,
+            and training goes on.
     """
 
     interval: int | None = field(default=None, validator=optional(count))
@@ -52,6 +63,8 @@ class EvaluationSettings:
     environment_parameters: dict[str, Sampler] | None = None
     seed: int = field(default=UNSEEDED, validator=seed_check)
     num_envs: int = field(default=1, validator=count)
+    max_decisions: int = field(default=MAX_DECISIONS, validator=count)
+    timeout: float = field(default=_HOUR_S, validator=positive)
 
 
 @frozen

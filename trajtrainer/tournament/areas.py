@@ -43,6 +43,7 @@ class Agent:
         memory: f32 [H], of the policy that acts for it; None at the beginning of an episode.
         earned: rewards and group rewards since its area's game began.
         ahead: those of an episode that it began after its last one, while the game was not over.
+        decisions: that it was asked for since its area's game began.
         running: it is in an episode.
         ended_at: the message in which it ended an episode of this game.
         seen_at: the last message of it.
@@ -54,6 +55,7 @@ class Agent:
     memory: FloatArray | None = None
     earned: float = 0.0
     ahead: float = 0.0
+    decisions: int = 0
     running: bool = False
     ended_at: int = _NOT_ENDED
     seen_at: int = 0
@@ -77,7 +79,7 @@ class Agent:
 
     def leave_game(self, message: int) -> None:
         """Be ready for the next game."""
-        self.earned, self.ahead = self.ahead, 0.0
+        self.earned, self.ahead, self.decisions = self.ahead, 0.0, 0
         self.ended_at, self.seen_at = _NOT_ENDED, message
 
 
@@ -135,10 +137,26 @@ class Areas:
         for row in deciding:
             agent = self.agents.get(row.id) or self._join(row, place)
             agent.running, agent.seen_at = True, self._message
+            agent.decisions += 1
             agent.earn(row.reward)
         if finished:
             self._forget_the_gone()
         return finished
+
+    def longer_than(self, limit: int) -> list[FinishedGame]:
+        """Return the games that count and in which an agent asks for more than ``limit`` decisions, as they are now."""
+        return [
+            FinishedGame(area, self._returns(area.agents))
+            for area in self._areas
+            if area.match is not None
+            and area.match.number is not None
+            and any(agent.decisions > limit for agent in area.agents)
+        ]
+
+    def has_game(self, *, counting: bool) -> bool:
+        """Return whether a game goes on that counts, or one that does not."""
+        matches = (area.match for area in self._areas)
+        return any(match is not None and (match.number is not None) == counting for match in matches)
 
     def _end(self, row: _Row) -> Agent:
         agent = self.agents.get(row.id) or self._join(row, self._place_of_new())
@@ -230,10 +248,13 @@ class Areas:
         return replace(self._finish(agents, own), parted_from=area)
 
     def _finish(self, agents: Sequence[Agent], area: Area) -> FinishedGame:
-        returns = {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
+        returns = self._returns(agents)
         for agent in agents:
             agent.leave_game(self._message)
         return FinishedGame(area, returns)
+
+    def _returns(self, agents: Sequence[Agent]) -> dict[int, float]:
+        return {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
 
     def _forget_the_gone(self) -> None:
         """Keep no agents that were destroyed: an environment may have new ones in every game."""

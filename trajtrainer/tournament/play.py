@@ -1,4 +1,9 @@
-"""The loop of a tournament: messages in, actions of the models that play out, until all games are over."""
+"""The loop of a tournament: messages in, actions of the models that play out, until all games are over.
+
+A game that does not end is truncated, and its players go on without counting. Once a copy of the environment plays no
+game that counts any more although some are due, it waits until the others are done or in the same place. Then all of
+them are reset.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,12 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.errors import UnsupportedError
 from trajtrainer.evaluation.models import Model
+from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.spec import BehaviorId
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.tournament.areas import Areas, FinishedGame
@@ -33,10 +39,12 @@ class Result:
     Attributes:
         match: who played, on which side.
         outcome: 1: the first of ``match.sides`` won, -1: the other, 0: a draw.
+        truncated: it had not ended; who was ahead has won.
     """
 
     match: Match
     outcome: int
+    truncated: bool = False
 
 
 def play(
@@ -45,6 +53,7 @@ def play(
     *,
     games: int,
     seed: int,
+    max_decisions: int = MAX_DECISIONS,
     num_areas: int = 1,
     parameters: Parameters | None = None,
 ) -> Iterator[Result | None]:
@@ -57,6 +66,7 @@ def play(
         entrants: at least two.
         games: of each pair.
         seed: of all policies' random numbers.
+        max_decisions: of an agent in one game; a longer game is truncated.
         num_areas: training areas of each environment; 1 if that is to be found out.
         parameters: of the environment.
 
@@ -65,15 +75,21 @@ def play(
         SettingsError: a model does not fit the environment.
         EnvironmentFaultError: an environment failed for good.
     """
-    tournament = _Tournament(environment, Cast(entrants, seed), all_matches(len(entrants), games), num_areas)
+    matches = all_matches(len(entrants), games)
+    tournament = _Tournament(environment, Cast(entrants, seed), matches, num_areas, max_decisions)
     environment.reset(parameters or {})
     while not tournament.is_over:
         yield from tournament.step()
         yield None
+        if tournament.is_stuck:
+            tournament.start_over()
+            environment.reset(parameters or {})
 
 
 class _Tournament:
-    def __init__(self, environment: Environment, cast: Cast, matches: Sequence[Match], num_areas: int) -> None:
+    def __init__(
+        self, environment: Environment, cast: Cast, matches: Sequence[Match], num_areas: int, max_decisions: int
+    ) -> None:
         self._environment = environment
         self._cast = cast
         self._num_matches, self._num_over = len(matches), 0
@@ -82,40 +98,85 @@ class _Tournament:
         self._queues = [Queue(matches[starts[worker] : starts[worker + 1]]) for worker in range(workers)]
         self._num_areas = num_areas
         self._areas = [Areas(num_areas) for _ in range(workers)]
+        self._max_decisions = max_decisions
         self._tell_s = time.monotonic() + _TELL_EVERY_S
 
     @property
     def is_over(self) -> bool:
         return all(queue.is_done for queue in self._queues)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing that counts is played any more, though not all games are over."""
+        workers = range(len(self._queues))
+        return not self.is_over and all(self._queues[worker].is_done or self._waits(worker) for worker in workers)
+
+    def start_over(self) -> None:
+        """Get ready for a reset of all workers."""
+        for worker in range(len(self._queues)):
+            self._start_over(worker)
+
+    def _start_over(self, worker: int) -> None:
+        self._queues[worker].start_over()
+        self._areas[worker] = Areas(self._num_areas)
+
+    def _waits(self, worker: int) -> bool:
+        """Return whether only truncated games go on in a worker, whose next game needs a reset."""
+        areas = self._areas[worker]
+        return self._queues[worker].has_due and areas.has_game(counting=False) and not areas.has_game(counting=True)
+
     def step(self) -> Iterator[Result]:
         """Answer the messages that are there; yield the results that they bring."""
         for event in self._environment.wait(_WAIT_S):
             self._cast.announce(event.new_specs)
             if event.is_reset:
-                self._queues[event.worker].start_over()
-                self._areas[event.worker] = Areas(self._num_areas)
-            for finished in self._areas[event.worker].take(event):
+                self._start_over(event.worker)
+            areas = self._areas[event.worker]
+            for finished in areas.take(event):
                 yield from self._finish(event.worker, finished)
-            if not self._queues[event.worker].is_done:  # otherwise it may rest
+            for longer in areas.longer_than(self._max_decisions):
+                yield from self._truncate(event.worker, longer)
+            self._begin_games(event)
+            if not (self._queues[event.worker].is_done or self._waits(event.worker)):  # otherwise it may rest
                 self._environment.send(event.worker, self._act(event))
         if time.monotonic() > self._tell_s:
             self._tell_s += _TELL_EVERY_S
             logger.info("%d of %d games are over.", self._num_over, self._num_matches)
 
     def _finish(self, worker: int, finished: FinishedGame) -> Iterator[Result]:
-        teams, queue = self._areas[worker].teams, self._queues[worker]
-        if len(teams) < NUM_SIDES:
-            raise UnsupportedError(
-                f"The environment has one team ({teams[0]}), and a tournament needs two or more that play against each "
-                "other. In Unity the team is set in Behavior Parameters (Team Id)."
-            )
+        teams, queue = self._teams(worker), self._queues[worker]
         match, finished.area.match = finished.area.match, None
         if finished.parted_from is not None and finished.parted_from.match is not None:
             match = queue.another(finished.parted_from.match)
         if match is not None and queue.over(match):
             self._num_over += 1
             yield Result(match, _outcome(finished.returns, teams))
+
+    def _truncate(self, worker: int, longer: FinishedGame) -> Iterator[Result]:
+        match = longer.area.match
+        assert match is not None
+        longer.area.match = replace(match, number=None)
+        if self._queues[worker].over(match):
+            self._num_over += 1
+            yield Result(match, _outcome(longer.returns, self._teams(worker)), truncated=True)
+
+    def _teams(self, worker: int) -> Sequence[int]:
+        teams = self._areas[worker].teams
+        if len(teams) < NUM_SIDES:
+            raise UnsupportedError(
+                f"The environment has one team ({teams[0]}), and a tournament needs two or more that play against each "
+                "other. In Unity the team is set in Behavior Parameters (Team Id)."
+            )
+        return teams
+
+    def _begin_games(self, event: EnvironmentEvent) -> None:
+        """Let the areas play their next games of which agents ask for a decision without having one."""
+        areas, queue = self._areas[event.worker], self._queues[event.worker]
+        for batch in event.steps.values():
+            for id_ in batch.agent[batch.num_terminal :].tolist():
+                area = areas.agents[id_].area
+                if area.match is None and not queue.is_done:
+                    area.match = queue.next()
 
     def _act(self, event: EnvironmentEvent) -> Mapping[str, ActionBatch]:
         areas = self._areas[event.worker]
@@ -124,9 +185,6 @@ class _Tournament:
             if not batch.num_decisions:
                 continue
             agents = [areas.agents[id_] for id_ in batch.agent[batch.num_terminal :].tolist()]
-            for agent in agents:
-                if agent.area.match is None:
-                    agent.area.match = self._queues[event.worker].next()
             name = BehaviorId.parse(behavior_id).name
             answers[behavior_id] = self._cast.act(event.worker, name, batch, agents, areas.teams)
         return answers

@@ -50,7 +50,13 @@ class Held:
 
 
 def hold(
-    models: Sequence[str], settings: RunSettings, *, games: int, json_file: Path | None, picture: Path | None
+    models: Sequence[str],
+    settings: RunSettings,
+    *,
+    games: int,
+    max_decisions: int,
+    json_file: Path | None,
+    picture: Path | None,
 ) -> Held:
     """Hold a tournament.
 
@@ -58,6 +64,7 @@ def hold(
         models: as ``find_entrants`` takes them.
         settings: of the environment, the device, the seed and the folder of runs.
         games: of each pair.
+        max_decisions: of an agent in one game; a longer game is truncated.
         json_file: where the result goes, too.
         picture: where ratings over steps are drawn.
 
@@ -76,7 +83,14 @@ def hold(
     tell_parameters(parameters)
     stop = StopRequest()
     results: list[Result] = []
-    failure = _play(entrants, settings, games, parameters, stop, results)
+    failure = _play(entrants, settings, games, max_decisions, parameters, stop, results)
+    if truncated := sum(result.truncated for result in results):
+        logger.warning(
+            "%d of %d games were truncated after %d decisions (--max-decisions).",
+            truncated,
+            len(results),
+            max_decisions,
+        )
     results.sort(key=lambda result: result.match.number or 0)
     table = standings(entrants, results)
     head = {"environment": settings.env_settings.env_path, "seed": seed, "games_per_pair": games}
@@ -102,6 +116,7 @@ def _play(
     entrants: Sequence[Model],
     settings: RunSettings,
     games: int,
+    max_decisions: int,
     parameters: Parameters,
     stop: StopRequest,
     results: list[Result],
@@ -114,7 +129,13 @@ def _play(
         try:
             num_areas = env.num_areas
             for result in play(
-                environment, entrants, games=games, seed=env.seed, num_areas=num_areas, parameters=parameters
+                environment,
+                entrants,
+                games=games,
+                seed=env.seed,
+                max_decisions=max_decisions,
+                num_areas=num_areas,
+                parameters=parameters,
             ):
                 if result is not None:
                     results.append(result)

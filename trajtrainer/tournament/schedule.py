@@ -47,6 +47,11 @@ class Queue:
         self._playing: dict[int, Match] = {}
 
     @property
+    def has_due(self) -> bool:
+        """Whether some of its games have not begun."""
+        return bool(self._due)
+
+    @property
     def is_done(self) -> bool:
         """Whether all its games are over."""
         return not self._due and not self._playing

@@ -22,11 +22,13 @@ class Score:
 
     Attributes:
         wins, draws, losses: how many of them.
+        truncated: how many of all had not ended when the limit of decisions was reached.
     """
 
     wins: int
     draws: int
     losses: int
+    truncated: int = 0
 
     @property
     def games(self) -> int:
@@ -35,7 +37,13 @@ class Score:
 
     def to_json(self) -> dict[str, int]:
         """Return the numbers by name."""
-        return {"games": self.games, "wins": self.wins, "draws": self.draws, "losses": self.losses}
+        return {
+            "games": self.games,
+            "wins": self.wins,
+            "draws": self.draws,
+            "losses": self.losses,
+            "truncated": self.truncated,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +124,7 @@ def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Seque
 
 
 def _score(results: Sequence[Result], model: int) -> Score:
-    outcomes = [
-        result.outcome if result.match.sides[0] == model else -result.outcome
-        for result in results
-        if model in result.match.sides
-    ]
-    return Score(outcomes.count(1), outcomes.count(0), outcomes.count(-1))
+    own = [result for result in results if model in result.match.sides]
+    outcomes = [result.outcome if result.match.sides[0] == model else -result.outcome for result in own]
+    truncated = sum(result.truncated for result in own)
+    return Score(outcomes.count(1), outcomes.count(0), outcomes.count(-1), truncated)
