@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import http.client
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.run_lock import stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
+KNOWN = {"Authorization": "Bearer right-token"}
 EVIL = '<img src=x onerror="alert(1)">'
 
 
@@ -243,6 +248,132 @@ class TestStream:
         next(events)
         assert served.ask("/api/stream")[0] == 503
         events.close()
+
+
+class TestLoad:
+    """Everything at this machine's loopback, a few hundred connections, for some seconds at most."""
+
+    @pytest.fixture
+    def connect(self) -> Iterator[Callable[..., socket.socket]]:
+        """Makes connections that are closed at the end, if not before."""
+        with contextlib.ExitStack() as stack:
+
+            def connected(served: Served, request: bytes = b"") -> socket.socket:
+                found = socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_S)
+                stack.enter_context(contextlib.closing(found))
+                found.sendall(request)
+                return found
+
+            yield connected
+
+    def get(self, path: str) -> bytes:
+        return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer right-token\r\n\r\n".encode()
+
+    @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n"], ids=["nothing", "half a request"])
+    def test_connections_that_ask_for_nothing_keep_nobody_out(
+        self, results: Path, connect: Callable[..., socket.socket], sent: bytes
+    ) -> None:
+        with serving(results, host="0.0.0.0", token="right-token") as served:
+            for number in range(500):
+                connect(served, sent)
+                if number % 100 == 99:
+                    assert served.ask("/api/runs", KNOWN)[0] == 200
+            assert served.ask("/", KNOWN)[0] == 200
+
+    @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST /api/stop HTTP/1.1\r\nHost: localhost\r\nX: "])
+    def test_they_are_closed_after_a_while_even_if_they_send_a_little(
+        self, results: Path, connect: Callable[..., socket.socket], sent: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("trajtrainer.page.connection.REQUEST_S", 0.3)
+        with serving(results, host="0.0.0.0", token="right-token") as served:
+            slow = connect(served, sent)
+            slow.settimeout(0.02)
+            until = time.monotonic() + LIMIT_S
+            while time.monotonic() < until:
+                with contextlib.suppress(TimeoutError):
+                    assert slow.recv(1) == b""
+                    break
+                slow.sendall(b"x" if sent else b"")
+            else:
+                pytest.fail("it is still open")
+
+    def test_a_refused_request_ends_its_connection(self, results: Path, connect: Callable[..., socket.socket]) -> None:
+        with serving(results, host="0.0.0.0", token="right-token") as served:
+            for request in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil\r\n\r\n"):
+                with connect(served, request).makefile("rb") as answer:
+                    assert answer.readline().split()[1] in (b"401", b"421")
+                    answer.read()  # up to its end
+
+    def test_the_limit_of_streams_holds_for_those_that_come_together(
+        self, results: Path, connect: Callable[..., socket.socket]
+    ) -> None:
+        with serving(results, host="0.0.0.0", token="right-token") as served:
+            request = self.get("/api/stream?run=ball")
+            for _ in range(2):  # those that have ended count no more
+                with ThreadPoolExecutor(100) as threads:
+                    streams = list(threads.map(lambda _: connect(served, request), range(100)))
+                answers = [stream.recv(12) for stream in streams]
+                assert answers.count(b"HTTP/1.1 200") == server_module._MOST_STREAMS
+                assert answers.count(b"HTTP/1.1 503") == 100 - server_module._MOST_STREAMS
+                for stream in streams:
+                    stream.close()
+                until = time.monotonic() + LIMIT_S
+                while served.stream_status() != 200:
+                    assert time.monotonic() < until
+                    time.sleep(0.02)
+                time.sleep(0.3)  # until the server has seen that this one is closed, too
+
+    def test_the_limit_of_requests_counts_those_that_are_let_in(
+        self, results: Path, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("trajtrainer.page.guard._MOST_REQUESTS", 2)
+        with serving(results, host="0.0.0.0", token="right-token") as served:
+            streams = [connect(served, self.get("/api/stream")) for _ in range(2)]
+            assert [stream.recv(12) for stream in streams] == [b"HTTP/1.1 200"] * 2
+            status, _, body = served.ask("/api/runs", KNOWN)
+            assert (status, body) == (503, b"Too many requests at once. Try again in a moment.\n")
+            assert served.ask("/api/runs")[0] == 401
+            for stream in streams:
+                stream.close()
+
+    @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks for open files as Linux shows them")
+    @pytest.mark.parametrize("ends", ["closed", "reset", "stalled"])
+    def test_files_of_abandoned_downloads_are_closed(
+        self, tmp_path: Path, connect: Callable[..., socket.socket], ends: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("trajtrainer.page.connection.STALLED_S", 0.5)
+        run = make_run(tmp_path, "ball")
+        large = run / "Ball" / "large.pt"
+        with large.open("wb") as file:
+            file.truncate(1 << 28)
+
+        def num_open() -> int:
+            found = 0
+            for each in Path("/proc/self/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found += each.readlink() == large
+            return found
+
+        with serving(tmp_path) as served:
+            downloads = [connect(served, self.get("/api/file?run=ball&path=Ball/large.pt")) for _ in range(8)]
+            assert [each.recv(12) for each in downloads] == [b"HTTP/1.1 200"] * 8
+            assert num_open() == 8
+            for each in downloads:
+                if ends == "reset":
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if ends != "stalled":
+                    each.close()
+            gc.disable()
+            try:
+                until = time.monotonic() + LIMIT_S
+                while num_open():
+                    assert time.monotonic() < until, f"{num_open()} files are still open"
+                    time.sleep(0.02)
+            finally:
+                gc.enable()
+                for each in downloads:
+                    each.close()
+            assert served.ask("/api/file", run="ball", path="Ball/Ball-2000.pt")[2] == b"Ball/Ball-2000.pt"
 
 
 class TestCommand:

@@ -33,6 +33,9 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+# A stranger's connection is not kept for further requests.
+_CLOSE = {"Connection": "close"}
+_MOST_REQUESTS = 100
 CSRF_HEADER = "X-Trajtrainer-Page"
 
 
@@ -101,6 +104,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or have it answered."""
@@ -116,32 +120,42 @@ class Guard:
             await send(message)
 
         refusal = self._refusal(Headers(scope=scope), QueryParams(scope["query_string"]), scope["path"])
-        await (refusal or self._app)(scope, receive, send_with_headers)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        self._requests += 1
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            self._requests -= 1
 
     def _refusal(self, headers: Headers, query: QueryParams, path: str) -> Response | None:
         """Return the answer to a request that goes no further; None lets it through."""
         access = self._access
         if not access.knows_host(headers.get("host", "")):
-            return PlainTextResponse(
-                "This server is not known by that name. Open the address that 'trajtrainer page' has printed.\n", 421
-            )
-        if access.token is None:
-            return None
-        kind, _, bearer = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and access.has_token(bearer.strip()):
-            return None
-        if access.has_token(cookie_parser(headers.get("cookie", "")).get(access.cookie)):
-            return None
-        if path == "/" and access.has_token(query.get("token")):
+            text = "This server does not have that name. Open the address that 'trajtrainer page' printed.\n"
+            return PlainTextResponse(text, 421, _CLOSE)
+        if self._is_known(headers):
+            if self._requests < _MOST_REQUESTS:
+                return None
+            return PlainTextResponse("Too many requests at once. Try again in a moment.\n", 503, {"Retry-After": "1"})
+        if path == "/" and access.token is not None and access.has_token(query.get("token")):
             answer = RedirectResponse(".", 303)  # so that the token stands in no address line
             # "lax": whoever follows a link from a mail to here is let in as well.
             answer.set_cookie(access.cookie, access.token, _WEEK_S, httponly=True, samesite="lax")
             return answer
         return PlainTextResponse(
-            "This page needs its token. Open the address with 'token=' in it that 'trajtrainer page' has printed.\n",
+            "This page needs a token. Open the address with 'token=' in it that 'trajtrainer page' printed.\n",
             401,
-            {"WWW-Authenticate": "Bearer"},
+            {"WWW-Authenticate": "Bearer", **_CLOSE},
         )
+
+    def _is_known(self, headers: Headers) -> bool:
+        """Return whether a request has the token, or none is needed."""
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
+        if self._access.token is None or (kind.lower() == "bearer" and self._access.has_token(bearer.strip())):
+            return True
+        return self._access.has_token(cookie_parser(headers.get("cookie", "")).get(self._access.cookie))
 
 
 def _is_address(name: str) -> bool:

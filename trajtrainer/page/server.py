@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from importlib.resources import files
 from typing import Any, BinaryIO
@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from trajtrainer.errors import RunFolderError
+from trajtrainer.page.connection import Connection
 from trajtrainer.page.guard import Access, Guard
 from trajtrainer.page.viewer import MOST_RUNS_AT_ONCE, Viewer
 from trajtrainer.version import __version__
@@ -34,7 +35,6 @@ _PAUSE_S = 1.0
 _PAUSE_WHILE_READING_S = 0.05
 _SIGN_OF_LIFE_S = 15.0
 _CHUNK = 1 << 18
-_MOST_CONNECTIONS = 200
 
 
 class Api:
@@ -128,30 +128,26 @@ class Api:
             "Content-Length": str(size),
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(parts[-1], safe='')}",
         }
-        return StreamingResponse(_pieces(file, size), media_type="application/octet-stream", headers=headers)
+        return _ClosingResponse(_pieces(file, size), file.close, "application/octet-stream", headers)
 
     def stop(self, request: Request) -> Response:
         """Ask a run to save everything and end."""
         if not self._access.may_change(request):
-            return _json({"error": "This request does not come from the page."}, 403)
+            return _json({"error": "This request did not come from the page."}, 403)
         self._viewer.stop(request.query_params.get("run", ""))
         return _json({})
 
     async def stream(self, request: Request) -> Response:
         """Answer with events, as long as the browser listens: the list of runs, and which runs have something new."""
         if self._streams >= _MOST_STREAMS:
-            return _json({"error": "Too many pages are open."}, 503)
+            return _json({"error": "Too many pages are open. Close one of them."}, 503)
+        self._streams += 1
         watched = request.query_params.getlist("run")[:MOST_RUNS_AT_ONCE]
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._events(watched), media_type="text/event-stream", headers=headers)
+        return _ClosingResponse(self._news(watched), self._end_stream, "text/event-stream", headers)
 
-    async def _events(self, watched: list[str]) -> AsyncIterator[str]:
-        self._streams += 1
-        try:
-            async for event in self._news(watched):
-                yield event
-        finally:
-            self._streams -= 1
+    def _end_stream(self) -> None:
+        self._streams -= 1
 
     async def _news(self, watched: list[str]) -> AsyncIterator[str]:
         if self._one_at_a_time is None:
@@ -179,6 +175,20 @@ class Api:
                 alive_s = time.monotonic()
                 yield ": nothing new\n\n"
             await anyio.sleep(_PAUSE_S if is_whole else _PAUSE_WHILE_READING_S)
+
+
+class _ClosingResponse(StreamingResponse):
+    """Calls ``close`` once it has ended, however it did: its reader may be gone long before the end."""
+
+    def __init__(self, content: Any, close: Callable[[], object], media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(content, media_type=media_type, headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lambda: False) -> Starlette:
@@ -246,11 +256,11 @@ def make_server(viewer: Viewer, access: Access) -> uvicorn.Server:
         make_app(viewer, access, lambda: server.should_exit),
         log_level="critical",
         access_log=False,
+        http=Connection,
         ws="none",
         lifespan="off",
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)
@@ -275,7 +285,6 @@ def _number(text: str | None, default: float) -> float:
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield what the file had when it was opened; it may grow meanwhile."""
-    with file:
-        while size > 0 and (piece := file.read(min(size, _CHUNK))):
-            size -= len(piece)
-            yield piece
+    while size > 0 and (piece := file.read(min(size, _CHUNK))):
+        size -= len(piece)
+        yield piece
