@@ -29,8 +29,8 @@ SETTINGS_HEAD = f"""# All settings
 {_MADE}
 
 Every key of the YAML: what it means, when to change it, its default and its range. `trajtrainer config FILE` prints a
-file with all defaults filled in, or everything that is wrong with it. An option of the command line goes before the
-file. Whole numbers may be written as `5e4`.
+file with all defaults filled in, those of keys that ML-Agents does not know as comments, or everything that is wrong
+with it. An option of the command line goes before the file. Whole numbers may be written as `5e4`.
 
 ```yaml
 default_settings: {{...}}     # what lies under every behavior, and serves those that are not listed

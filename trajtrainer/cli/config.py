@@ -35,13 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     from trajtrainer.run.datasets import load_datasets, with_recorded_names
     from trajtrainer.run.tracking import check_tracking
     from trajtrainer.rundir.folder import RunFolder
-    from trajtrainer.settings.convert import dump
+    from trajtrainer.settings.commented import complete
 
     settings = with_recorded_names(settings)
     load_datasets(settings, max_steps=1)
     check_tracking(settings)
     RunFolder(settings.checkpoint_settings)  # touches no file, and refuses names that no folder may have
-    print(dump(settings), end="")
+    print(complete(settings), end="")
     return 0
 
 

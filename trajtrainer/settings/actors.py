@@ -131,7 +131,8 @@ class ActorSettings:
             yield Fault(
                 ("cpu_affinity",), "has no cores for some actor, expected lists of core numbers such as [[0], [1]]"
             )
-        if self.backend is not Backend.RAY and self.ray != RaySettings():
+        is_empty = self.ray in (RaySettings(), RaySettings(runtime_env=RuntimeEnvSettings()))
+        if self.backend is not Backend.RAY and not is_empty:
             yield Fault(("ray",), "has no effect, as it is for backend ray", (("backend",),))
         seen: set[int | None] = set()
         for index, override in enumerate(self.overrides):

@@ -1,21 +1,26 @@
-"""A configuration whose every line is explained: by the docstrings of the settings' classes, and why it was chosen."""
+"""Configurations with explanations: the first one for an environment, and a complete one with all that could be added.
+
+The explanations are those of the docstrings of the settings' classes.
+"""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 import attrs
 import yaml
 
 from trajtrainer.printable import one_line
-from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
+from trajtrainer.settings.convert import plain, to_mapping
+from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings, Sampler
 from trajtrainer.settings.meanings import meaning
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.structuring import is_internal
 from trajtrainer.settings.suggestions import Choice, Section
 from trajtrainer.settings.trainer import ALGORITHMS, SelfPlaySettings, TrainerSettings
 
@@ -47,6 +52,91 @@ def write(
             lines += [*_comment([_sentence(told)], 0), f"{section_name}:"]
             lines += _section({key: Choice(value) for key, value in values.items()}, _OF_RUN[section_name], 1)
     return "\n".join(lines) + "\n"
+
+
+_COMPLETE = """\
+# Every setting with its value. Those in comments are at their defaults, and ML-Agents does not know them. To use one,
+# uncomment it together with the sections that it is in.
+"""
+
+
+def complete(settings: RunSettings) -> str:
+    """Return a configuration as YAML in which every key stands.
+
+    It is what ``convert.dump`` returns, so ML-Agents can read it, with comments: each key that ML-Agents does not have
+    and that is not in use, with its default. Any of them can be uncommented. An unused section is a comment with all of
+    its keys; those that it cannot do without have an example as their value.
+    """
+    return _COMPLETE + "\n".join(_used(settings, to_mapping(settings), set())) + "\n"
+
+
+_Explained = set[tuple[type[Any], str]]
+
+
+def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> Iterator[str]:
+    """Yield the lines of a settings object, and as comments those of its keys that are not in its ``mapping``.
+
+    Args:
+        settings: the object.
+        mapping: its plain values.
+        explained: classes and keys that have been explained further up, which once is enough for.
+    """
+    for key, value in mapping.items():
+        inner = getattr(settings, key, None)
+        if isinstance(value, dict) and attrs.has(type(inner)):
+            yield f"{_scalar(key)}:"
+            yield from _indented(_used(inner, value, explained))
+        elif value and isinstance(inner, dict) and not any(isinstance(each, Sampler) for each in inner.values()):
+            yield f"{_scalar(key)}:"
+            for name, each in inner.items():
+                yield f"  {_scalar(name)}:"
+                yield from _indented(_indented(_used(each, value[name], explained)))
+        else:
+            yield from _dumped(key, value)
+    for field in _fields(type(settings)):
+        if field.name not in mapping:
+            yield from (f"# {line}" for line in _unused(type(settings), field, explained))
+
+
+def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) -> Iterator[str]:
+    """Yield the lines of a key at its default: one, or those of a section. What it leaves out again is commented."""
+    told = "" if (cls, field.name) in explained else _first_sentence(cls, field.name)
+    explained.add((cls, field.name))
+    default: Any = field.default
+    value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+    section = next((each for each in (field.type, *get_args(field.type)) if attrs.has(each)), None)
+    if section is None or value == []:
+        value = field.metadata.get("example", value)
+        needed = "Required. " if "example" in field.metadata else ""
+        (line,) = _dumped(field.name, plain(value))
+        yield f"{line}  # {needed}{told}" if told else line
+        return
+    yield f"{field.name}:  # {told}" if told else f"{field.name}:"
+    for inner in _fields(section):
+        optional = inner.default is None and any(attrs.has(each) for each in get_args(inner.type))
+        yield from (f"  # {line}" if optional else f"  {line}" for line in _unused(section, inner, explained))
+
+
+def _fields(cls: type[Any]) -> Iterator[attrs.Attribute[Any]]:
+    return (field for field in attrs.fields(attrs.resolve_types(cls)) if not is_internal(field))
+
+
+def _dumped(key: str, value: Any) -> Iterator[str]:
+    text: str = yaml.safe_dump({key: value}, sort_keys=False)
+    yield from text.splitlines()
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _first_sentence(cls: type[Any], key: str) -> str:
+    """Return the first sentence that a docstring has of a key; nothing where a package explains none."""
+    try:
+        told = _sentence(meaning(cls, key))
+    except LookupError:
+        return ""
+    return re.split(r"(?<=\.) ", told)[0]
 
 
 def _behavior(section: Section) -> Iterator[str]:

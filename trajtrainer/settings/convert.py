@@ -271,6 +271,11 @@ def _spell_out_novelty(mapping: dict[str, Any]) -> None:
                     signal.setdefault(key, False if key == "normalize" else None)
 
 
+def plain(value: Any) -> Any:
+    """Return one value of a settings object as it stands in YAML."""
+    return CONVERTER.unstructure(value)
+
+
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
     """Return the settings of one behaviour as plain values, in the same order."""
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)

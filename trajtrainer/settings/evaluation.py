@@ -55,8 +55,9 @@ class EvaluationSettings:
             and training goes on.
     """
 
-    interval: int | None = field(default=None, validator=optional(count))
-    episodes: int | None = field(default=None, validator=optional(count))
+    # Proposed by ``trajtrainer config``, as there are no evaluations without both.
+    interval: int | None = field(default=None, validator=optional(count), metadata={"example": 50000})
+    episodes: int | None = field(default=None, validator=optional(count), metadata={"example": 10})
     deterministic: bool = True
     env_args: list[str] | None = None
     wrappers: list[str] | None = None
