@@ -165,3 +165,9 @@ def test_the_explanation_of_a_key_is_there_once() -> None:
     text = complete(resolved({"behaviors": {"A": {}, "B": {}}}))
     assert text.count("# keep_best: 1") == 2
     assert text.count("# How many best models are kept") == 1
+
+
+def test_an_explanation_is_a_whole_sentence() -> None:
+    told = [line for line in complete(resolved(FILES["ppo"])).splitlines() if "#" in line]
+    assert any("et al. 2017" in line for line in told)
+    assert [line for line in told if line.count("(") != line.count(")")] == []

@@ -136,7 +136,7 @@ def _first_sentence(cls: type[Any], key: str) -> str:
         told = _sentence(meaning(cls, key))
     except LookupError:
         return ""
-    return re.split(r"(?<=\.) ", told)[0]
+    return re.split(r"(?<=\.)(?<!et al\.) ", told)[0]
 
 
 def _behavior(section: Section) -> Iterator[str]:
