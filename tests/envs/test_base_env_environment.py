@@ -112,6 +112,35 @@ NO_END = ended([], np.zeros((0, 2)), reward=[], interrupted=[])
 MASK = [np.array([[True, False], [False, False]]), np.array([[False, False, True], [False, True, False]])]
 
 
+@pytest.mark.parametrize("nothing", [[], [np.zeros((0, 2), np.float32)]], ids=["empty lists", "empty arrays"])
+def test_steps_without_agents_may_be_empty_in_any_form(nothing: list[Any]) -> None:
+    """ML-Agents' own environments give lists without arrays where no agent ended, or none decides."""
+    none_ended = TerminalSteps(nothing, [], [], [], [], [])  # type: ignore[no-untyped-call]
+    none_deciding = DecisionSteps(nothing, [], [], [], [], [])  # type: ignore[no-untyped-call]
+    steps: Script = [
+        {"Runner": (deciding([7, 9], [[1, 2], [3, 4]], reward=[0, 0.5], mask=MASK, group=3), none_ended)},
+        {"Runner": (none_deciding, ended([9], [[5, 6]], reward=[2], interrupted=[True]))},
+        {"Runner": (none_deciding, none_ended)},
+    ]
+    environment = BaseEnvEnvironment([BaseEnvWorker(Scripted({"Runner": RUNNER}, steps))])
+    environment.reset({})
+    (event,) = environment.wait()
+    batch = event.steps["Runner"]
+    assert (batch.agent.tolist(), batch.num_terminal, batch.interrupted.tolist()) == ([7, 9], 0, [])
+    assert (batch.obs[0].tolist(), batch.reward.tolist()) == ([[1, 2], [3, 4]], [0, 0.5])
+    assert (batch.group.tolist(), batch.group_reward.tolist()) == ([3, 3], [0, 0])
+    assert batch.mask.tolist() == np.concatenate(MASK, axis=1).tolist()
+    environment.send(0, {})
+    (event,) = environment.wait()
+    batch = event.steps["Runner"]
+    assert (batch.agent.tolist(), batch.num_terminal, batch.interrupted.tolist()) == ([9], 1, [True])
+    assert (batch.obs[0].tolist(), batch.reward.tolist()) == ([[5, 6]], [2])
+    columns = (batch.agent, batch.group, batch.reward, batch.group_reward, batch.interrupted)
+    assert [str(column.dtype) for column in columns] == ["int64", "int32", "float32", "float32", "bool"]
+    environment.send(0, {})
+    assert environment.wait()[0].steps == {}
+
+
 def script() -> Script:
     return [
         {"Runner?team=1": (deciding([7, 9], [[1, 2], [3, 4]], reward=[0, 0]), NO_END)},

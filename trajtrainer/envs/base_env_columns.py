@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from mlagents_envs.base_env import DecisionSteps, TerminalSteps
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import BehaviorSpec, DimensionProperty, ObservationSpec
@@ -45,14 +45,17 @@ class BehaviorColumns:
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
         """Return the agents of one step, terminal rows first.
 
+        Where no agent ended or none decides, what the environment gives for them may be empty in any form, as in
+        ML-Agents: lists without arrays as well as arrays without rows.
+
         Raises:
             InvalidDataError: an observation or reward is NaN or infinite, or of another shape than announced.
         """
         num_terminal = len(terminals)
-        ids = np.concatenate([terminals.agent_id, decisions.agent_id]).astype(np.int64)
+        obs = [steps.obs for steps in (terminals, decisions) if len(steps)]
         batch = StepBatch(
-            agent=agent_ids(worker, ids),
-            obs=tuple(self._column(i, terminals.obs[i], decisions.obs[i]) for i in range(len(self._channels_last))),
+            agent=agent_ids(worker, _joined(terminals.agent_id, decisions.agent_id, np.int64)),
+            obs=tuple(self._column(i, [part[i] for part in obs]) for i in range(len(self._channels_last))),
             reward=_joined(terminals.reward, decisions.reward, np.float32),
             group=_joined(terminals.group_id, decisions.group_id, np.int32),
             group_reward=_joined(terminals.group_reward, decisions.group_reward, np.float32),
@@ -63,8 +66,7 @@ class BehaviorColumns:
         self._check(batch)
         return batch
 
-    def _column(self, index: int, terminal: NDArray[Any], deciding: NDArray[Any]) -> ObservationArray:
-        parts = [part for part in (terminal, deciding) if len(part)]
+    def _column(self, index: int, parts: list[NDArray[Any]]) -> ObservationArray:
         column = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if self._channels_last[index] and column.ndim == _PICTURE_RANK + 1:
             column = np.moveaxis(column, 3, 1)
@@ -79,7 +81,7 @@ class BehaviorColumns:
 
     def _mask(self, num_terminal: int, decisions: DecisionSteps) -> NDArray[np.bool_]:
         mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
-        if decisions.action_mask is not None and mask.size:
+        if decisions.action_mask is not None and len(decisions) and mask.size:
             mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
         return mask
 
@@ -109,5 +111,5 @@ def _turned(sensor: ObservationSpec) -> ObservationSpec:
     return sensor._replace(shape=(channels, height, width), dimension_property=(_STANDS, _MOVES, _MOVES))
 
 
-def _joined(terminal: NDArray[Any], deciding: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    return np.concatenate([terminal, deciding]).astype(dtype, copy=False)
+def _joined(terminal: ArrayLike, deciding: ArrayLike, dtype: Any) -> NDArray[Any]:
+    return np.concatenate([np.asarray(terminal, dtype), np.asarray(deciding, dtype)])
