@@ -16,6 +16,7 @@ from trajtrainer.nn.conditioning import FewRows, HyperBody, HyperLayer, Mlp
 from trajtrainer.nn.critic import Critic, SharedCritic
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import ConditioningType
+from trajtrainer.spec import ObservationSpec
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -129,6 +130,21 @@ def test_no_hyper_layers_without_a_goal_or_when_switched_off() -> None:
     assert isinstance(NetworkBody([vector(5)], network()).layers, Mlp)
     goal = [vector(5), vector(3, goal=True)]
     assert isinstance(NetworkBody(goal, network(conditioning=ConditioningType.NONE)).layers, Mlp)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("others", [[], [vector(3)], [camera(3, 20, 20)]], ids=["alone", "vector", "picture"])
+def test_goals_of_variable_length_are_ordinary_observations(others: list[ObservationSpec]) -> None:
+    """As in ML-Agents: the same network, with the same names, as if the goal was none."""
+    bodies = []
+    for goal in (True, False):
+        torch.manual_seed(1)
+        bodies.append(NetworkBody([*others, entities(4, 2, "goals", goal=goal)], network()))
+    conditioned, plain = bodies
+    assert isinstance(conditioned.layers, Mlp)
+    found, expected = conditioned.state_dict(), plain.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 @torch.no_grad()

@@ -116,4 +116,4 @@ def test_unsupported_sensors() -> None:
     with pytest.raises(UnsupportedError, match="no observations"):
         Actor(behavior([]), network())
     with pytest.raises(UnsupportedError, match="'goals' is a goal signal of variable length"):
-        Actor(behavior([vector(3), entities(4, 2, "goals", goal=True)]), network())
+        Actor(behavior([vector(3, goal=True), entities(4, 2, "goals", goal=True)]), network())

@@ -165,3 +165,13 @@ def test_20480_steps_of_a_camera_take_less_than_450_mb() -> None:
     rows = buffer._rows.values()
     waiting = RowPool(spec, [np.uint8], capacity=2048)  # 16 agents, 64 steps each, and as much again to grow
     assert sum(column.numel() * column.element_size() for column in rows) + waiting.num_bytes < 450e6
+
+
+def test_a_goal_of_variable_length_is_an_ordinary_observation(tmp_path: Path) -> None:
+    """ML-Agents trains on it without conditioning, too."""
+    player = ("--agents", "4", "--vectors", "0", "--lists", "1", "--goal-sensor", "0")
+    run = trained(tmp_path, "Toy", ppo(300, network_settings={"hidden_units": 8}), *player)
+    assert run.output.count("the goal signal 'List0' has a variable length and cannot condition the network") == 1
+    saved = torch.load(run.folder / "Toy" / "checkpoint.pt", weights_only=True)["Policy"]
+    assert "network_body._body_endoder.seq_layers.0.weight" in saved
+    assert not [name for name in saved if "hypernet" in name]

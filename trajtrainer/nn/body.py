@@ -39,7 +39,8 @@ class ObservationEncoder(nn.Module):
 
     Attributes:
         size: of the encoding.
-        goal_size: of the goal's encoding; 0 if no sensor is a goal signal.
+        goals: sensors that are goal signals.
+        goal_size: of the goal's encoding; 0 if no sensor of fixed size is a goal signal.
         kinds: kind of each sensor.
     """
 
@@ -61,7 +62,7 @@ class ObservationEncoder(nn.Module):
         self.attention = ResidualSelfAttention() if self.lists else None
         self.own = Embedding(fixed_size) if self.lists and fixed_size else None
         self.size = fixed_size + (EMBEDDING if self.lists else 0)
-        self.goal_size = sum(sizes[i] for i in self.goals)
+        self.goal_size = sum(sizes[i] for i in self.goals if i in self.fixed)
         self._names = tuple(str(spec.name) for spec in specs)
 
     def check_goals(self) -> None:
@@ -74,7 +75,8 @@ class ObservationEncoder(nn.Module):
             if i in self.lists:
                 raise UnsupportedError(
                     f"Sensor {self._names[i]!r} is a goal signal of variable length, which cannot condition a "
-                    "network. Make it an ordinary observation in Unity, or set goal_conditioning_type: none."
+                    "network together with another goal signal. Make it an ordinary observation in Unity, or set "
+                    "goal_conditioning_type: none."
                 )
 
     def forward(self, obs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -165,7 +167,8 @@ class NetworkBody(nn.Module):
         self.encoder = ObservationEncoder(observation_specs, settings)
         size = self.encoder.size + action_size
         hidden = settings.hidden_units
-        self.conditioned = settings.goal_conditioning_type is ConditioningType.HYPER and bool(self.encoder.goals)
+        # Goals that are all of variable length condition nothing, as in ML-Agents.
+        self.conditioned = settings.goal_conditioning_type is ConditioningType.HYPER and self.encoder.goal_size > 0
         if self.conditioned:
             self.encoder.check_goals()
             self.layers: nn.Module = HyperBody(

@@ -20,6 +20,7 @@ from trajtrainer.plugins import resolve
 from trajtrainer.queues import PolicyQueue
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.demonstrations import missing, other_type
+from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import ALGORITHMS, SACHyperparameters, TrainerSettings
 from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.clock import Clock, GradientClock
@@ -116,10 +117,26 @@ def create_algorithm(context: LearningContext) -> Algorithm:
     with ALGORITHMS.blaming(name):
         created = algorithm(context, networks, signals)
     if context.training:
+        _warn_of_goals(context, created.actor)
         for signal in signals:
             signal.prepare(created.actor)
         created.cloning = _cloning(context, created.actor)
     return created
+
+
+def _warn_of_goals(context: LearningContext, actor: Actor) -> None:
+    goals = [context.spec.observation_specs[number].name for number in actor.body.encoder.goals]
+    if (
+        goals
+        and not actor.body.conditioned
+        and context.settings.network_settings.goal_conditioning_type is ConditioningType.HYPER
+    ):
+        logger.warning(
+            "Behavior %r: the goal signal %s has a variable length and cannot condition the network. It is an ordinary "
+            "observation, as in ML-Agents. goal_conditioning_type: none says the same without this warning.",
+            context.behavior,
+            ", ".join(map(repr, goals)),
+        )
 
 
 def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None:
