@@ -169,9 +169,11 @@ def test_numbers_with_which_no_training_goes_on(tmp_path: Path, value: float) ->
     read_checkpoint(saved(tmp_path / "a.pt", CONTENT | {"trajtrainer": {"note": wrong}}))
 
 
-def test_a_negative_step(tmp_path: Path) -> None:
-    step = {"_GlobalSteps__global_step": torch.tensor([-5])}
-    assert "its step is -5" in refused(saved(tmp_path / "a.pt", CONTENT | {"global_step": step}))
+@pytest.mark.parametrize("step", [torch.tensor([-5]), 2**64, torch.tensor([2.0**64]), 2**63 - 1])
+def test_steps_that_no_run_reaches(tmp_path: Path, step: object) -> None:
+    entry = {"_GlobalSteps__global_step": step}
+    text = refused(saved(tmp_path / "a.pt", CONTENT | {"global_step": entry}))
+    assert f"its step is {int(step)}, expected 0 to" in text  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous/3DBall", "ppo_discrete_two_behaviors/Recall"])

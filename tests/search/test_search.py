@@ -286,11 +286,15 @@ def test_what_a_killed_search_leaves_in_its_journal_is_mended(stage: Stage) -> N
     stage.search(resume=True, trials=5)
 
 
-def test_a_journal_that_is_damaged_is_told(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    ["{", "[" * 100_000, "[]", "5", "null", "{}", '{"op_code": 99}', '{"op_code": [], "worker_id": {}}', "\xff"],
+)
+def test_a_journal_that_is_damaged_is_told(stage: Stage, damage: str) -> None:
     stage.search(trials=3)
     journal = stage.path / "study" / "study.journal"
-    lines = journal.read_text().splitlines()
-    journal.write_text("\n".join([lines[0], "{", *lines[1:]]) + "\n")
+    lines = journal.read_bytes().splitlines()
+    journal.write_bytes(b"\n".join([lines[0], damage.encode("latin-1"), *lines[1:]]) + b"\n")
     with pytest.raises(RunFolderError, match=r"study\.journal is damaged: .* begin anew with --force"):
         stage.search(resume=True)
 

@@ -23,6 +23,10 @@ _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
 
 
+# Half of what the 64 bits of an event file hold, so that a run can go on from it.
+_LARGEST_STEP = 2**62
+
+
 class NoCheckpointError(ValueError):
     """The content of a file that is no trainer's checkpoint."""
 
@@ -97,8 +101,8 @@ def _check_step(content: Checkpoint) -> None:
         step = int(content[STEP][STEP_ENTRY])
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
         return  # whoever needs it says that it is missing
-    if step < 0:
-        raise NoCheckpointError(f"its step is {step}")
+    if not 0 <= step <= _LARGEST_STEP:
+        raise NoCheckpointError(f"its step is {step}, expected 0 to {_LARGEST_STEP}")
 
 
 def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:

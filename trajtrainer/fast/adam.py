@@ -108,8 +108,18 @@ def load_adam_state(optimizer: Adam, pieces: Sequence[Piece], state: Mapping[str
     """
     moments: Mapping[int, Mapping[str, Any]] = state["state"]
     for index, entry in moments.items():
-        if index >= len(pieces) or pieces[index].view(pieces[index].leaf).shape != entry["exp_avg"].shape:
-            raise ValueError(f"the Adam's moments {index} of shape {tuple(entry['exp_avg'].shape)} fit no parameter")
+        if index not in range(len(pieces)):
+            raise ValueError(f"the Adam has moments {index}, but there are {len(pieces)} parameters")
+        shape = pieces[index].view(pieces[index].leaf).shape
+        for name in _MOMENTS:  # a copy would repeat the numbers of one that is too small
+            if entry[name].shape != shape:
+                raise ValueError(
+                    f"the Adam's {name} {index} has the shape {tuple(entry[name].shape)}, expected {tuple(shape)}"
+                )
+            if not bool(torch.isfinite(entry[name]).all()):
+                raise ValueError(f"the Adam's {name} {index} holds NaN or infinite numbers")
+        if bool((entry["exp_avg_sq"] < 0).any()):
+            raise ValueError(f"the Adam's exp_avg_sq {index} holds negative numbers, which no mean of squares is")
     for piece in pieces:
         optimizer.state.pop(piece.leaf, None)
     for index, entry in moments.items():
