@@ -22,6 +22,7 @@ from tests.runtime.runs import LearnProcess, ppo
 from tests.test_learn_api import Lamp
 from trajtrainer.algos.offline.learner import OfflineLearner
 from trajtrainer.cli.main import main
+from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.writer import DemoWriter
 from trajtrainer.envs.select import from_factory
@@ -266,6 +267,28 @@ def test_a_behavior_that_only_default_settings_have_is_refused(tmp_path: Path) -
     given["behaviors"]["Other"] |= {"dataset": []}
     with pytest.raises(SettingsError, match="which 'default_settings' would train from a data set"):
         learn(tmp_path, given, Lamp, run_id="run")
+
+
+@pytest.mark.parametrize("data", ["noise", "lamp"])
+def test_a_data_set_is_a_single_file_or_an_archive(tmp_path: Path, data: str) -> None:
+    assert main(["demo", "convert", RECORDED[data], "-o", str(tmp_path / "x.npz")]) == 0
+    runs = []
+    for number, dataset in enumerate([[RECORDED[data]], RECORDED[data], str(tmp_path / "x.npz")]):
+        given = settings(One=offline(data=data, max_steps=30) | {"dataset": dataset})
+        learn(tmp_path, given, run_id=f"run{number}")
+        runs.append(weights(tmp_path / f"run{number}" / "One" / "checkpoint.pt"))
+    for other in runs[1:]:
+        assert_same(runs[0]["Policy"], other["Policy"])
+
+
+def test_archives_and_recordings_are_one_data_set(tmp_path: Path) -> None:
+    assert main(["demo", "convert", RECORDED["noise"], "-o", str(tmp_path / "x.npz")]) == 0
+    both = load_demonstrations([RECORDED["noise"], tmp_path / "x.npz"]).packed
+    assert len(both) == 400
+    for name, column in both.steps.items():
+        np.testing.assert_array_equal(column[:200], column[200:], err_msg=name)
+    np.testing.assert_array_equal(both.bootstrap.obs[0][:10], both.bootstrap.obs[0][10:])
+    assert len(load_demonstrations([tmp_path / "x.npz"], max_steps=25)) == 25
 
 
 def test_missing_and_damaged_recordings_are_told_before_anything_starts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,6 +125,28 @@ class DemoFile:
                     raise DemonstrationError(f"{self.path}, step {num_before + error.row + 1}: {error}.") from error
                 yield steps
                 num_before += len(steps)
+
+
+def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the recordings that some files and folders are or hold.
+
+    Raises:
+        DemonstrationError: one is missing, or a folder without recordings.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
+            if not inside:
+                raise DemonstrationError(f"There is no {SUFFIX} file in the folder {path}.")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise DemonstrationError(f"There is no recording {path}.")
+    if not found:
+        raise DemonstrationError("No recording was given. Expected one or more .demo files or folders.")
+    return found
 
 
 def open_demo(path: Path) -> DemoFile:

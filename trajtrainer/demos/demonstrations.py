@@ -5,7 +5,7 @@ Shape legend: B steps, S trajectories, O an observation's own shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from trajtrainer.columns import Columns, Entry, concatenate, empty, entry_bytes, sensor_name
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos.demo_file import SUFFIX, DemoFile, open_demo
+from trajtrainer.demos import archive
+from trajtrainer.demos.demo_file import demo_paths, open_demo
 from trajtrainer.demos.matching import check_spec
 from trajtrainer.demos.pairing import Piece, as_dtype, pieces
 from trajtrainer.demos.step_reader import entries_of_steps
@@ -52,7 +53,7 @@ def load_demonstrations(
     """Read recordings.
 
     Args:
-        paths: ``.demo`` files, or folders of which every one is taken, in the order of their names.
+        paths: ``.demo`` and ``.npz`` files, or folders of which every ``.demo`` file is taken, in the order of names.
         spec: what they must fit: the number and shapes of the sensors, and the actions.
         max_steps: how many to read at most; None for all.
 
@@ -60,13 +61,13 @@ def load_demonstrations(
         DemonstrationError: a file is missing, damaged, or of another behaviour than ``spec`` or the first file; or
             there is no step at all.
     """
-    files = [open_demo(path) for path in demo_paths(paths)]
+    files = [_opened(path) for path in demo_paths(paths)]
     for file in files:
         if spec is not None:
-            check_spec(file.behavior.spec, spec, file.path, "the behavior")
-        check_spec(file.behavior.spec, files[0].behavior.spec, file.path, str(files[0].path))
-    num_records = sum(file.num_records for file in files)
-    store = _Store(files, num_records if max_steps is None else min(num_records, max_steps))
+            check_spec(file.spec, spec, file.path, "the behavior")
+        check_spec(file.spec, files[0].spec, file.path, str(files[0].path))
+    most_steps = sum(file.most_steps for file in files)
+    store = _Store(files, most_steps if max_steps is None else min(most_steps, max_steps))
     for number, file in enumerate(files):
         store.read(file, number)
     if not store.num_steps:
@@ -74,36 +75,55 @@ def load_demonstrations(
             f"No step was recorded in {', '.join(str(file.path) for file in files[:3])}: at least two records are "
             "needed, as the second one tells the reward of the first. Record longer episodes."
         )
-    first = files[0].behavior
-    return Demonstrations(first.spec, store.packed(), tuple(file.path for file in files), first.id)
+    return Demonstrations(files[0].spec, store.packed(), tuple(file.path for file in files), files[0].name)
 
 
-def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the recordings that some files and folders are or hold.
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """A file, whatever its format.
 
-    Raises:
-        DemonstrationError: one is missing, or a folder without recordings.
+    Attributes:
+        path: of it.
+        spec: what was observed and done.
+        name: of the behavior.
+        dtypes: of the sensors.
+        most_steps: no more are in it.
+        pieces: begins to read them.
     """
-    found: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
-            if not inside:
-                raise DemonstrationError(f"There is no {SUFFIX} file in the folder {path}.")
-            found += inside
-        elif path.exists():
-            found.append(path)
-        else:
-            raise DemonstrationError(f"There is no recording {path}.")
-    if not found:
-        raise DemonstrationError("No recording was given. Expected one or more .demo files or folders.")
-    return found
+
+    path: Path
+    spec: BehaviorSpec
+    name: str
+    dtypes: tuple[np.dtype[Any], ...]
+    most_steps: int
+    pieces: Callable[[], Iterator[Piece]]
+
+
+def _opened(path: Path) -> _Recording:
+    if path.suffix == archive.SUFFIX:
+        return _of_archive(path)
+    file = open_demo(path)
+    dtypes = tuple(np.dtype(sensor.dtype) for sensor in file.behavior.sensors)
+    return _Recording(path, file.behavior.spec, file.behavior.id, dtypes, file.num_records, lambda: pieces(file))
+
+
+def _of_archive(path: Path) -> _Recording:
+    source = archive.archive_source(path)
+    found = list(source.trajectories())
+
+    def parts() -> Iterator[Piece]:
+        for steps, after in found:
+            memory = {"memory": steps["memory"][-1:]}
+            yield Piece(steps, np.array([len(steps)], np.int64), after.with_columns(memory))
+
+    dtypes = tuple(column.dtype for column in found[0].steps.obs)
+    return _Recording(path, source.spec, source.name, dtypes, sum(len(each.steps) for each in found), parts)
 
 
 class _Store:
     """The columns of at most so many steps, filled from the front."""
 
-    def __init__(self, files: Sequence[DemoFile], most_steps: int) -> None:
+    def __init__(self, files: Sequence[_Recording], most_steps: int) -> None:
         self._entries = _entries(files)
         try:
             self._steps = empty(self._entries, most_steps)
@@ -119,9 +139,9 @@ class _Store:
         self._ends = [0]
         self._agent: list[int] = []
 
-    def read(self, file: DemoFile, number: int) -> None:
+    def read(self, file: _Recording, number: int) -> None:
         """Add the steps of a file, as many as there is room for."""
-        for piece in pieces(file):
+        for piece in file.pieces():
             self._add(piece, number)
             if self.num_steps == self._most_steps == self._ends[-1]:
                 return
@@ -159,8 +179,7 @@ class _Store:
         )
 
 
-def _entries(files: Sequence[DemoFile]) -> dict[str, Entry]:
+def _entries(files: Sequence[_Recording]) -> dict[str, Entry]:
     """Return the columns of all files: pictures stay u8 where all files have them so."""
-    of_sensors = zip(*(file.behavior.sensors for file in files), strict=True)
-    dtypes = [np.result_type(*{sensor.dtype for sensor in each}) for each in of_sensors]
-    return entries_of_steps(files[0].behavior.spec, dtypes)
+    dtypes = [np.result_type(*set(each)) for each in zip(*(file.dtypes for file in files), strict=True)]
+    return entries_of_steps(files[0].spec, dtypes)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trajtrainer.demos.demo_file import SUFFIX, open_demo
-from trajtrainer.demos.demonstrations import demo_paths
+from trajtrainer.demos.demo_file import SUFFIX, demo_paths, open_demo
 from trajtrainer.demos.matching import check_spec
 from trajtrainer.demos.pairing import Trajectory, trajectories
 from trajtrainer.demos.writer import DemoWriter

@@ -66,8 +66,8 @@ class Study:
             raise RunFolderError(f"The study {path} cannot be written: {error.strerror or error}.") from error
         except Exception as error:  # Optuna believes every line of its journal, and raises anything
             raise RunFolderError(
-                f"The study {path} is damaged: {str(error) or type(error).__name__}. Repair the line or begin anew with "
-                "--force (the trials so far are kept)."
+                f"The study {path} is damaged: {str(error) or type(error).__name__}. Repair the line or begin anew "
+                "with --force (the trials so far are kept)."
             ) from error
         self._check(path)
         states = self._optuna.trial.TrialState

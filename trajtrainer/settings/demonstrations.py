@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trajtrainer.settings.document import Entry, Written
@@ -95,7 +95,7 @@ def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:
         for name, inner in list(section.mapping.items()):
             if "demo_path" in inner.mapping:
                 del section.mapping[name]
-    if not behavior.mapping.get("reward_signals", behavior).mapping:
+    if found and "reward_signals" in behavior.mapping and not behavior.mapping["reward_signals"].mapping:
         del behavior.mapping["reward_signals"]
     for entry in found:
         shown = entry.content if isinstance(entry.content, str) else "FILE.demo"
@@ -108,7 +108,9 @@ def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:
 def _dataset(behavior: Entry) -> Iterator[Entry]:
     """Yield what ``dataset`` lists, where it is text."""
     dataset = behavior.mapping.get("dataset")
-    listed = dataset.content if dataset is not None and isinstance(dataset.content, list) else ()
+    listed: Sequence[object] = ()
+    if dataset is not None:
+        listed = dataset.content if isinstance(dataset.content, list) else [dataset]
     yield from (path for path in listed if isinstance(path, Entry) and isinstance(path.content, str))
 
 

@@ -506,7 +506,8 @@ class TrainerSettings:
             ``trajtrainer config --presets`` prints them. Not in ML-Agents.
         stop: what ends the training of this behavior before ``max_steps``, whichever comes first. Not in ML-Agents.
         keep_best: how many best models are kept; 0 keeps none. Not in ML-Agents.
-        dataset: files and folders of recorded steps, for ``bc`` and ``iql``, which learn from nothing else. Not in
+        dataset: recorded steps: a ``.demo`` or ``.npz`` file, a folder of ``.demo`` files, or a list of some; for
+            ``bc`` and ``iql``, which learn from nothing else. Not in
             ML-Agents.
     """
 
@@ -598,7 +599,7 @@ class TrainerSettings:
         """Find what has no meaning without an environment."""
         kind = f"as trainer_type {self.trainer_type} learns from a data set"
         if not self.dataset:
-            expected = "a list of .demo files or folders to learn from"
+            expected = "a .demo or .npz file or a folder of .demo files to learn from, or a list of some"
             yield misfit(("dataset",), self.dataset or None, expected, ("trainer_type",))
         for name in ("self_play", "behavioral_cloning"):
             if getattr(self, name) is not None:
