@@ -144,11 +144,13 @@ def test_an_empty_folder_tells_what_to_do_and_a_run_that_appears_is_shown(
     browser: browser_module.Browser, tmp_path: Path
 ) -> None:
     browser.look(1400, 900)
-    with watching(browser, tmp_path) as served:
+    with watching(browser, tmp_path / "results") as served:  # which does not exist either
         opened(browser, served)
         browser.wait_for("document.body.innerText.includes('trajtrainer learn')")
-        assert "No runs yet" in browser.run("document.body.innerText")
-        make_run(tmp_path, "ball")
+        assert "No runs yet\nWaiting for the first run in" in browser.run("document.body.innerText").replace(
+            "\n\n", "\n"
+        )
+        make_run(tmp_path / "results", "ball")
         browser.wait_for(f"{NUM_CHARTS} >= 1")
         assert "No runs yet" not in browser.run("document.body.innerText")
 

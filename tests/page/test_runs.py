@@ -56,6 +56,23 @@ def test_everything_of_a_run(tmp_path: Path) -> None:
     assert seen.tags(["tests/ball"])["tests/ball"] == {"read": 1.0, "tags": {"Ball": [REWARD, "Losses/Policy Loss"]}}
 
 
+def test_a_folder_that_comes_into_being_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with runs in it, and one that is a run."""
+    monkeypatch.setattr("trajtrainer.page.runs._SEARCH_S", 0.0)
+    monkeypatch.setattr("trajtrainer.page.viewer._LIST_S", 0.0)
+    monkeypatch.setattr("trajtrainer.page.viewer._PAUSE_PER_COST", 0)
+    monkeypatch.setattr("trajtrainer.page.runs._PAUSE_PER_COST", 0)
+    whole, single = viewer(tmp_path / "results"), viewer(tmp_path / "results" / "ball")
+    assert whole.summaries() == single.summaries() == []
+    make_run(tmp_path / "results", "ball")
+    assert [run["id"] for run in whole.summaries()] == ["ball"]
+    make_run(tmp_path / "results", "other")
+    assert [run["id"] for run in whole.summaries()] == ["ball", "other"]
+    assert [run["id"] for run in single.summaries()] == ["ball"]
+    assert (whole.only, single.only) == (None, "ball")
+    assert single.details("ball")["files"]
+
+
 def test_the_step_is_that_of_what_was_saved_last(tmp_path: Path) -> None:
     run = make_run(tmp_path, "ball")
     path = run / "run_logs" / "training_status.json"
@@ -159,7 +176,7 @@ def test_a_run_that_is_deleted_while_it_is_looked_at(tmp_path: Path) -> None:
     while seen.look(["ball"])[0]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    with pytest.raises(RunFolderError, match="no run 'ball' any more"):
+    with pytest.raises(RunFolderError, match="The run 'ball' does not exist"):
         seen.details("ball")
 
 

@@ -28,6 +28,7 @@ from trajtrainer.cli.main import main
 from trajtrainer.page import server as server_module
 from trajtrainer.page.guard import CSRF_HEADER, Access
 from trajtrainer.page.server import bind
+from trajtrainer.page.viewer import Viewer
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.run_lock import stop_file
 from trajtrainer.settings.run import CheckpointSettings
@@ -377,9 +378,52 @@ class TestLoad:
 
 
 class TestCommand:
-    def test_a_folder_that_does_not_exist(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["page", str(tmp_path / "no")]) == 1
-        assert f"The results folder {tmp_path / 'no'} does not exist." in capsys.readouterr().err
+    @pytest.mark.parametrize("arguments", [["page"], ["page", "no"], ["page", "--results-dir", "no"]])
+    def test_a_folder_that_does_not_exist_is_waited_for(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        arguments: list[str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        with bind("127.0.0.1", 0) as taken:  # so that it ends
+            assert main([*arguments, "--port", str(taken.getsockname()[1])]) == 1
+        name = "results" if len(arguments) == 1 else "no"
+        assert f"There are no runs in {name} yet. The page waits for the first one." in capsys.readouterr().out
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("arguments", "runs"),
+        [
+            (["--results-dir", "elsewhere"], ["ball", "cube"]),
+            (["--results-dir=elsewhere", "ball"], ["ball"]),
+            (["elsewhere"], ["ball", "cube"]),
+            (["elsewhere/cube", "--results-dir", "no"], ["cube"]),
+            (["own"], ["own"]),
+        ],
+    )
+    def test_the_results_folder_is_given_as_to_other_commands(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], runs: list[str]
+    ) -> None:
+        make_run(tmp_path / "elsewhere", "ball")
+        make_run(tmp_path / "elsewhere", "cube")
+        make_run(tmp_path / "results", "own")
+        monkeypatch.chdir(tmp_path)
+        shown: list[Viewer] = []
+
+        class Server:
+            def __init__(self, viewer: Viewer, _access: Access) -> None:
+                shown.append(viewer)
+
+            def run(self, sockets: list[socket.socket]) -> None:
+                assert sockets
+
+        monkeypatch.setattr(server_module, "make_server", Server)
+        assert main(["page", *arguments, "--port", "0"]) == 0
+        assert [run["id"] for run in shown[0].summaries()] == runs
+
+    def test_a_folder_that_is_a_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "file").touch()
         assert main(["page", str(tmp_path / "file")]) == 1
         assert "is a file" in capsys.readouterr().err

@@ -24,9 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="?",
         metavar="RESULTS",
+        help="the results folder, also of ML-Agents, or one run: its run id or its folder (default: --results-dir)",
+    )
+    parser.add_argument(
+        "--results-dir",
+        metavar="FOLDER",
         type=Path,
         default=Path("results"),
-        help="the results folder, also of ML-Agents, or the folder of one run (default: results)",
+        help="where run ids are looked for (default: results)",
     )
     parser.add_argument(
         "--host",
@@ -43,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         UnsupportedError: the extra is not installed.
-        RunFolderError: the folder does not exist, or the port is taken.
+        RunFolderError: the folder is a file or cannot be read, or the port is taken.
     """
     try:
         from trajtrainer.page.guard import Access, is_loopback
@@ -54,19 +59,20 @@ def run(arguments: argparse.Namespace) -> int:
         raise UnsupportedError(
             f"The page needs {error.name}, which is not installed: pip install 'trajtrainer[page]'."
         ) from error
-    viewer = _viewer(arguments.results)
+    results = _results(arguments.results, arguments.results_dir)
+    viewer = _viewer(results)
     if not viewer.summaries():
-        print(f"There are no runs in {arguments.results} yet. The page shows them as soon as they begin.")
+        print(f"There are no runs in {results} yet. The page waits for the first one.")
     with bind(arguments.host, arguments.port) as listener:
         port = listener.getsockname()[1]
         token = None if is_loopback(arguments.host) else secrets.token_urlsafe(24)
         access = Access(arguments.host, port, token)
         address = f"http://{_shown_host(arguments.host)}:{port}/" + (f"?token={token}" if token else "")
-        print(f"Runs of {arguments.results}: {address}", flush=True)
+        print(f"Runs in {results}: {address}", flush=True)
         if token:
             print(
-                "Whoever has this address sees all runs and can stop them. It goes over the network unencrypted; "
-                "ssh -L is safer, without --host.",
+                "Anyone who has this address can see and stop all runs, and the network sees it unencrypted. Safer: "
+                "leave out --host and use ssh -L.",
                 flush=True,
             )
         if arguments.open:
@@ -76,19 +82,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _results(word: str | None, results_dir: Path) -> Path:
+    """Return the folder to show; one that does not exist yet is what the page waits for."""
+    if word is None:
+        return results_dir
+    return results_dir / word if (results_dir / word).is_dir() else Path(word)
+
+
 def _viewer(results: Path) -> Viewer:
     from trajtrainer.page.folder import Folder
-    from trajtrainer.page.runs import is_run
     from trajtrainer.page.viewer import Viewer
 
-    if not results.is_dir():
-        what = "is a file" if results.exists() else "does not exist"
+    if results.exists() and not results.is_dir():
         raise RunFolderError(
-            f"The results folder {results} {what}. Give the folder that 'trajtrainer learn' writes to (--results-dir)."
+            f"The results folder {results} is a file. Give the folder that 'trajtrainer learn' writes to."
         )
     try:
-        folder = Folder(results)
-        return Viewer(Folder(folder.path.parent), folder.path.name) if is_run(folder, ()) else Viewer(folder)
+        return Viewer(Folder(results))
     except OSError as error:
         raise RunFolderError(f"The results folder {results} cannot be read: {error.strerror or error}.") from error
 

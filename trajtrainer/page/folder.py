@@ -53,12 +53,12 @@ class Folder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Remember the folder.
+        """Remember the folder, which may come into being later.
 
         Raises:
-            OSError: it is not there.
+            OSError: its path goes in circles.
         """
-        self.path = path.resolve(strict=True)
+        self.path = path.resolve()
 
     def entries(self, parts: Parts) -> list[Entry]:
         """Return the files and folders of a folder, by name; links and whatever else there is are left out.

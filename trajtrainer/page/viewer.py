@@ -12,7 +12,7 @@ import numpy as np
 from trajtrainer.errors import RunFolderError
 from trajtrainer.page.event_curves import RunCurves
 from trajtrainer.page.folder import Folder, Parts
-from trajtrainer.page.runs import LOGS, Run, Runs
+from trajtrainer.page.runs import LOGS, Run, Runs, is_run
 
 MOST_RUNS_AT_ONCE = 32
 MOST_POINTS = 4000
@@ -30,13 +30,14 @@ class Viewer:
     """The runs of a folder, for several browsers at once.
 
     Attributes:
-        folder: the results folder.
-        only: the run to show; None for all.
+        folder: the results folder, which may not exist yet.
+        only: the run to show, where the folder given was that of a run; None for all.
     """
 
-    def __init__(self, folder: Folder, only: str | None = None) -> None:
-        self.folder, self.only = folder, only
-        self._runs = Runs(folder, only)
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.only: str | None = None
+        self._runs = Runs(folder)
         self._lock = threading.Lock()
         self._list: list[dict[str, Any]] = []
         self._list_due_s = 0.0
@@ -47,7 +48,7 @@ class Viewer:
         with self._lock:
             begin_s = time.monotonic()
             if begin_s >= self._list_due_s:
-                self._list = [run.summary() for run in self._runs.find().values()]
+                self._list = [run.summary() for run in self._find().values()]
                 cost_s = time.monotonic() - begin_s
                 self._list_due_s = begin_s + cost_s + max(_LIST_S, _PAUSE_PER_COST * cost_s)
             return self._list
@@ -154,13 +155,19 @@ class Viewer:
             self._list_due_s = 0.0
 
     def _found(self, run_ids: Sequence[str]) -> dict[str, Run]:
-        known = self._runs.find()
+        known = self._find()
         return {run_id: known[run_id] for run_id in run_ids[:MOST_RUNS_AT_ONCE] if run_id in known}
+
+    def _find(self) -> dict[str, Run]:
+        if self.only is None and not self._runs.known and is_run(self.folder, ()):
+            self.folder, self.only = Folder(self.folder.path.parent), self.folder.path.name
+            self._runs = Runs(self.folder, self.only)
+        return self._runs.find()
 
     def _run(self, run_id: str) -> Run:
         found = self._found([run_id])
         if not found:
-            raise RunFolderError(f"There is no run {run_id!r} any more.")
+            raise RunFolderError(f"The run {run_id!r} does not exist. Perhaps it was deleted.")
         return found[run_id]
 
     def _read_unwatched(self, runs: Mapping[str, Run]) -> None:
