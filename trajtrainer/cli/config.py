@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         _check_search(arguments)
     # Late: both would slow down every --help.
     from trajtrainer.run.datasets import load_datasets, with_recorded_names
-    from trajtrainer.run.tracking import check_tracking
+    from trajtrainer.run.tracking_checks import check_tracking
     from trajtrainer.rundir.folder import RunFolder
     from trajtrainer.settings.commented import complete
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.envs.select import check
         from trajtrainer.run.datasets import load_datasets
         from trajtrainer.run.signals import StopRequest
-        from trajtrainer.run.tracking import check_tracking
+        from trajtrainer.run.tracking_checks import check_tracking
         from trajtrainer.search.run import Search, StudyFolder
         from trajtrainer.search.study import import_optuna
 

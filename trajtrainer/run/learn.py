@@ -29,7 +29,7 @@ from trajtrainer.run.opponents import check_opponents
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
-from trajtrainer.run.tracking import check_tracking
+from trajtrainer.run.tracking_checks import check_tracking
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.network import ENCODERS
@@ -54,6 +54,7 @@ class Session:
     Attributes:
         settings: its own, the seed settled.
         folder: its files.
+        run: the parts that its behaviors share.
         stop: asks for the end.
         behaviors: name -> what it learns, in order of appearance.
         loop: None before the environment is connected, and if it was stopped until then.
@@ -61,14 +62,15 @@ class Session:
 
     settings: RunSettings
     folder: RunFolder
+    run: Run
     stop: StopRequest
     behaviors: dict[str, Behavior] = field(default_factory=dict)
     loop: Loop | None = None
 
     @property
     def exit_code(self) -> int:
-        """Return 0 when done or after SIGINT, 143 after SIGTERM."""
-        return self.stop.exit_code
+        """Return 143 after SIGTERM; 0 when done or after SIGINT, but 1 if a tracking service lacks something."""
+        return self.stop.exit_code or int(not self.run.is_tracked)
 
     def step(self) -> bool:
         """Make one pass of the loop; see ``Loop.step``."""
@@ -143,7 +145,7 @@ def session(
         with timers("run_training.setup"):
             folder.create()
             run = make_run(settings, folder, device, timers, stop, hooks or Hooks(), datasets)
-        opened = Session(settings, folder, stop)
+        opened = Session(settings, folder, run, stop)
         with _looping(opened, run, handler, make_environment, resume_command):
             yield opened
 

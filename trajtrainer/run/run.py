@@ -16,7 +16,7 @@ from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.timers_file import earlier_sessions, timers_json
-from trajtrainer.run.tracking import tracking_writers
+from trajtrainer.run.tracking import TrackingWriter, tracking_writers
 from trajtrainer.run.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
@@ -103,6 +103,11 @@ class Run:
 
     def _timers_json(self) -> str:
         return timers_json(self.timers, self.gauges.gauges, sys.argv, API_VERSION, self.actors.rows(), self.earlier)
+
+    @property
+    def is_tracked(self) -> bool:
+        """Return whether all services of ``tracking`` have everything, as far as is known by now."""
+        return not any(isinstance(writer, TrackingWriter) and writer.missing is not None for writer in self.writers)
 
     def close_writers(self) -> None:
         """Close the writers, which write what is pending."""

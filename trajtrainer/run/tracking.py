@@ -1,34 +1,32 @@
 """Services that follow a run beside TensorBoard (``tracking`` in the settings): each has a thread of its own.
 
-Training does not wait for any of them: what is to be told waits in a queue, and a service that fails is left out.
+Training does not wait for any of them: what is to be told waits in a queue, and a service that fails is left out. Only
+the end of a run waits, for as long as a service makes progress. What a service lacks then is said, and the exit code
+shows it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import logging
 import math
-import netrc
-import os
 import queue
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.run.tracking_checks import mlflow_uri
 from trajtrainer.run.writers import HIDDEN_TAGS
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.tracking import MlflowSettings, TrackioSettings, WandbMode, WandbSettings
+from trajtrainer.settings.tracking import MlflowSettings, TrackioSettings, WandbSettings
 from trajtrainer.stats import StatsSummary, StatsWriter
 
 logger = logging.getLogger(__name__)
@@ -36,8 +34,11 @@ logger = logging.getLogger(__name__)
 IDS_NAME = "tracking.json"
 # Summaries that wait to be told; those of a service that is slower than training are left out beyond that.
 _MOST_WAITING = 10_000
-# So long the end of a run waits for what is still to be told.
-_FINISH_S = 20.0
+# The end of a run waits until a single call of a service takes longer than this: to make the tables of a new database
+# may take a minute on a slow disk, to send something to a server that does not answer may take forever.
+_STALLED_S = 300.0
+_QUIET_S, _AGAIN_S = 2.0, 30.0  # what it waits for is said after this time, and again each time
+_JOIN_S = 0.5
 _LONGEST_PARAMETER = 500
 _IDS = threading.Lock()  # several services write into one file
 _NOT_MLFLOW = re.compile(r"[^\w./ -]", re.ASCII)
@@ -100,7 +101,7 @@ class Wandb(Service):
             resume="allow" if known else None,
             config=dict(run.settings),
             dir=str(run.folder),
-            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, init_timeout=_STALLED_S),
         )
         return str(self._run.id)
 
@@ -128,8 +129,7 @@ class Mlflow(Service):
         """See ``Service``."""
         from mlflow import MlflowClient
 
-        own_file = f"sqlite:///{(run.results / 'mlflow.db').absolute().as_posix()}"
-        self._client = MlflowClient(self._settings.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_file)
+        self._client = MlflowClient(mlflow_uri(self._settings, run.results))
         self._id = known or self._create(run)
         self._client.update_run(self._id, status="RUNNING")
         return self._id
@@ -190,17 +190,23 @@ class Trackio(Service):
 
 
 class TrackingWriter(StatsWriter):
-    """Hands every summary to a service, in a thread that begins with the first.
+    """Hands every summary to a service, in a thread that begins with the run.
 
-    Args:
-        name: of the service.
-        service: that follows the run.
-        run: that is followed.
-        ids: the file in which it stands what services know the run as.
-        resume: go on with the run that the service knows.
+    Attributes:
+        missing: what the service does not have of the run; None as long as it has everything or may still get it.
     """
 
     def __init__(self, name: str, service: Service, run: Tracked, ids: Path, *, resume: bool) -> None:
+        """Begin without a thread.
+
+        Args:
+            name: of the service.
+            service: that follows the run.
+            run: that is followed.
+            ids: the file in which it stands what services know the run as.
+            resume: go on with the run that the service knows.
+        """
+        self.missing: str | None = None
         self._name = name
         self._service = service
         self._run = run
@@ -210,16 +216,18 @@ class TrackingWriter(StatsWriter):
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._lost = 0
+        self._doing = "open its store"
+        self._moved_s = 0.0  # when a call of the service began
+
+    def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """See ``StatsWriter``. The service opens while training begins; it gets the settings of the whole run."""
+        self._begin()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
         """See ``StatsWriter``."""
         numbers = {tag: summary.aggregated for tag, summary in values.items() if tag not in HIDDEN_TAGS}
         numbers = {tag: number for tag, number in numbers.items() if math.isfinite(number)}
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"tracking by {self._name}", daemon=True)
-                self._thread.start()
-        if not self._thread.is_alive():
+        if not self._begin().is_alive():
             return
         if self._waiting.qsize() >= _MOST_WAITING:
             self._lost += 1
@@ -227,15 +235,38 @@ class TrackingWriter(StatsWriter):
         self._waiting.put((category, numbers, step))
 
     def close(self) -> None:
-        """See ``StatsWriter``."""
+        """See ``StatsWriter``. Waits as long as the service makes progress."""
         if self._thread is None:
             return
         self._waiting.put(None)
-        self._thread.join(_FINISH_S)
+        self._wait(self._thread)
         if self._thread.is_alive():
-            logger.warning("%s has not taken everything within %.0f s; the rest is left out.", self._name, _FINISH_S)
-        if self._lost:
-            logger.warning("%s was slower than training: %d summaries were left out.", self._name, self._lost)
+            self.missing = f"it was to {self._doing} and did not within {_STALLED_S:.0f} s"
+        elif self._lost and self.missing is None:
+            self.missing = f"it was slower than training, so {self._lost} summaries were left out"
+        if self.missing is not None:
+            logger.error(
+                "%s does not have all of this run: %s. The event files in the run's folder have everything.",
+                self._name,
+                self.missing,
+            )
+
+    def _begin(self) -> threading.Thread:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"tracking by {self._name}", daemon=True)
+                self._thread.start()
+            return self._thread
+
+    def _wait(self, thread: threading.Thread) -> None:
+        begun_s = self._moved_s = time.monotonic()
+        tell_s = begun_s + _QUIET_S
+        while thread.is_alive() and time.monotonic() < self._moved_s + _STALLED_S:
+            thread.join(_JOIN_S)
+            if thread.is_alive() and time.monotonic() > tell_s:
+                left = max(0, self._waiting.qsize() - 1)
+                logger.info("Waiting for %s to %s; %d more summaries are left.", self._name, self._doing, left)
+                tell_s = time.monotonic() + _AGAIN_S
 
     def _work(self) -> None:
         try:
@@ -244,12 +275,19 @@ class TrackingWriter(StatsWriter):
             if known != ids.get(self._name):
                 with _IDS:
                     atomic.write_text(self._ids, json.dumps({**_read_ids(self._ids), self._name: known}))
-            while (item := self._waiting.get()) is not None:
+            while (item := self._next("save a summary")) is not None:
                 self._service.log(*item)
+            self._doing = "end the run"
             self._service.finish()
         except Exception as error:
-            logger.error("%s failed and is left out from here on: %s: %s", self._name, type(error).__name__, error)
+            self.missing = f"{type(error).__name__}: {error}"
+            logger.error("%s failed and is left out from here on: %s", self._name, self.missing)
             logger.debug("Where that comes from:", exc_info=True)
+
+    def _next(self, doing: str) -> tuple[str, Mapping[str, float], int] | None:
+        item = self._waiting.get()
+        self._doing, self._moved_s = doing, time.monotonic()
+        return item
 
 
 def _read_ids(path: Path) -> dict[str, str]:
@@ -258,47 +296,6 @@ def _read_ids(path: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return {str(name): str(known) for name, known in content.items()} if isinstance(content, dict) else {}
-
-
-def check_tracking(settings: RunSettings) -> None:
-    """Look whether the services that are asked for can follow a run.
-
-    Raises:
-        SettingsError: a package is not installed, or nobody is logged in.
-    """
-    tracking = settings.tracking
-    if tracking is None or settings.checkpoint_settings.inference:
-        return
-    for name in ("wandb", "mlflow", "trackio"):
-        if getattr(tracking, name) is not None and not _is_installed(name):
-            raise SettingsError(
-                f"tracking.{name} needs the package {name}, which is not installed. Install it with: pip install "
-                f"'trajtrainer[{name}]'."
-            )
-    if tracking.wandb is not None and tracking.wandb.mode is WandbMode.ONLINE and not _is_logged_in_at_wandb():
-        raise SettingsError(
-            "tracking.wandb: nobody is logged in at Weights & Biases. Run 'wandb login', put a key into "
-            "WANDB_API_KEY, or write mode: offline."
-        )
-
-
-def _is_installed(package: str) -> bool:
-    """Return whether a package can be imported. A folder of its name is none: W&B makes one where a program runs."""
-    spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None
-
-
-def _is_logged_in_at_wandb() -> bool:
-    """Return whether W&B would find a key; if not, it would ask for one in the midst of the training."""
-    if any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
-        return True
-    files = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
-    server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
-    for file in filter(None, files):
-        with contextlib.suppress(OSError, netrc.NetrcParseError):
-            if server in netrc.netrc(Path(file).expanduser()).hosts:
-                return True
-    return False
 
 
 def tracking_writers(settings: RunSettings, folder: RunFolder) -> list[StatsWriter]:
