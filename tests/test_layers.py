@@ -43,6 +43,7 @@ LAYERS: list[list[set[str]]] = [
             "queues",
             "regular_file",
             "cluster",
+            "image_order",
         }
     ],
 ]
@@ -69,6 +70,7 @@ TORCH_FREE = {
     "queues",
     "regular_file",
     "cluster",
+    "image_order",
     "curriculum",
     "side_channels",
     "wrappers",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.spec import BehaviorSpec
 
 FloatArray = NDArray[np.float32]
@@ -135,7 +136,8 @@ class EnvironmentEvent:
         statistics: values of Unity's StatsRecorder.
         is_reset: the first message after a reset or restart. The worker's unfinished trajectories are void,
             and a RESET sends no end-of-episode records for them.
-        misread_elsewhere: those of ``new_specs`` whose uncompressed pictures ML-Agents reads in the wrong order.
+        raw_images: behavior id -> the order in which its raw images were read, for those of ``new_specs`` that have
+            some from a Unity package since 3.0. ML-Agents reads them as CHW, whatever they are.
     """
 
     worker: int
@@ -143,11 +145,11 @@ class EnvironmentEvent:
     new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
     is_reset: bool = False
-    misread_elsewhere: frozenset[str] = frozenset()
+    raw_images: dict[str, RawImageOrder] = field(default_factory=dict)
 
     def take_over(self, unseen: EnvironmentEvent | None) -> None:
         """Add what an earlier event of this worker told that was answered with a reset before anybody saw it."""
         if unseen is not None:
             self.new_specs = unseen.new_specs | self.new_specs
             self.statistics = unseen.statistics + self.statistics
-            self.misread_elsewhere |= unseen.misread_elsewhere
+            self.raw_images = unseen.raw_images | self.raw_images

@@ -40,6 +40,7 @@ from trajtrainer.columns import Columns
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.actor import Actor
 from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
@@ -172,9 +173,9 @@ class Rig:
         self.crew.waiting.extend((number, report) for report in reports)
         self.group.collect(0.0)
 
-    def find(self, number: int, spec: BehaviorSpec | None = None) -> Learn:
+    def find(self, number: int, spec: BehaviorSpec | None = None, order: RawImageOrder = RawImageOrder.AUTO) -> Learn:
         dtypes = [np.dtype(np.float32)]
-        self.tell(number, Found(NewBehavior(BehaviorId.parse(NAME), spec or vector_spec(), dtypes, False)))
+        self.tell(number, Found(NewBehavior(BehaviorId.parse(NAME), spec or vector_spec(), dtypes, order)))
         return self.crew.of(number, Learn)[0]  # type: ignore[no-any-return]
 
     def ship(self, number: int, *lengths: int, version: int = 0) -> Buffer:
@@ -441,3 +442,20 @@ def test_another_scene_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert "and the observations [(1,) float32]" in caplog.text
     rig.ship(0, 5)
     assert rig.source.num_put == 5, "the other one goes on"
+
+
+def test_all_actors_read_raw_images_as_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    """One that has found another order is started again, and gets the order of the run for that."""
+    rig = Rig(3, max_lifetime_restarts=0)
+    assert rig.group.image_order.value == "auto"
+    rig.find(1, order=RawImageOrder.CHW)
+    rig.find(2, order=RawImageOrder.CHW)
+    assert rig.group.image_order.value == "chw"
+    rig.tell(0, Found(NewBehavior(BehaviorId.parse(NAME), vector_spec(), [np.dtype(np.float32)], RawImageOrder.HWC)))
+    assert rig.crew.of(0, Learn) == []
+    assert rig.crew.dropped == [0]
+    assert "The raw images of actor 0 seem to come in another order than those of the others" in caplog.text
+    rig.group.collect(0.0)
+    assert rig.crew.starts == [2, 1, 1]
+    assert rig.find(0, order=RawImageOrder.CHW).behavior == NAME
+    assert rig.group.image_order.value == "chw"

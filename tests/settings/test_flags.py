@@ -12,12 +12,14 @@ from attrs import fields
 
 from tests.settings.command_line import parse_command_line
 from trajtrainer.errors import SettingsError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.flag_table import FLAGS
 from trajtrainer.settings.flags import add_arguments
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.structuring import is_internal
 
 # Scripts and batch systems are written against this list: an entry may be added, none changed or taken away.
 FROZEN: dict[str, tuple[str, Any, str]] = {
@@ -35,6 +37,7 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--num-envs": ("env_settings.num_envs", 1, "WHOLE"),
     "--num-areas": ("env_settings.num_areas", 1, "WHOLE"),
     "--listen-address": ("env_settings.listen_address", "127.0.0.1", "TEXT"),
+    "--raw-image-order": ("env_settings.raw_image_order", RawImageOrder.AUTO, "TEXT"),
     "--debug": ("debug", False, "SWITCH"),
     "--quiet": ("", None, "SWITCH"),
     "--env-args": ("env_settings.env_args", None, "REST"),
@@ -60,6 +63,8 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--torch-device": ("torch_settings.device", None, "TEXT"),
 }
 
+# Options that take one of some names, or make a section of their own.
+_NAMES = ("--actors", "--actor-backend", "--ray-address", "--raw-image-order")
 VALUES = {
     "TEXT": ["seven"],
     "WHOLE": ["7"],
@@ -113,14 +118,17 @@ def test_the_options_are_frozen() -> None:
 def test_every_setting_of_the_sections_has_its_option() -> None:
     sections = ("env_settings", "engine_settings", "checkpoint_settings", "torch_settings")
     settable = {
-        f"{section}.{field.name}" for section in sections for field in fields(type(getattr(RunSettings(), section)))
+        f"{section}.{field.name}"
+        for section in sections
+        for field in fields(type(getattr(RunSettings(), section)))
+        if not is_internal(field)
     }
 
     short = {"debug", "deterministic", "actors.count", "actors.backend", "actors.ray.address"}
     assert {flag.path for flag in FLAGS} - {"", *short} == settable
 
 
-@pytest.mark.parametrize("option", [each for each in FROZEN if "--actor" not in each and each != "--ray-address"])
+@pytest.mark.parametrize("option", [each for each in FROZEN if each not in _NAMES])
 def test_an_option_sets_its_place_and_nothing_else(option: str) -> None:
     path, _, kind = FROZEN[option]
     others = {"--num-envs": ["--env", "Game"], "--wrapper": ["--env", "gym:X-v0"]}.get(option, [])
@@ -133,6 +141,13 @@ def test_an_option_sets_its_place_and_nothing_else(option: str) -> None:
     changed |= {"env_settings.env_path"} if others else set()
     for other in {path for path, _, _ in FROZEN.values() if path} - changed:
         assert looked_up(settings, other) == looked_up(RunSettings(), other)
+
+
+def test_the_order_of_raw_images_is_one_of_three() -> None:
+    settings = parse_command_line(["--env", "Game", "--raw-image-order", "chw"])
+    assert settings.env_settings.raw_image_order is RawImageOrder.CHW
+    with pytest.raises(SettingsError, match=r"--raw-image-order.*rgb.*one of auto, hwc, chw"):
+        parse_command_line(["--env", "Game", "--raw-image-order", "rgb"])
 
 
 def test_options_of_actors_make_the_section() -> None:

@@ -23,6 +23,7 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import UnsupportedError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.settings.trainer import SelfPlaySettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
@@ -117,13 +118,13 @@ class NewBehavior:
         behavior_id: whose agents these are.
         spec: what they see and do.
         obs_dtypes: numpy types of their observations, per sensor.
-        misread_elsewhere: ML-Agents reads its uncompressed pictures in the wrong order (see ``EnvironmentEvent``).
+        raw_image_order: of its raw images (see ``EnvironmentEvent``); ``AUTO`` without any.
     """
 
     behavior_id: BehaviorId
     spec: BehaviorSpec
     obs_dtypes: Sequence[np.dtype[Any]]
-    misread_elsewhere: bool
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO
 
 
 BehaviorFactory = Callable[[NewBehavior], ActingBehavior]
@@ -153,7 +154,7 @@ class Collector:
         self._timers = timers
         self._ids: dict[str, BehaviorId] = {}
         self.specs: dict[str, BehaviorSpec] = {}  # behaviour id -> what the environment has announced
-        self._misread_elsewhere: frozenset[str] = frozenset()
+        self._raw_images: dict[str, RawImageOrder] = {}
         self._statistic_keys: set[str] = set()
         self._dropped_statistics = False
         self._gave_up: set[str] = set()
@@ -184,7 +185,7 @@ class Collector:
 
     def _record(self, event: EnvironmentEvent, waiting: dict[Acts, list[_Waiting]]) -> None:
         self.specs.update(event.new_specs)
-        self._misread_elsewhere |= event.misread_elsewhere
+        self._raw_images.update(event.raw_images)
         if event.is_reset:
             for behavior in self.behaviors.values():
                 behavior.drop(event.worker)
@@ -266,8 +267,8 @@ class Collector:
         behavior = self.behaviors.get(behavior_id.name)
         if behavior is None:
             dtypes = [column.dtype for column in batch.obs]
-            misread = behavior_id.full in self._misread_elsewhere
-            found = NewBehavior(behavior_id, self.specs[behavior_id.full], dtypes, misread)
+            order = self._raw_images.get(behavior_id.full, RawImageOrder.AUTO)
+            found = NewBehavior(behavior_id, self.specs[behavior_id.full], dtypes, order)
             behavior = self.behaviors[behavior_id.name] = self._make_behavior(found)
         if behavior.self_play is not None:
             behavior.self_play.join(behavior_id)

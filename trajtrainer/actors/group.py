@@ -51,6 +51,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers.restart_quota import UNLIMITED as UNLIMITED_RESTARTS
 from trajtrainer.envs.workers.restart_quota import RestartQuota
 from trajtrainer.errors import EnvironmentFaultError, UnsupportedError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import EpisodesAborted, PolicyQueue
@@ -235,7 +236,8 @@ class ActorGroup:
 
     Stands in the loop for the collector and for the environment. The constructor starts all actors and returns when the
     first has its environments; the others come when they are ready. An actor that dies is started again within the
-    quotas of the settings; beyond them it is left out, and the others go on.
+    quotas of the settings; beyond them it is left out, and the others go on. All read raw images in one order: an actor
+    that has found another than the first is started again with this one, before it acts.
 
     Args:
         crew: of the actors, none started yet.
@@ -256,6 +258,7 @@ class ActorGroup:
         specs: behaviour id -> what was announced.
         actors: by number.
         waited_s: seconds in which the learner had nothing to do but to wait for them.
+        image_order: of the raw images of all actors; ``AUTO`` before the first has some.
     """
 
     def __init__(
@@ -286,6 +289,7 @@ class ActorGroup:
         self._is_running = False
         self._begin_s = clock()
         self.waited_s = 0.0
+        self.image_order = RawImageOrder.AUTO
         self._make: ElsewhereFactory | None = None
         try:
             for actor in self.actors:
@@ -593,6 +597,11 @@ class ActorGroup:
     def _meet(self, actor: ActorState, found: NewBehavior) -> None:
         """Tell an actor how to act for a behaviour that it has found."""
         number, name = actor.number, found.behavior_id.name
+        if self.image_order is RawImageOrder.AUTO:
+            self.image_order = found.raw_image_order
+        elif found.raw_image_order not in (RawImageOrder.AUTO, self.image_order):
+            self._start_with_order(actor)
+            return
         part = self._parts.get(name)
         if part is None:
             part = self.add(found)
@@ -706,6 +715,18 @@ class ActorGroup:
         if all(each.phase is _Phase.OUT for each in self.actors):
             raise UnsupportedError(message)
         _LOGGER.error("%s", message)
+
+    def _start_with_order(self, actor: ActorState) -> None:
+        """Start an actor again, which then gets the order of raw images that the run has settled (``ActorTask``)."""
+        _LOGGER.warning(
+            "The raw images of actor %d seem to come in another order than those of the others. It is started again "
+            "and reads them as they do, as %s. If that is wrong, set raw_image_order.",
+            actor.number,
+            self.image_order.value,
+        )
+        self._leave(actor)
+        self._crew.drop(actor.number)
+        actor.phase, actor.start_s = _Phase.DOWN, self._clock()
 
     def _fail(self, actor: ActorState, error: Exception) -> None:
         now_s = self._clock()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console
 from trajtrainer.errors import DemonstrationError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.printable import counted, one_line
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fraction", type=float, metavar="F", help="the part of all episodes that the first file gets, such as 0.9"
     )
     for each in (info, merge, split, convert):
+        each.add_argument(
+            "--raw-image-order",
+            choices=[order.value for order in RawImageOrder],
+            default=RawImageOrder.AUTO.value,
+            help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, "
+            "which finds it out from the images)",
+        )
         each.add_argument("--debug", action="store_true", help="print debug lines, and tracebacks of errors")
 
 
@@ -61,9 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _info(arguments: argparse.Namespace) -> int:
     from trajtrainer.demos.summary import summarize  # late: what is imported here takes longer than help may take
-    from trajtrainer.rundir.recordings import find_sources
 
-    summaries = [summarize(source) for source in find_sources(arguments.files)]
+    summaries = [summarize(source) for source in _sources(arguments, arguments.files)]
     if arguments.json:
         print(json.dumps([summary.to_plain() for summary in summaries], indent=2))
     else:
@@ -71,27 +78,33 @@ def _info(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[Source]:
+    from trajtrainer.rundir.recordings import find_sources
+
+    return find_sources(files, RawImageOrder(arguments.raw_image_order))
+
+
 def _merge(arguments: argparse.Namespace) -> int:
     from trajtrainer.demos.source import joined
-    from trajtrainer.rundir.recordings import check_target, find_sources
+    from trajtrainer.rundir.recordings import check_target
 
     check_target(arguments.output)
-    return _write(arguments.output, joined(find_sources(arguments.files)))
+    return _write(arguments.output, joined(_sources(arguments, arguments.files)))
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    return _merge(argparse.Namespace(files=[arguments.file], output=arguments.output))
+    return _merge(argparse.Namespace(**vars(arguments), files=[arguments.file]))
 
 
 def _split(arguments: argparse.Namespace) -> int:
     from trajtrainer.demos.source import joined, part
-    from trajtrainer.rundir.recordings import check_target, find_sources
+    from trajtrainer.rundir.recordings import check_target
 
     if arguments.output.absolute() == arguments.rest.absolute():
         raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
     check_target(arguments.output)
     check_target(arguments.rest)
-    source = joined(find_sources([arguments.file]))
+    source = joined(_sources(arguments, [arguments.file]))
     total = sum(1 for _ in source.trajectories())
     count = arguments.episodes if arguments.fraction is None else round(arguments.fraction * total)
     if not 0 < count < total:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from trajtrainer.columns import Columns
 from trajtrainer.demos.step_reader import StepError, StepReader
 from trajtrainer.errors import DemonstrationError, InvalidDataError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.regular_file import open_regular
 from trajtrainer.unity import pictures
 from trajtrainer.unity.behaviors import Behavior, announced
@@ -29,6 +30,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     BrainParametersProto,
     DemonstrationMetaProto,
 )
+from trajtrainer.unity.raw_images import OrderEvidence
 from trajtrainer.unity.record_layout import ObservationBlock
 from trajtrainer.unity.record_limits import check_records
 from trajtrainer.unity.versions import PictureOrder
@@ -52,6 +54,7 @@ _STEP = 0x0A  # each begins with its AgentInfoProto
 _CONTINUED = 0x80
 _LONGEST_VARINT = 5
 _MANY = 1 << 62
+_MOST_IMAGES = 1000  # that are looked at to find out the order of raw images
 _PICTURE_RANK = 3
 _CHANNELS = 1  # the dimension property NONE
 
@@ -149,11 +152,15 @@ def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def open_demo(path: Path) -> DemoFile:
+def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> DemoFile:
     """Look through a file: what is recorded in it, and how many whole steps.
 
     A file that ends in the middle of a step, or before the number of steps that its header names, is told once and used
     as far as it goes.
+
+    Args:
+        path: of the file.
+        raw_image_order: of its raw images, if they are from a package since 3.0; ``AUTO`` lets them show it.
 
     Raises:
         DemonstrationError: it cannot be read, is no recording, or holds no step.
@@ -178,9 +185,38 @@ def open_demo(path: Path) -> DemoFile:
     if is_cut:
         logger.warning("%s was cut off: its last step is not whole. The %d before it are used.", path, num_records)
     is_marked = any(field.number == MARK for field in fields(parameters))
-    behavior, block = _behavior(first, parameters, path, is_marked)
+    behavior, block = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST if is_marked else None)
     by_unity = not is_marked and (is_closed or is_cut or not meta.number_steps)
-    return DemoFile(path, meta, parameters, behavior, block, start, num_records, int(by_unity))
+    demo = DemoFile(path, meta, parameters, behavior, block, start, num_records, int(by_unity))
+    # Announced with the channels first, and read as if they came last.
+    if any(sensor.is_raw_image and sensor.float_shape != sensor.wire_shape for sensor in behavior.sensors):
+        order = _order_shown(demo) if raw_image_order is RawImageOrder.AUTO else raw_image_order
+        if order is RawImageOrder.CHW:
+            behavior, _ = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST)
+            demo = replace(demo, behavior=behavior)
+    return demo
+
+
+def _order_shown(file: DemoFile) -> RawImageOrder:
+    """Return the order that the first raw images show, as those of a player do (docs/unity-environments.md)."""
+    evidence = OrderEvidence()
+    for records in file.records(decode=False):
+        for sensor, column in zip(file.behavior.sensors, records.obs, strict=True):
+            if sensor.is_raw_image:
+                evidence.add(sensor.index, column)
+        if evidence.order is not RawImageOrder.AUTO or evidence.num_images >= _MOST_IMAGES:
+            break
+    if evidence.order is RawImageOrder.CHW:
+        logger.info("The raw images of %s are read as chw, which the first %d show.", file.path, evidence.num_images)
+    elif evidence.order is RawImageOrder.AUTO:
+        logger.info(
+            "The first %d raw images of %s do not show whether they come as hwc (height, width, channels) or chw "
+            "(channels, height, width). They are read as hwc, as released packages write them. If that is wrong, "
+            "convert the file: trajtrainer demo convert --raw-image-order chw.",
+            evidence.num_images,
+            file.path,
+        )
+    return evidence.order
 
 
 def check_header(path: Path) -> None:
@@ -327,12 +363,14 @@ def _size_at(data: bytes, position: int) -> tuple[int, int] | None:
     return None
 
 
-def _behavior(first: Block, parameters: bytes, path: Path, is_marked: bool) -> tuple[Behavior, ObservationBlock | None]:
+def _behavior(
+    first: Block, parameters: bytes, path: Path, order: PictureOrder | None
+) -> tuple[Behavior, ObservationBlock | None]:
     data = first.data[first.starts[0] : first.starts[0] + first.sizes[0]]
     try:
         check_records(data, path.name)
         info = AgentInfoActionPairProto.FromString(data).agent_info
-        order = PictureOrder.CHANNELS_FIRST if is_marked else _picture_order(info)
+        order = order or _picture_order(info)
         behavior = announced(BrainParametersProto.FromString(parameters), info, order)
     except (DecodeError, InvalidDataError) as error:
         raise DemonstrationError(_no_recording(path, f"step 1 or the behavior is damaged ({error})")) from error

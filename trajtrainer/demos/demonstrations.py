@@ -21,6 +21,7 @@ from trajtrainer.demos.matching import check_spec
 from trajtrainer.demos.pairing import Piece, as_dtype, pieces
 from trajtrainer.demos.step_reader import entries_of_steps
 from trajtrainer.errors import DemonstrationError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.spec import BehaviorSpec
 
 
@@ -48,7 +49,11 @@ class Demonstrations:
 
 
 def load_demonstrations(
-    paths: Sequence[str | Path], *, spec: BehaviorSpec | None = None, max_steps: int | None = None
+    paths: Sequence[str | Path],
+    *,
+    spec: BehaviorSpec | None = None,
+    max_steps: int | None = None,
+    raw_image_order: RawImageOrder | str = RawImageOrder.AUTO,
 ) -> Demonstrations:
     """Read recordings.
 
@@ -56,12 +61,15 @@ def load_demonstrations(
         paths: ``.demo`` and ``.npz`` files, or folders of which every ``.demo`` file is taken, in the order of names.
         spec: what they must fit: the number and shapes of the sensors, and the actions.
         max_steps: how many to read at most; None for all.
+        raw_image_order: ``hwc`` or ``chw`` for all raw images from packages since 3.0; ``auto`` lets those of each file
+            show it.
 
     Raises:
         DemonstrationError: a file is missing, damaged, or of another behaviour than ``spec`` or the first file; or
             there is no step at all.
     """
-    files = [_opened(path) for path in demo_paths(paths)]
+    order = RawImageOrder(raw_image_order)
+    files = [_opened(path, order) for path in demo_paths(paths)]
     for file in files:
         if spec is not None:
             check_spec(file.spec, spec, file.path, "the behavior")
@@ -99,10 +107,10 @@ class _Recording:
     pieces: Callable[[], Iterator[Piece]]
 
 
-def _opened(path: Path) -> _Recording:
+def _opened(path: Path, raw_image_order: RawImageOrder) -> _Recording:
     if path.suffix == archive.SUFFIX:
         return _of_archive(path)
-    file = open_demo(path)
+    file = open_demo(path, raw_image_order)
     dtypes = tuple(np.dtype(sensor.dtype) for sensor in file.behavior.sensors)
     return _Recording(path, file.behavior.spec, file.behavior.id, dtypes, file.num_records, lambda: pieces(file))
 

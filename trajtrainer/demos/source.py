@@ -11,6 +11,7 @@ from trajtrainer.demos.matching import check_spec
 from trajtrainer.demos.pairing import Trajectory, trajectories
 from trajtrainer.demos.writer import DemoWriter
 from trajtrainer.errors import DemonstrationError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.spec import BehaviorSpec
 
 
@@ -31,23 +32,23 @@ class Source:
     trajectories: Callable[[], Iterator[Trajectory]]
 
 
-def demo_source(path: Path) -> Source:
-    """Return what a ``.demo`` file holds; its PNGs stay as they are.
+def demo_source(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> Source:
+    """Return what a ``.demo`` file holds; its PNGs stay as they are. ``raw_image_order`` as of ``open_demo``.
 
     Raises:
         DemonstrationError: it cannot be read, is no recording, or holds no step.
     """
-    file = open_demo(path)
+    file = open_demo(path, raw_image_order)
     return Source(path, file.behavior.spec, file.behavior.id, lambda: trajectories(file, decode=False))
 
 
-def demo_sources(paths: Sequence[str | Path]) -> list[Source]:
-    """Return what some ``.demo`` files, and all in some folders, hold.
+def demo_sources(paths: Sequence[str | Path], raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> list[Source]:
+    """Return what some ``.demo`` files, and all in some folders, hold. ``raw_image_order`` as of ``open_demo``.
 
     Raises:
         DemonstrationError: one is missing, or no recording.
     """
-    return list(map(demo_source, demo_paths(paths)))
+    return [demo_source(path, raw_image_order) for path in demo_paths(paths)]
 
 
 def joined(sources: Sequence[Source]) -> Source:

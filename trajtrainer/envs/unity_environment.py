@@ -17,6 +17,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers.child_slot import ChildSlots
 from trajtrainer.envs.workers.local_slot import LocalSlot
 from trajtrainer.envs.workers.supervisor import Supervisor
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
@@ -99,6 +100,7 @@ def connect_player(
     side_channels: tuple[SideChannel, ...] = (),
     ports_of_run: int = 0,
     here: bool = False,
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO,
 ) -> UnityWorker:
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
@@ -106,11 +108,14 @@ def connect_player(
     is one of several environments of a run, whose ports follow each other: ``ports_of_run`` is how many ports they
     take together, and 0 for the training's only environment. ``here``, a built-in simulation plays in this process
     where it can, as two players and a trainer are too much for two cores.
-    ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones.
+    ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones;
+    ``raw_image_order`` is what other players of the run have shown, if they have.
 
     Raises:
         EnvironmentFaultError: see ``UnityWorker``.
     """
+    if raw_image_order is not RawImageOrder.AUTO:
+        settings = evolve(settings, raw_image_order=raw_image_order)
     connection = _player_here(worker, settings, engine) if here else None
     is_free_to_choose = settings.env_path is not None and (ports_of_run > 0 or settings.base_port == BASE_PORT)
     step = ports_of_run or (settings.num_envs if run is None else run.num_ports)
@@ -218,6 +223,8 @@ class UnityWorker:
             listen_address=settings.listen_address,
             busy_wait=busy_wait,
             connection=connection,
+            raw_image_order=settings.raw_image_order,
+            presumed_raw_image_order=settings.presumed_raw_image_order,
         )
 
     def reset(self, parameters: Parameters) -> None:

@@ -27,6 +27,7 @@ from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.spawned import without_main_module
 from trajtrainer.errors import SettingsError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.run.run import Run
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
@@ -175,6 +176,9 @@ def _task(
     folder = _log_folder(run.folder, number)
     logs = None if node is None else NodeLogs(folder, node)
     own = settings_of_actor(settings, number)
+    settled = RawImageOrder.AUTO if run.actors.group is None else run.actors.group.image_order
+    if settled is not RawImageOrder.AUTO:  # it is started again
+        own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=settled))
     if make_environment is environment_of_settings:
         make = partial(environment_of_settings, own, logs or LogFolder(folder), ports_of_run=settings.num_ports)
     else:

@@ -28,6 +28,7 @@ from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.errors import OutOfMemoryError, SettingsError
 from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.experts import make_expert
@@ -285,7 +286,9 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
         )
     behavior = _make_parts(run, found, settings)
     behavior.trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
-    _restore(behavior, misread_elsewhere=found.misread_elsewhere)
+    if found.raw_image_order is not RawImageOrder.AUTO:
+        run.status.set_raw_image_order(name, found.raw_image_order)
+    _restore(behavior, found.raw_image_order)
     behavior.first_gradient_step = behavior.trainer.algorithm.gradient_steps
     behavior._told = (None, behavior._best_model)  # that of an earlier run is no news
     reporter = behavior.acting.reporter
@@ -475,7 +478,7 @@ def _make_judge(behavior: Behavior) -> Judge:
     )
 
 
-def _restore(behavior: Behavior, *, misread_elsewhere: bool) -> None:
+def _restore(behavior: Behavior, order: RawImageOrder) -> None:
     """Resume, or take another run's weights, or begin from scratch."""
     run, trainer, policy = behavior.run, behavior.trainer, behavior.acting.policy
     if run.folder.resume:
@@ -490,7 +493,7 @@ def _restore(behavior: Behavior, *, misread_elsewhere: bool) -> None:
             )
             if behavior.self_play is not None and not behavior.self_play.is_restored:
                 behavior.self_play.begin_at(trainer.step, run.status.elo(behavior.name))
-            _warn_of_misread_pictures(loaded.state, loaded.path, misread_elsewhere=misread_elsewhere)
+            _warn_of_misread_pictures(loaded.state, loaded.path, order)
             logger.info("Resuming training from step %d.", trainer.step)
             if behavior.replay is not None:
                 behavior.replay.load()
@@ -501,7 +504,7 @@ def _restore(behavior: Behavior, *, misread_elsewhere: bool) -> None:
         logger.info("Initializing from %s.", path)
         state = read_checkpoint(path)
         from_checkpoint(state, trainer, policy, str(path), reset_step=True)
-        _warn_of_misread_pictures(state, path, misread_elsewhere=misread_elsewhere)
+        _warn_of_misread_pictures(state, path, order)
         logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
 
 
@@ -520,8 +523,8 @@ def _told_if_too_large(behavior: str) -> Iterator[None]:
         ) from error
 
 
-def _warn_of_misread_pictures(state: Mapping[str, Any], path: Path, *, misread_elsewhere: bool) -> None:
-    if misread_elsewhere and not is_ours(state):
+def _warn_of_misread_pictures(state: Mapping[str, Any], path: Path, order: RawImageOrder) -> None:
+    if order is RawImageOrder.HWC and not is_ours(state):
         logger.warning(
             "The weights of %s are of ML-Agents, which reads the uncompressed pictures of this player's package in the "
             "wrong order (height, width, channels as channels, height, width). They have learnt from scrambled "

@@ -38,7 +38,7 @@ from trajtrainer.run.acting import (
 )
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.trained_environment import parameters_of_run
+from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.rundir import atomic
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.evaluation import MAX_DECISIONS
@@ -141,6 +141,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     found = find_models(models, Path(settings.checkpoint_settings.results_dir), options)
     for model in found:
         _check_names(model, wishes.at_least)
+    settings = settings.presuming(image_order_of_runs(found))
     given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
     parameters = {**parameters_of_run(found[0]), **given}
     tell_parameters(parameters)

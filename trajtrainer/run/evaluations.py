@@ -29,6 +29,7 @@ from trajtrainer.errors import EnvironmentFaultError, SettingsError, Trajtrainer
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.process import EvaluatorProcess
 from trajtrainer.evaluation.result import EvaluationResult
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.behavior import Behavior
@@ -380,11 +381,20 @@ def make_evaluations(
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
         return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, timeout_s, shared.go_on))
     logs = _logs(run)
+
+    def as_trained() -> RunSettings:
+        """Return the settings with the order in which the training reads raw images, once it has seen some."""
+        order, env = run.status.raw_image_order(), settings.env_settings
+        own = evolve(env, raw_image_order=order) if env.raw_image_order is RawImageOrder.AUTO else env
+        return evolve(settings, env_settings=own)
+
     if make_environment is environment_of_settings:
-        make = partial(environment_of_settings, settings, logs, ports_of_run=run.settings.num_ports, here=True)
+        make = partial(environment_of_settings, logs=logs, ports_of_run=run.settings.num_ports, here=True)
         if usable_cores() > 1:
-            return EvaluationKeeper(run, behaviors, lambda: EvaluatorProcess(make, parameters, seed))
-        here = Evaluator(make, parameters, seed)
+            return EvaluationKeeper(
+                run, behaviors, lambda: EvaluatorProcess(partial(make, as_trained()), parameters, seed)
+            )
+        here = Evaluator(lambda: make(as_trained()), parameters, seed)
     else:
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         here.start()  # quick, and tells a factory that makes its environment but once

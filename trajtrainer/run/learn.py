@@ -226,8 +226,9 @@ def _add_evaluations(
 
 
 def _settings_of_environment(run: Run) -> RunSettings:
-    """Return the settings with the device that was chosen: the Editor is told."""
-    return evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
+    """Return the settings with the chosen device, which the Editor is told, and what earlier sessions found."""
+    settings = evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
+    return settings.presuming(run.status.raw_image_order())
 
 
 def _close(environment: Environment | ActorGroup, run: Run) -> None:

@@ -286,7 +286,7 @@ def make_loop(
         collector = Collector(environment, lambda found: _here(make(found)), run.timers)
     for name, dataset in run.datasets.items():
         dtypes = [column.dtype for column in dataset.packed.obs]
-        found = NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes, misread_elsewhere=False)
+        found = NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes)
         if isinstance(collector, ActorGroup):
             collector.add(found)
         else:

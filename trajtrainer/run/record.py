@@ -14,14 +14,14 @@ from trajtrainer.demos.source import Source
 from trajtrainer.demos.summary import Summary, summarize
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import DemonstrationError, SettingsError
-from trajtrainer.evaluation.models import ActingOptions, Roles, find_models
+from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
 from trajtrainer.evaluation.play import Announce
 from trajtrainer.evaluation.recording import Recording, record
 from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
 from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled, tell_parameters
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.trained_environment import parameters_of_run
+from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.rundir import recordings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
@@ -80,6 +80,8 @@ def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
     results = Path(settings.checkpoint_settings.results_dir)
     actor = _Role(wishes.policy, results, options)
     expert = None if wishes.expert is None else _Role(wishes.expert, results, options)
+    roles = [role for role in (expert, actor) if role is not None]
+    settings = settings.presuming(image_order_of_runs(model for role in roles for model in role.models))
     parameters = {**(expert.parameters if expert is not None else {}), **actor.parameters}
     tell_parameters(parameters)
     stop = StopRequest()
@@ -130,18 +132,20 @@ class _Role:
     """The policies of one word for all behaviors.
 
     Attributes:
+        models: the one that plays; none if it is scripted.
         parameters: of the environment, with which the run of that name trained.
     """
 
     def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
         self._word = word
         self._roles: Roles | None = None
+        self.models: list[Model] = []
         self.parameters: Parameters = {}
         if word not in SCRIPTED:
             models = find_models([word], results, options)
             if len(models) != 1:
                 raise SettingsError(f"{word} means {len(models)} models, expected one.")
-            self._roles = Roles(models)
+            self.models, self._roles = models, Roles(models)
             self.parameters = parameters_of_run(models[0])
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.select import is_player
 from trajtrainer.errors import CheckpointError, SettingsError
 from trajtrainer.evaluation.models import Model, file_of
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.rundir.origin import origin_of
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.convert import read_file
@@ -22,6 +24,7 @@ from trajtrainer.unity.executable import is_simulation
 
 logger = logging.getLogger(__name__)
 
+_STATUS = Path("run_logs", "training_status.json")
 _NOT_USED = "What %s says of its environment is not used: %s"
 
 
@@ -74,7 +77,7 @@ def parameters_of_run(model: Model) -> Parameters:
     if folder is None or settings is None:
         return {}
     curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
-    status = folder / "run_logs" / "training_status.json"
+    status = folder / _STATUS
     try:
         if status.is_file():
             curriculum.restore(TrainingStatus.load(status, writes=False).lessons())
@@ -82,6 +85,23 @@ def parameters_of_run(model: Model) -> Parameters:
         logger.warning(_NOT_USED, folder, error)
         return {}
     return curriculum.samplers
+
+
+def image_order_of_runs(models: Iterable[Model]) -> RawImageOrder:
+    """Return how the runs of some models read raw images; ``AUTO`` if they do not tell, or differ."""
+    files = [policy.path for model in models for policy in model.policies.values()]
+    found = {_image_order(folder) for folder in map(_folder_of_run, files) if folder is not None}
+    known = found - {RawImageOrder.AUTO}
+    return known.pop() if len(known) == 1 else RawImageOrder.AUTO
+
+
+def _image_order(folder: Path) -> RawImageOrder:
+    try:
+        content = json.loads((folder / _STATUS).read_bytes())
+    except (OSError, ValueError, RecursionError):  # nothing is known then
+        return RawImageOrder.AUTO
+    sections = content.items() if isinstance(content, dict) else ()
+    return TrainingStatus(None, {name: each for name, each in sections if isinstance(each, dict)}).raw_image_order()
 
 
 def _is_ours(env_path: str) -> bool:

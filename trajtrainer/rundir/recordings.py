@@ -12,31 +12,33 @@ from trajtrainer.demos.minari_source import PREFIX, minari_source
 from trajtrainer.demos.replay_source import replay_source
 from trajtrainer.demos.source import Source, demo_sources, write_source
 from trajtrainer.errors import DemonstrationError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.rundir import atomic
 
 _OF_REPLAY = {"start", "length", "format"}
 
 
-def find_sources(words: Sequence[str]) -> list[Source]:
+def find_sources(words: Sequence[str], raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> list[Source]:
     """Return recordings.
 
     Args:
         words: ``.demo`` files and folders of them, ``.npz`` files of trajectories or of a saved replay (which lies
             beside the checkpoint of its run), and ``minari:`` with a data set's id or folder behind it.
+        raw_image_order: of raw images in ``.demo`` files; see ``open_demo``.
 
     Raises:
         DemonstrationError: one is missing, damaged or of another kind.
         CheckpointError: the checkpoint beside a replay cannot be read.
     """
-    return [source for word in words for source in _sources(word)]
+    return [source for word in words for source in _sources(word, raw_image_order)]
 
 
-def _sources(word: str) -> list[Source]:
+def _sources(word: str, raw_image_order: RawImageOrder) -> list[Source]:
     path = Path(word)
     if word.startswith(PREFIX):
         return [minari_source(word.removeprefix(PREFIX))]
     if path.suffix != archive.SUFFIX:
-        return demo_sources([path])
+        return demo_sources([path], raw_image_order)
     return [_replay(path) if _is_replay(path) else archive_source(path)]
 
 

@@ -6,10 +6,10 @@ The file is ML-Agents' own format, so that either side goes on where the other s
 
     {"<parameter>": {"lesson_num": 1},
      "<behavior>": {"checkpoints": [...], "final_checkpoint": {...}, "elo": 1200.0,
-                    "best": {...}, "evaluation": {...}, "stopped": {...}},
+                    "best": {...}, "evaluation": {...}, "stopped": {...}, "raw_image_order": "hwc"},
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
-A parameter and a behaviour of one name share their object, as there. The last three are not in ML-Agents, which leaves
+A parameter and a behaviour of one name share their object, as there. The last four are not in ML-Agents, which leaves
 them alone (docs/evaluation.md).
 """
 
@@ -25,6 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.folder import BehaviorFolder
 
@@ -181,6 +182,17 @@ class TrainingStatus:
             section.pop("stopped", None)
             if stopped is not None:
                 section["stopped"] = dict(stopped)
+
+    def raw_image_order(self) -> RawImageOrder:
+        """Return the order of the player's raw images; ``AUTO`` when nothing is known."""
+        with self._lock:
+            found = [section.get("raw_image_order") for section in self._sections.values()]
+        known = [order for order in (RawImageOrder.HWC, RawImageOrder.CHW) if order.value in found]
+        return known[0] if len(known) == 1 else RawImageOrder.AUTO
+
+    def set_raw_image_order(self, behavior: str, order: RawImageOrder) -> None:
+        """Set the order of the raw images that a behavior has."""
+        self._set(behavior, "raw_image_order", order.value)
 
     def save(self) -> None:
         """Write the file, whole or not at all.

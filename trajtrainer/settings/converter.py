@@ -199,7 +199,10 @@ def _register_unstructuring(converter: Converter) -> None:
         PPOHyperparameters: dict.fromkeys(OWN_ON_POLICY, if_changed),
         POCAHyperparameters: dict.fromkeys(OWN_ON_POLICY, if_changed),
         SACHyperparameters: dict.fromkeys(OWN_SAC, if_changed),
-        EnvironmentSettings: {"wrappers": if_changed, "listen_address": if_changed},
+        EnvironmentSettings: {
+            **dict.fromkeys(("wrappers", "listen_address", "raw_image_order"), if_changed),
+            "presumed_raw_image_order": never,
+        },
         SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),
         CuriositySettings: dict.fromkeys(OWN_NOVELTY, if_changed),
         RndSettings: dict.fromkeys(OWN_NOVELTY, if_changed),

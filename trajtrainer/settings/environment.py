@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.checks import (
     Fault,
     between,
@@ -60,6 +61,11 @@ class EnvironmentSettings:
         restarts_rate_limit_period_s: that period in seconds.
         listen_address: address on which players are waited for. ``0.0.0.0`` lets other machines and containers in:
             whoever reaches the port can then send data into the run. Not in ML-Agents, which always does that.
+        raw_image_order: how raw (uncompressed) images of Unity packages 3.0 and newer come: ``hwc`` (height, width,
+            channels) or ``chw``. ``auto`` finds it out from the first images; set it if the log says that it could
+            not, or was wrong. Not in ML-Agents, which always takes ``chw``.
+        presumed_raw_image_order: with ``auto``, that of images that do not show it, as an earlier session has found it.
+            Not part of the file, nor of equality.
     """
 
     env_path: str | None = None
@@ -77,6 +83,10 @@ class EnvironmentSettings:
     # Not in ML-Agents, whose server binds every interface (docs/mlagents-behavior.md#transport). Dumped only when it is
     # another.
     listen_address: str = field(default=LOOPBACK, validator=satisfies(bool, "an address or a host name"))
+
+    # Not in ML-Agents either. Dumped only when it is another.
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO
+    presumed_raw_image_order: RawImageOrder = field(default=RawImageOrder.AUTO, eq=False, metadata={"internal": True})
 
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())

@@ -9,6 +9,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.errors import SettingsError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.checks import Fault, closest, count, misfit, refuse, satisfies
 from trajtrainer.settings.environment import (
@@ -236,6 +237,10 @@ class RunSettings:
             f"{closest(name, self.behaviors)}). Add {name!r} under 'behaviors', or a 'default_settings' section, which "
             "serves all behaviors that are not listed."
         )
+
+    def presuming(self, order: RawImageOrder) -> RunSettings:
+        """Return settings in which raw images that do not show their order have this one."""
+        return evolve(self, env_settings=evolve(self.env_settings, presumed_raw_image_order=order))
 
     def with_seed(self, seed: int) -> RunSettings:
         """Return the run with its seed settled: ``env_settings.seed`` and that of every sampler without one (1.6)."""

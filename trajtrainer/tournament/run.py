@@ -24,7 +24,7 @@ from trajtrainer.run.acting import (
 )
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.trained_environment import parameters_of_run
+from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.pictures import check_picture
 from trajtrainer.settings.run import RunSettings
@@ -79,6 +79,7 @@ def hold(
     entrants = find_entrants(models, Path(settings.checkpoint_settings.results_dir), options)
     pairs = len(entrants) * (len(entrants) - 1) // 2
     logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, seed)
+    settings = settings.presuming(image_order_of_runs(entrants))
     parameters = parameters_of_run(entrants[0])
     tell_parameters(parameters)
     stop = StopRequest()

@@ -11,8 +11,8 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.cloning.cloning import DEFAULT_EPOCHS, BehavioralCloning
 from trajtrainer.algos.cloning.rows import DemonstrationRows
 from trajtrainer.data.source import ExperienceSource
-from trajtrainer.demos.demo_file import check_header
-from trajtrainer.demos.demonstrations import demo_paths, load_demonstrations
+from trajtrainer.demos.demo_file import check_header, demo_paths
+from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.errors import DemonstrationError, UnsupportedError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds, seeded

@@ -56,9 +56,9 @@ class Sensor:
         return f"sensor {self.spec.name!r} (observation {self.index})"
 
     @property
-    def is_misread_by_ml_agents(self) -> bool:
-        """Whether ML-Agents takes its floats for the order that was announced, and they are not."""
-        return not self.compressed and self.wire_shape != self.float_shape and self.spec.shape[0] > 1
+    def is_raw_image(self) -> bool:
+        """Whether it is an uncompressed image of several channels, whose order matters."""
+        return not self.compressed and len(self.wire_shape) == _PICTURE_RANK and self.spec.shape[0] > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ in a form that no Unity package does.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import BehaviorId, BehaviorSpec
@@ -50,14 +51,14 @@ class DecodedMessage:
         status: of the header; anything but 200 is a goodbye.
         steps: behaviour id -> agents, in the message's order; none without agents.
         new_specs: behaviours that this message shows for the first time.
-        misread_elsewhere: those of them whose uncompressed pictures ML-Agents reads in the wrong order.
+        new_raw_images: those of them that have uncompressed images of several channels.
         side_channel: frames of the side channels.
     """
 
     status: int
     steps: dict[str, StepBatch] = field(default_factory=dict)
     new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
-    misread_elsewhere: set[str] = field(default_factory=set)
+    new_raw_images: set[str] = field(default_factory=set)
     side_channel: bytes = b""
 
 
@@ -67,11 +68,14 @@ class MessageDecoder:
     Args:
         worker: goes into the agent ids.
         order: how the player sends pictures.
+
+    Attributes:
+        order: as given, or to ``start_over``.
     """
 
     def __init__(self, worker: int, order: PictureOrder) -> None:
         self._worker_bits = np.int64(worker << WORKER_SHIFT)
-        self._order = order
+        self.order = order
         self._behaviors: dict[str, tuple[Behavior, RecordReader | None]] = {}
         self._announcements: dict[str, BrainParametersProto] = {}
         self._distinct_ids: dict[str, bytes] = {}
@@ -96,13 +100,27 @@ class MessageDecoder:
                 if behavior_id not in self._behaviors:
                     behavior = self._meet(behavior_id, agents)
                     decoded.new_specs[behavior_id] = behavior.spec
-                    if any(sensor.is_misread_by_ml_agents for sensor in behavior.sensors):
-                        decoded.misread_elsewhere.add(behavior_id)
+                    if any(sensor.is_raw_image for sensor in behavior.sensors):
+                        decoded.new_raw_images.add(behavior_id)
                 decoded.steps[behavior_id] = self._steps(behavior_id, agents)
         if len(decoded.steps) > 1:
             check_count(sum(map(len, decoded.steps.values())), "The player")
         decoded.side_channel = output.rl_output.side_channel
         return decoded
+
+    def raw_images(self, steps: Mapping[str, StepBatch]) -> dict[Hashable, NDArray[np.float32]]:
+        """Return the uncompressed images of several channels in a message: sensor -> [N, C, H, W]."""
+        return {
+            (behavior_id, sensor.index): batch.obs[sensor.index].astype(np.float32, copy=False)
+            for behavior_id, batch in steps.items()
+            for sensor in self._behaviors[behavior_id][0].sensors
+            if sensor.is_raw_image
+        }
+
+    def start_over(self, order: PictureOrder) -> None:
+        """Read images in this order from now on, and report all behaviors as new once more."""
+        self.order = order
+        self._behaviors.clear()
 
     def _announce(self, announcements: Sequence[bytes]) -> None:
         for data in announcements:
@@ -126,7 +144,7 @@ class MessageDecoder:
             )
         BehaviorId.parse(behavior_id)  # raises where the collector could only give up
         first = _first_agent(agents, behavior_id)
-        behavior = announced(parameters, first, self._order)
+        behavior = announced(parameters, first, self.order)
         reader = None
         if not any(sensor.compressed for sensor in behavior.sensors):
             reader = RecordReader(behavior, ObservationBlock.of(first.observations))

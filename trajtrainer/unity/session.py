@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
 from trajtrainer.unity import decode, encode, executable, launcher
@@ -26,8 +27,9 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     UnityRLCapabilitiesProto,
     UnityRLInitializationOutputProto,
 )
+from trajtrainer.unity.raw_images import OrderSearch
 from trajtrainer.unity.side_channels import ANALYTICS_ID, SideChannel, SideChannels, TrainingAnalyticsChannel
-from trajtrainer.unity.versions import check_api_version, picture_order
+from trajtrainer.unity.versions import PictureOrder, check_api_version, picture_order
 
 _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 5004
@@ -71,7 +73,7 @@ class PlayerSession:
 
     The constructor returns when the player has connected and waits for its first reset. The arguments are those of
     ML-Agents' ``UnityEnvironment`` (docs/mlagents-behavior.md#python-api), and ``listen_address`` and
-    ``busy_wait`` (see ``Communicator``), and ``connection``.
+    ``busy_wait`` (see ``Communicator``), ``connection``, and two about raw images.
 
     Args:
         file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
@@ -84,11 +86,14 @@ class PlayerSession:
         log_folder: where the player writes its log; None for its own choice.
         num_areas: for the player's TrainingAreaReplicator.
         connection: to a player that is there, so that no program is started and no port taken.
+        raw_image_order: ``auto``, ``hwc`` or ``chw``, see ``EnvironmentSettings``; a simulation sends ``hwc``.
+        presumed_raw_image_order: of raw images that do not show theirs.
 
     Attributes:
         owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than we for its message.
         capabilities, package_version: as the player announced them.
         timeout_wait: as given.
+        raw_image_order: of this player; ``AUTO`` until it has sent raw images from a package since 3.0.
 
     Raises:
         EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
@@ -111,11 +116,17 @@ class PlayerSession:
         listen_address: str = LOOPBACK,
         busy_wait: bool = False,
         connection: Connection | None = None,
+        raw_image_order: RawImageOrder | str = RawImageOrder.AUTO,
+        presumed_raw_image_order: RawImageOrder = RawImageOrder.AUTO,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise LaunchError(
                 "Without a build to launch the Editor is the environment, and there is only one: worker 0."
             )
+        self.raw_image_order = _image_order(raw_image_order, file_name)
+        self._search: OrderSearch | None = OrderSearch(
+            presumed_raw_image_order, logging.INFO if worker_id == 0 else logging.DEBUG
+        )
         command = executable.command(file_name) if file_name is not None and connection is None else None
         analytics = TrainingAnalyticsChannel()
         self._channels = SideChannels(_with(analytics, side_channels or ()))
@@ -125,6 +136,7 @@ class PlayerSession:
         self._fault: EnvironmentFaultError | None = None
         self.owes_answer = False
         self._is_reset = False
+        self._is_showing_images = False
         self._is_closed = False
         self._has_connected = False
         self._waited_s = 0.0
@@ -230,8 +242,13 @@ class PlayerSession:
         self._check_usable()
         if self.owes_answer:
             raise RuntimeError("The player waits for an answer itself: call start_reset or send_actions first.")
-        data = self._take(timeout_s, "stopped answering", _ADVICE_ANSWER)
-        return None if data is None else self._event(data)
+        while True:
+            data = self._take(timeout_s, "stopped answering", _ADVICE_ANSWER)
+            if data is None:
+                return None
+            event = self._event(data)
+            if event is not None:
+                return event
 
     def receive(self) -> EnvironmentEvent:
         """Wait for the player's next message as long as ``timeout_wait`` allows. Raises what ``poll`` raises."""
@@ -283,11 +300,20 @@ class PlayerSession:
         # The player's second message is empty but for side channels. It is left unanswered until the first reset.
         second = self._take(None, "stopped answering after its first message", _ADVICE_ANSWER)
         self.owes_answer = True
-        self._decoder = decode.MessageDecoder(self._worker, picture_order(announced.package_version))
+        self._decoder = decode.MessageDecoder(self._worker, self._settle_image_order(announced.package_version))
         message = self._decoder.decode(second or b"")
         _check_status(message.status)
         self._channels.receive(message.side_channel)
         return announced
+
+    def _settle_image_order(self, package_version: str) -> PictureOrder:
+        """Return the order to begin with. The search goes on only if the images have to show theirs."""
+        order = picture_order(package_version)
+        if order is not PictureOrder.ANNOUNCED_CHANNELS_FIRST:
+            self.raw_image_order, self._search = RawImageOrder.AUTO, None
+        elif self.raw_image_order is not RawImageOrder.AUTO:
+            self._search = None
+        return PictureOrder.CHANNELS_FIRST if self.raw_image_order is RawImageOrder.CHW else order
 
     def _take(self, timeout_s: float | None, failure: str, advice: str) -> bytes | None:
         """Return the next message.
@@ -340,28 +366,83 @@ class PlayerSession:
         except PlayerQuitError as fault:
             raise self._lost(fault) from None
 
-    def _event(self, data: bytes) -> EnvironmentEvent:
+    def _event(self, data: bytes) -> EnvironmentEvent | None:
+        """Return the event of a message; None if nobody sees it and the player was answered, to show more images."""
         self.owes_answer = True
         try:
             message = self._decoder.decode(data)
             _check_status(message.status)
             self._channels.receive(message.side_channel)
+            if self._search is not None and (message.new_raw_images or self._is_showing_images):
+                message = self._look_at_images(self._search, message, data)
         except EnvironmentFaultError as fault:
             self._failed(fault)
             raise
         for name, spec in message.new_specs.items():
-            _LOGGER.info("Connected new brain: %s", name)
-            self._specs[name] = spec
-            self._encoders[name] = encode.ActionEncoder(name, spec.action_spec)
+            if name not in self._specs:
+                _LOGGER.info("Connected new brain: %s", name)
+                self._specs[name] = spec
+                self._encoders[name] = encode.ActionEncoder(name, spec.action_spec)
         self._steps = message.steps
+        if self._is_showing_images:
+            self._go_on_unseen()
+            return None
         is_reset, self._is_reset = self._is_reset, False
         return EnvironmentEvent(
             self._worker,
             message.steps,
             message.new_specs,
-            misread_elsewhere=frozenset(message.misread_elsewhere),
+            raw_images=dict.fromkeys(
+                () if self.raw_image_order is RawImageOrder.AUTO else message.new_raw_images, self.raw_image_order
+            ),
             is_reset=is_reset,
         )
+
+    def _look_at_images(
+        self, search: OrderSearch, message: decode.DecodedMessage, data: bytes
+    ) -> decode.DecodedMessage:
+        """Settle the order of raw images when they show it. Return the message, read again if it was read wrongly.
+
+        Images at the start of a run that do not show it are held back: the player goes on with the first actions that
+        are allowed, and is reset when the order is settled. In the middle of an episode nothing can be held back.
+        """
+        search.look(self._decoder.raw_images(message.steps))
+        if not search.is_over and (self._is_reset or self._is_showing_images):
+            self._is_showing_images = True
+            return message
+        self.raw_image_order, self._search = search.result(), None
+        if self.raw_image_order is RawImageOrder.CHW:
+            self._decoder.start_over(PictureOrder.CHANNELS_FIRST)
+            return self._decoder.decode(data)
+        return message
+
+    def _go_on_unseen(self) -> None:
+        """Answer a message that nobody sees: let the player show more images or, when it has shown enough, reset."""
+        if self._search is not None:
+            self.send({name: self._first_allowed(name, batch) for name, batch in self._steps.items()})
+            return
+        self._is_showing_images = False
+        self._decoder.start_over(self._decoder.order)  # what was new in those messages is new in the next
+        self.start_reset()
+
+    def _first_allowed(self, name: str, batch: StepBatch) -> tuple[FloatArray, IntArray]:
+        """Return zeros, and of each branch the first action that is not forbidden."""
+        actions = self._specs[name].action_spec.empty_action(batch.num_decisions)
+        mask, begin = batch.mask[batch.num_terminal :], 0
+        for branch, size in enumerate(self._specs[name].action_spec.discrete_branches):
+            actions.discrete[:, branch] = mask[:, begin : begin + size].argmin(axis=1)
+            begin += size
+        return actions.continuous, actions.discrete
+
+
+def _image_order(given: RawImageOrder | str, file_name: str | None) -> RawImageOrder:
+    try:
+        order = RawImageOrder(given)
+    except ValueError:
+        known = ", ".join(each.value for each in RawImageOrder)
+        raise LaunchError(f"raw_image_order is {given!r}, expected one of {known}.") from None
+    is_known = order is RawImageOrder.AUTO and executable.is_simulation(file_name)
+    return RawImageOrder.HWC if is_known else order
 
 
 def _check_status(status: int) -> None:

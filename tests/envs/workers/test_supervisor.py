@@ -13,6 +13,7 @@ from trajtrainer.envs.workers.restart_quota import FIRST_DELAY_S
 from trajtrainer.envs.workers.slot import CONNECTED, Report
 from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
@@ -50,8 +51,8 @@ class FakeSlot:
         told, self.told = self.told, []
         return told
 
-    def start(self) -> None:
-        self.told.append(("start", {}))
+    def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
+        self.told.append(("start" if order is RawImageOrder.AUTO else f"start {order.value}", {}))
 
     def reset(self, parameters: Parameters) -> None:
         self.told.append(("reset", values(parameters)))
@@ -326,3 +327,28 @@ def until(do: Callable[[], object], condition: Callable[[], bool]) -> None:
         if condition():
             return
     raise AssertionError("never")
+
+
+def test_all_read_raw_images_in_the_order_of_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    """One that has found another order is started again with this one before anything of it is seen."""
+    rig = Rig(3, unlimited())
+    rig.workers.reset({"a": A})
+    rig.take()
+
+    def shown(number: int, order: RawImageOrder) -> EnvironmentEvent:
+        found = event(number, is_reset=True, specs=True)
+        found.raw_images = {BEHAVIOR: order}
+        return found
+
+    assert len(rig.report(1, shown(1, RawImageOrder.CHW))) == 1
+    assert len(rig.report(2, shown(2, RawImageOrder.CHW))) == 1
+    assert rig.report(0, shown(0, RawImageOrder.HWC)) == []
+    assert rig.take() == [[("start chw", {})], [], []]
+    assert "The raw images of environment 0 seem to come in another order than those of the others" in caplog.text
+    assert rig.report(0, CONNECTED) == []
+    assert rig.take()[0] == [("reset", {"a": 1.0})]
+    assert len(rig.report(0, shown(0, RawImageOrder.CHW))) == 1
+    rig.report(1, crash())
+    rig.clock.now_s += 60.0
+    rig.come()
+    assert rig.take() == [[], [("start chw", {})], []]

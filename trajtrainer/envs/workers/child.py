@@ -17,14 +17,23 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
 from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
 from trajtrainer.envs.workers.spawned import begin_child
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.printable import with_safe_arguments
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import EnvironmentEvent
 
 _PACKAGE = "trajtrainer"
 
-EnvironmentMaker = Callable[[int], Environment]
-"""Makes the one environment of the worker with this number; runs in the child, so it must be picklable."""
+EnvironmentMaker = Callable[..., Environment]
+"""Makes the one environment of the worker with this number; runs in the child, so it must be picklable.
+
+``raw_image_order`` is given as a keyword as well once the other players of the run have shown it.
+"""
+
+
+def start_environment(make_environment: EnvironmentMaker, number: int, order: RawImageOrder) -> Environment:
+    """Return the environment of a worker."""
+    return make_environment(number, **({} if order is RawImageOrder.AUTO else {"raw_image_order": order}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ class _Child:
 
     def _do(self, kind: bytes, content: bytes) -> None:
         if kind == messages.START:
-            self._start()
+            self._start(messages.content_of(content) if content else RawImageOrder.AUTO)
         elif kind == messages.ACTION_MEMORY:
             self._actions.use(SharedMemory.open(messages.content_of(content)))
         elif self._environment is None:
@@ -112,12 +121,12 @@ class _Child:
         elif kind == messages.PARAMETERS:
             self._environment.set_parameters(messages.content_of(content))
 
-    def _start(self) -> None:
+    def _start(self, order: RawImageOrder) -> None:
         self._end_environment()
         self._events.forget()
         self._actions.forget()
         self._specs = {}
-        self._environment = self._make_environment(self._number)
+        self._environment = start_environment(self._make_environment, self._number, order)
         self._pipe.post(messages.CONNECTED)
 
     def _pass_on(self, environment: Environment) -> None:
@@ -125,7 +134,7 @@ class _Child:
         event = environment.wait()[0]
         self._specs |= event.new_specs
         extras = messages.EventExtras(
-            self._announce(event), event.new_specs, event.statistics, event.is_reset, event.misread_elsewhere
+            self._announce(event), event.new_specs, event.statistics, event.is_reset, event.raw_images
         )
         needed = self._events.room_for(event.steps)
         if needed > self._events.memory.size:

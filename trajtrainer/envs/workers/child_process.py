@@ -50,7 +50,7 @@ class ChildProcess:
             self._actions.announce(behavior_id, spec.action_spec)
         steps = self._events.read()
         return EnvironmentEvent(
-            self._worker, steps, extras.new_specs, extras.statistics, extras.is_reset, extras.misread_elsewhere
+            self._worker, steps, extras.new_specs, extras.statistics, extras.is_reset, extras.raw_images
         )
 
     def write_actions(self, actions: Mapping[str, ActionBatch]) -> MemoryAddress | None:

@@ -16,6 +16,7 @@ from trajtrainer.envs.workers.child import EnvironmentMaker
 from trajtrainer.envs.workers.child_process import ChildProcess
 from trajtrainer.envs.workers.slot import CONNECTED, ChildDiedError, Report
 from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.steps import ActionBatch
 from trajtrainer.unity.faults import LaunchError
 
@@ -67,12 +68,12 @@ class ChildSlot:
             return False
         return self._child is None or not self._child.pipe.poll()
 
-    def start(self) -> None:
+    def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
         """See ``Slot``."""
         if self._child is None:
             self._child = ChildProcess(self.number, self._make_environment, _log_level(self.number))
         self._child.forget_behaviors()
-        self._post(messages.START)
+        self._post(messages.START, order)
 
     def reset(self, parameters: Parameters) -> None:
         """See ``Slot``."""

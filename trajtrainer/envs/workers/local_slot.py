@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.envs.workers.child import EnvironmentMaker
+from trajtrainer.envs.workers.child import EnvironmentMaker, start_environment
 from trajtrainer.envs.workers.slot import CONNECTED, Report
 from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.steps import ActionBatch
 
 
@@ -37,15 +39,15 @@ class LocalSlot:
     def __len__(self) -> int:
         return 1
 
-    def start(self) -> None:
+    def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
         """See ``Slot``."""
         self._end_environment()
         if not self._is_first:
-            self._starting = _Start(self._make_environment, self.number)
+            self._starting = _Start(partial(start_environment, self._make_environment, self.number, order))
             return
         self._is_first = False
         try:
-            self._environment = self._make_environment(self.number)
+            self._environment = start_environment(self._make_environment, self.number, order)
             self._report = CONNECTED
         except EnvironmentFaultError as fault:
             self._report = fault
@@ -122,12 +124,12 @@ class LocalSlot:
 class _Start:
     """Make an environment in a thread."""
 
-    def __init__(self, make_environment: EnvironmentMaker, number: int) -> None:
+    def __init__(self, make_environment: Callable[[], Environment]) -> None:
         self._make_environment = make_environment
         self._made: SimpleQueue[Environment | Exception] = SimpleQueue()
         self._lock = threading.Lock()
         self._is_abandoned = False
-        threading.Thread(target=self._make, args=(number,), name="start-environment", daemon=True).start()
+        threading.Thread(target=self._make, name="start-environment", daemon=True).start()
 
     def result(self, timeout_s: float | None) -> Environment | Exception | None:
         """Return the environment or why there is none; None if it is not known after ``timeout_s`` seconds."""
@@ -145,10 +147,10 @@ class _Start:
             if not isinstance(made, Exception):
                 made.close()
 
-    def _make(self, number: int) -> None:
+    def _make(self) -> None:
         made: Environment | Exception
         try:
-            made = self._make_environment(number)
+            made = self._make_environment()
         except Exception as error:
             made = error
         with self._lock:

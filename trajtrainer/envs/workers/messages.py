@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trajtrainer.errors import TrajtrainerError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import Statistic
 
@@ -25,7 +26,7 @@ else:
     Pipe = Connection
 
 # To the child.
-START = b"S"  # start an environment, in place of the last one
+START = b"S"  # start an environment, in place of the last one; the order of its raw images may follow
 PARAMETERS = b"P"  # Parameters; they go out with the next RESET or STEP
 RESET = b"R"
 STEP = b"A"  # the actions stand in their memory
@@ -47,14 +48,14 @@ class EventExtras:
 
     Attributes:
         layouts: behaviours whose agents come for the first time: id, spec, numpy types of the observations.
-        new_specs, statistics, is_reset, misread_elsewhere: see ``EnvironmentEvent``.
+        new_specs, statistics, is_reset, raw_images: see ``EnvironmentEvent``.
     """
 
     layouts: list[tuple[str, BehaviorSpec, tuple[str, ...]]]
     new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
     is_reset: bool = False
-    misread_elsewhere: frozenset[str] = frozenset()
+    raw_images: dict[str, RawImageOrder] = field(default_factory=dict)
 
 
 class ChildBugError(RuntimeError):

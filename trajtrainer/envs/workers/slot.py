@@ -7,6 +7,7 @@ from typing import Protocol
 
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 
@@ -33,8 +34,8 @@ class Slot(Protocol):
     def number(self) -> int:
         """The number of the worker."""
 
-    def start(self) -> None:
-        """Start an environment, in place of the last one."""
+    def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
+        """Start an environment, in place of the last one. It reads raw images in this order, if the run knows it."""
 
     def reset(self, parameters: Parameters) -> None:
         """Let the environment begin all episodes anew, with these parameters; the others stay as they are."""

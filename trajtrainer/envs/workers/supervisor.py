@@ -12,6 +12,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers.restart_quota import UNLIMITED, RestartQuota
 from trajtrainer.envs.workers.slot import Connected, Report, Slot, Slots
 from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
@@ -71,6 +72,9 @@ class Supervisor:
     cannot heal (a build that does not exist, another version of the wire, a port that is taken, a first player that
     never connects) are raised at once.
 
+    All of them read raw images in one order: as the first that has some, or as ``raw_image_order`` says. One that has
+    found another order is started again with this one, before anything of it is seen.
+
     Args:
         slots: the environments run in, none started yet.
         settings: quotas.
@@ -89,6 +93,7 @@ class Supervisor:
         self._workers = [_Worker(slots[number], RestartQuota(settings)) for number in range(len(slots))]
         self._parameters: dict[str, Sampler] = {}
         self._specs: dict[str, BehaviorSpec] = {}
+        self._image_order = RawImageOrder.AUTO
         self._is_running = False
         self._anyone_connected = False
         try:
@@ -176,6 +181,9 @@ class Supervisor:
             if self._is_running:
                 self._reset(worker)
             return None
+        if self._has_another_order(report):
+            self._start_with_order(worker)
+            return None
         worker.phase = _Phase.WAITING
         self._check_specs(worker, report.new_specs)
         report.take_over(worker.unseen)
@@ -185,6 +193,25 @@ class Supervisor:
             self._reset(worker)
             return None
         return report
+
+    def _has_another_order(self, event: EnvironmentEvent) -> bool:
+        """Return whether raw images of an event were read in another order than those of the others before."""
+        found = next(iter(event.raw_images.values()), RawImageOrder.AUTO)
+        if self._image_order is RawImageOrder.AUTO:
+            self._image_order = found
+        return found not in (RawImageOrder.AUTO, self._image_order)
+
+    def _start_with_order(self, worker: _Worker) -> None:
+        _LOGGER.warning(
+            "The raw images of environment %d seem to come in another order than those of the others. It is started "
+            "again and read as they are, as %s. If that is wrong, set raw_image_order.",
+            worker.slot.number,
+            self._image_order.value,
+        )
+        worker.phase = _Phase.STARTING
+        worker.reset_is_due = False
+        worker.unseen = None
+        worker.slot.start(self._image_order)
 
     def _check_specs(self, worker: _Worker, specs: Mapping[str, BehaviorSpec]) -> None:
         for name, spec in specs.items():
@@ -241,4 +268,4 @@ class Supervisor:
         for worker in self._workers:
             if worker.phase is _Phase.DOWN and worker.start_s <= now_s:
                 worker.phase = _Phase.STARTING
-                worker.slot.start()
+                worker.slot.start(self._image_order)
