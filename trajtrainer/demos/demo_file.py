@@ -371,7 +371,7 @@ def _behavior(
         check_records(data, path.name)
         info = AgentInfoActionPairProto.FromString(data).agent_info
         order = order or _picture_order(info)
-        behavior = announced(BrainParametersProto.FromString(parameters), info, order)
+        behavior = announced(BrainParametersProto.FromString(parameters), info, order, allow_empty=True)
     except (DecodeError, InvalidDataError) as error:
         raise DemonstrationError(_no_recording(path, f"step 1 or the behavior is damaged ({error})")) from error
     compressed = any(sensor.compressed for sensor in behavior.sensors)

@@ -70,7 +70,8 @@ class StepReader:
         self._entries = entries_of_steps(behavior.spec, [sensor.dtype for sensor in behavior.sensors])
         if not decode:
             kept = Entry(np.dtype(object), ())
-            self._entries |= {sensor_name(each.index): kept for each in behavior.sensors if each.compressed}
+            compressed = [number for number, each in enumerate(behavior.sensors) if each.compressed]
+            self._entries |= {sensor_name(number): kept for number in compressed}
         self._layouts: dict[int, list[StepLayout]] = {}
 
     @property
@@ -152,8 +153,10 @@ class StepReader:
         if info.action_mask >= 0 and not info.done:
             mask = found[:, info.action_mask : info.action_mask + self._behavior.mask_size]
             steps["mask"][rows] = mask.view(np.bool_)
-        for sensor, offset, column in zip(self._behavior.sensors, info.floats, steps.obs, strict=True):
-            values = _floats(found, offset, int(np.prod(sensor.float_shape))).reshape(-1, *sensor.float_shape)
+        for sensor, column in zip(self._behavior.sensors, steps.obs, strict=True):
+            values = _floats(found, info.floats[sensor.index], int(np.prod(sensor.float_shape))).reshape(
+                -1, *sensor.float_shape
+            )
             column[rows] = np.moveaxis(values, -1, 1) if sensor.channels_last else values
         if places is None:
             return
@@ -169,11 +172,12 @@ class StepReader:
         """Read a step in any form that protobuf allows."""
         step = _parsed(data, row, self._behavior.id)
         info, behavior = step.agent_info, self._behavior
-        if len(info.observations) != len(behavior.sensors):
+        if len(info.observations) != behavior.num_observations:
             raise StepError(
-                row, f"it has {len(info.observations)} observations, the first step has {len(behavior.sensors)}"
+                row, f"it has {len(info.observations)} observations, the first step has {behavior.num_observations}"
             )
-        for sensor, observation, column in zip(behavior.sensors, info.observations, steps.obs, strict=True):
+        for sensor, column in zip(behavior.sensors, steps.obs, strict=True):
+            observation = info.observations[sensor.index]
             try:
                 kept = column.dtype == object
                 column[row] = _as_it_is(observation, sensor) if kept else read_observation(observation, sensor)

@@ -63,16 +63,33 @@ class Sensor:
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
-    """One behaviour of a player. ``mask_size`` is D, the sum of the branch sizes."""
+    """One behaviour of a player.
+
+    Attributes:
+        id: its name with the team.
+        spec: what its agents see and do.
+        sensors: those of ``spec``, in its order.
+        mask_size: D, the sum of the branch sizes.
+        num_observations: of each agent in a message; more than sensors where empty ones are left out.
+    """
 
     id: str
     spec: BehaviorSpec
     sensors: tuple[Sensor, ...]
     mask_size: int
+    num_observations: int
 
 
-def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder) -> Behavior:
+def announced(
+    parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder, *, allow_empty: bool = False
+) -> Behavior:
     """Return a behaviour from its announcement and the first agent that came with it.
+
+    Args:
+        parameters: the announcement.
+        first_agent: shows its observations.
+        order: of its images.
+        allow_empty: leave out sensors that have no numbers, such as one of shape (0,), instead of refusing them.
 
     Raises:
         InvalidDataError: shapes, types or action sizes that cannot be.
@@ -84,7 +101,9 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, ord
             f"{_MOST_SENSORS} are read."
         )
     sensors = tuple(
-        _sensor(index, observation, name, order) for index, observation in enumerate(first_agent.observations)
+        _sensor(index, observation, name, order)
+        for index, observation in enumerate(first_agent.observations)
+        if not (allow_empty and 0 in observation.shape)
     )
     size = sum(math.prod(sensor.wire_shape) for sensor in sensors)
     if size > _MOST_NUMBERS:
@@ -95,6 +114,7 @@ def announced(parameters: BrainParametersProto, first_agent: AgentInfoProto, ord
         spec=BehaviorSpec([sensor.spec for sensor in sensors], action_spec),
         sensors=sensors,
         mask_size=sum(action_spec.discrete_branches),
+        num_observations=len(first_agent.observations),
     )
 
 
