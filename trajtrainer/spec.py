@@ -186,6 +186,6 @@ def _sensor_from_plain(plain: Mapping[str, Any]) -> ObservationSpec:
 
 
 def _size(value: object, smallest: int = 1) -> int:
-    if not isinstance(value, int) or not smallest <= value < 1 << 24:
+    if not isinstance(value, int) or not smallest <= value < 1 << 31:
         raise ValueError(f"{value!r} is no size")
     return value

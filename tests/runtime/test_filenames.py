@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from trajtrainer.errors import RunFolderError
 from trajtrainer.rundir.filenames import behavior_file_name, behavior_of, check_run_id
+from trajtrainer.rundir.folder import RunFolder, behavior_exported_as
+from trajtrainer.settings.run import CheckpointSettings
 
 SAFE = ["3DBall", "My Behavior", "Läufer", "ボール", "a.b", "100%", "Basic-2", "SoccerTwos_v2"]
 HOSTILE = ["../../x", "/etc/passwd", "..", ".", "a/b", "a\\b", "C:\\x", "a\0b", "CON", "nul.txt", "run_logs", "a\nb"]
@@ -40,6 +42,40 @@ def test_hostile_behavior_names_become_plain_files(name: str) -> None:
 )
 def test_how_names_are_written(name: str, expected: str) -> None:
     assert behavior_file_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ALE/Pong-v5", "ALE_Pong-v5"), ("a::b", "a_b"), ("../x", "_._x"), ("3DBall", "3DBall"), ("100%", "100%")],
+)
+def test_the_model_for_unity_has_a_clean_name(tmp_path: Path, name: str, expected: str) -> None:
+    run = RunFolder(CheckpointSettings(run_id="x", results_dir=str(tmp_path)))
+    exported = run.behavior(name).exported
+    assert exported == tmp_path / "x" / f"{expected}.onnx"
+    assert behavior_exported_as(exported) == name
+
+
+def test_two_behaviors_never_share_a_model(tmp_path: Path) -> None:
+    run = RunFolder(CheckpointSettings(run_id="x", results_dir=str(tmp_path)))
+    names = ["ALE/Pong", "ALE_Pong", "ALE:Pong", "Other/One"]
+    folders = [run.behavior(name) for name in names]
+    exported = {name: folder.exported.name for name, folder in zip(names, folders, strict=True)}
+    assert exported == {
+        "ALE/Pong": "ALE%2FPong.onnx",
+        "ALE_Pong": "ALE_Pong.onnx",
+        "ALE:Pong": "ALE%3APong.onnx",
+        "Other/One": "Other_One.onnx",
+    }
+    assert [behavior_exported_as(folder.exported) for folder in folders] == names
+
+
+def test_a_run_of_0_1_0_keeps_the_name_of_its_model(tmp_path: Path) -> None:
+    run = RunFolder(CheckpointSettings(run_id="x", results_dir=str(tmp_path)))
+    folder = run.behavior("ALE/Pong-v5")
+    old = tmp_path / "x" / "ALE%2FPong-v5.onnx"
+    old.touch()
+    assert folder.exported == old
+    assert behavior_exported_as(old) == "ALE/Pong-v5"
 
 
 @settings(deadline=None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus
 
-FOLDER = BehaviorFolder("Ball", "Ball", Path("results/x/Ball"), Path("results/x/Ball.onnx"))
+FOLDER = BehaviorFolder("Ball", "Ball", Path("results/x/Ball"))
 
 
 def reloaded(status: TrainingStatus) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def test_mlagents_file_is_read_and_written_as_it_was(shared_data: Path, tmp_path
             status.set_lesson(name, entry["lesson_num"])
         elif "checkpoints" in entry:
             root = Path("results") / run
-            folder = BehaviorFolder(name, name, root / name, root / f"{name}.onnx")
+            folder = BehaviorFolder(name, name, root / name)
             records = [CheckpointRecord.from_json(each) for each in entry["checkpoints"]]
             kept = [record for record in records if record]
             status.set_checkpoints(folder, kept, kept[-1])
@@ -64,7 +64,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_a_parameter_and_a_behavior_of_one_name_share_their_entry(tmp_path: Path) -> None:
     status = TrainingStatus(tmp_path / "status.json")
     for name in ("Ball", "metadata"):
-        folder = BehaviorFolder(name, name, Path(name), Path(f"{name}.onnx"))
+        folder = BehaviorFolder(name, name, Path(name))
         status.set_lesson(name, 1)
         status.set_checkpoints(folder, [CheckpointRecord(10, 1.0, 1.0)])
     status.save()

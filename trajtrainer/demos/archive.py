@@ -134,7 +134,10 @@ def _told_spec(array: NDArray[Any]) -> tuple[str, BehaviorSpec]:
     """Return name and spec as the file has them, in JSON."""
     try:
         plain = json.loads(str(array))
-        return str(plain.get("behavior", "")), spec_from_plain(plain)
+        spec = spec_from_plain(plain)
+        if sum(spec.action_spec.discrete_branches) > _MOST_CHOICES:
+            raise ValueError(f"its branches have more than {_MOST_CHOICES:,} choices")
+        return str(plain.get("behavior", "")), spec
     except Exception as error:  # any kind of value can be in any place
         raise ValueError(f"its spec describes no observations and actions ({explain(error)})") from error
 

@@ -18,6 +18,7 @@ from trajtrainer.export.onnx_policy import OnnxPolicy
 from trajtrainer.export.recovered_policy import read_record, recover_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.rundir.filenames import behavior_of
+from trajtrainer.rundir.folder import behavior_exported_as
 from trajtrainer.rundir.saved_policies import SavedPolicy, find_checkpoints, find_policies
 from trajtrainer.spec import BehaviorId, BehaviorSpec, misfits
 
@@ -287,7 +288,9 @@ def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]
 
 def _behavior_of(model: Path) -> str:
     stem = _STEP.sub("", model.stem)
-    return behavior_of(model.absolute().parent.name if stem == _SAME_FILE else stem)
+    if stem == _SAME_FILE:
+        return behavior_of(model.absolute().parent.name)
+    return behavior_exported_as(model.with_name(f"{stem}{_MODEL}"))
 
 
 def _checkpoints(saved: Sequence[SavedPolicy], options: ActingOptions) -> dict[str, CheckpointPolicy]:

@@ -14,6 +14,7 @@ _FORBIDDEN = frozenset('<>:"/\\|?*')
 # With a digit also in superscript, and with spaces before the dot.
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[\d¹²³]) *(\..*)?", re.IGNORECASE)
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_ESCAPES = re.compile(rf"(?:{_ESCAPE.pattern})+")
 # What a results folder holds besides the behaviours' folders.
 _TAKEN = frozenset({"run_logs", "configuration.yaml"})
 
@@ -51,6 +52,14 @@ def behavior_file_name(behavior: str) -> str:
 def behavior_of(file_name: str) -> str:
     """Return the behaviour whose files are called ``file_name``: the inverse of ``behavior_file_name``."""
     return unquote(file_name, errors="surrogatepass") if _ESCAPE.search(file_name) else file_name
+
+
+def exported_name(file_name: str) -> str:
+    """Return the stem of the model for Unity: what ``behavior_file_name`` has escaped becomes ``_``.
+
+    ``ALE%2FPong-v5`` becomes ``ALE_Pong-v5``. Two behaviors may share one.
+    """
+    return _ESCAPES.sub("_", file_name)
 
 
 def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.name == "nt") -> str:

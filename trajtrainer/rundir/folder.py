@@ -27,7 +27,7 @@ from pathlib import Path
 
 from trajtrainer.errors import RunFolderError
 from trajtrainer.rundir import atomic
-from trajtrainer.rundir.filenames import behavior_file_name, check_run_id
+from trajtrainer.rundir.filenames import behavior_file_name, behavior_of, check_run_id, exported_name
 from trajtrainer.rundir.run_lock import RunLock, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
@@ -50,13 +50,24 @@ class BehaviorFolder:
         behavior: the name as Unity knows it.
         name: the same as a file name (``behavior_file_name``).
         path: the folder.
-        exported: ``<Behavior>.onnx`` beside the folder, the policy of the last save.
     """
 
     behavior: str
     name: str
     path: Path
-    exported: Path
+
+    @property
+    def exported(self) -> Path:
+        """``<Behavior>.onnx`` beside the folder, the policy of the last save.
+
+        ``_`` replaces what no file may be called (``ALE_Pong-v5.onnx``), unless another behavior of the run would have
+        the same file, or the run has one already under the name of the folder, as those of 0.1.0 do.
+        """
+        own = self.path.parent / f"{self.name}.onnx"
+        stem = exported_name(self.name)
+        if stem == self.name or own.exists() or any(name != self.name for name in _exported_as(self.path.parent, stem)):
+            return own
+        return own.with_name(f"{stem}.onnx")
 
     @property
     def checkpoint(self) -> Path:
@@ -319,7 +330,7 @@ class RunFolder:
         if known is not None:
             return known
         name = behavior_file_name(behavior)
-        folder = BehaviorFolder(behavior, name, self.path / name, self.path / f"{name}.onnx")
+        folder = BehaviorFolder(behavior, name, self.path / name)
         if self.writes:
             try:
                 folder.path.mkdir(parents=True, exist_ok=True)
@@ -413,6 +424,19 @@ class RunFolder:
                     f"The behaviors {other.behavior!r} and {folder.behavior!r} have the same folder {folder.path} on "
                     "this file system. Rename one of them in Unity."
                 )
+
+
+def behavior_exported_as(model: Path) -> str:
+    """Return the behavior whose model for Unity this is, by the folders beside it or else by its name."""
+    names = _exported_as(model.absolute().parent, model.stem)
+    return behavior_of(names[0] if len(names) == 1 else model.stem)
+
+
+def _exported_as(run: Path, stem: str) -> list[str]:
+    """Return the names of the folders of behaviors whose model may be called so."""
+    if not run.is_dir():
+        return []
+    return [path.name for path in run.iterdir() if exported_name(path.name) == stem and path.is_dir()]
 
 
 def _has_training_data(folder: Path) -> bool:

@@ -188,7 +188,7 @@ def _of_file(path: Path) -> SavedPolicy:
 def _behavior_folder(path: Path) -> BehaviorFolder:
     # "." has no name; a link keeps its own.
     name = path.name or path.resolve().name
-    return BehaviorFolder(behavior_of(name), name, path, path.parent / f"{name}{_SUFFIX}")
+    return BehaviorFolder(behavior_of(name), name, path)
 
 
 def _models(folder: BehaviorFolder, checkpoint: Path) -> tuple[Path, ...]:
