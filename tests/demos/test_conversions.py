@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,84 @@ def test_a_data_set_of_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             np.testing.assert_allclose(each.steps["continuous"], buffer.actions / 2, rtol=1e-6)
     with pytest.raises(DemonstrationError, match="no data set 'none-v0'"):
         minari_source("none-v0")
+
+
+def _without(file: Any, name: str) -> None:
+    del file["episode_1"][name]
+
+
+def _instead(file: Any, name: str, value: Any) -> None:
+    _without(file, name)
+    file["episode_1"].create_dataset(name, data=value)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: _without(file, "rewards"),
+        lambda file: _without(file, "observations"),
+        lambda file: _without(file, "actions"),
+        lambda file: _without(file, "terminations"),
+        lambda file: file.__delitem__("episode_1"),
+        lambda file: _instead(file, "observations", np.zeros((2, 3), np.float32)),
+        lambda file: _instead(file, "observations", np.full((6, 3), np.nan, np.float32)),
+        lambda file: _instead(file, "observations", np.float32(1)),
+        lambda file: _instead(file, "actions", np.zeros((5, 9), np.float32)),
+        lambda file: _instead(file, "actions", np.array([b"left"] * 5)),
+        lambda file: _instead(file, "rewards", np.array([b"much"] * 5)),
+        lambda file: _instead(file, "rewards", np.float32(1)),
+        lambda file: _instead(file, "terminations", np.zeros(0, np.bool_)),
+    ],
+)
+def test_a_damaged_data_set_of_minari(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Any], None]
+) -> None:
+    minari = pytest.importorskip("minari", reason="minari (an extra) is not installed")
+    h5py = pytest.importorskip("h5py", reason="h5py (of the extra minari) is not installed")
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episodes = [
+        EpisodeBuffer(
+            observations=np.ones((6, 3), np.float32),
+            actions=np.ones((5, 1), np.float32),
+            rewards=np.ones(5),
+            terminations=np.arange(5) == 4,
+            truncations=np.zeros(5, np.bool_),
+        )
+        for _ in range(3)
+    ]
+    minari.create_dataset_from_buffers("some/test-v0", episodes, env="Pendulum-v1")
+    with h5py.File(tmp_path / "some" / "test-v0" / "data" / "main_data.hdf5", "r+") as file:
+        damage(file)
+    with pytest.raises(DemonstrationError, match=r"minari:some/test-v0, (after episode 0|episode 1): .* damaged \("):
+        list(minari_source("some/test-v0").trajectories())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("name", "share"), [("metadata.json", 0.5), ("main_data.hdf5", 0.5), ("main_data.hdf5", 0.0)])
+def test_a_data_set_of_minari_that_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, share: float
+) -> None:
+    minari = pytest.importorskip("minari", reason="minari (an extra) is not installed")
+    pytest.importorskip("h5py", reason="h5py (of the extra minari) is not installed")
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episode = EpisodeBuffer(
+        observations=np.ones((6, 3), np.float32),
+        actions=np.ones((5, 1), np.float32),
+        rewards=np.ones(5),
+        terminations=np.arange(5) == 4,
+        truncations=np.zeros(5, np.bool_),
+    )
+    minari.create_dataset_from_buffers("some/test-v0", [episode], env="Pendulum-v1")
+    path = tmp_path / "some" / "test-v0" / "data" / name
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(DemonstrationError, match="some/test-v0"):
+        list(minari_source("some/test-v0").trajectories())
 
 
 def test_without_minari(monkeypatch: pytest.MonkeyPatch) -> None:

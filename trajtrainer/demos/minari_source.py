@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.data.npz import explain
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import Source
-from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
-from trajtrainer.errors import DemonstrationError, InvalidDataError, UnsupportedError
+from trajtrainer.demos.step_reader import check_steps, entries_of_steps
+from trajtrainer.errors import DemonstrationError, UnsupportedError
 from trajtrainer.spec import BehaviorSpec
 
 PREFIX = "minari:"
@@ -59,14 +60,19 @@ def minari_source(name: str) -> Source:
     spec = BehaviorSpec(observations.specs, actions.spec)
 
     def trajectories() -> Iterator[Trajectory]:
-        for episode in dataset.iterate_episodes():
-            try:
+        place = f"{PREFIX}{name}, before its first episode"
+        try:
+            for episode in dataset.iterate_episodes():
+                place = f"{PREFIX}{name}, episode {episode.id}"
                 trajectory = _trajectory(episode, observations, actions, spec)
                 if trajectory is not None:
                     check_steps(trajectory.steps, spec)
                     yield trajectory
-            except (ValueError, TypeError, KeyError, InvalidDataError, StepError) as error:
-                raise DemonstrationError(f"{PREFIX}{name}, episode {episode.id}: {error}") from error
+                place = f"{PREFIX}{name}, after episode {episode.id}"
+        except MemoryError:
+            raise
+        except Exception as error:  # its storage reads episodes only now, and raises anything
+            raise DemonstrationError(f"{place}: the data set is damaged ({explain(error)}).") from error
 
     return Source(folder, spec, str(dataset.spec.dataset_name), trajectories)
 
