@@ -87,8 +87,9 @@ def test_a_factory_and_a_mapping(tmp_path: Path) -> None:
     assert result.behaviors["Lamp"] is behavior
     assert behavior.steps > 3000
     assert behavior.mean_reward is not None
-    assert behavior.mean_reward > 7.5
-    assert behavior.num_episodes == 100
+    assert behavior.mean_reward > 7
+    assert behavior.summary_step == 3000
+    assert behavior.num_episodes > 0
     assert behavior.checkpoint == tmp_path / "lamp" / "Lamp" / "checkpoint.pt"
     assert behavior.onnx == tmp_path / "lamp" / "Lamp.onnx"
     assert torch.load(behavior.checkpoint, weights_only=True)["global_step"]

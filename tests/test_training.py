@@ -156,8 +156,9 @@ def test_epochs_tell_all_and_change_nothing(tmp_path: Path, plain: Path) -> None
         assert epoch.behavior.elo is None
     assert [is_last for _, is_last in saved] == [False, False, True]
     assert saved[-1][0] == result.steps
-    (best,) = bests
+    *_, best = bests
     assert (best.behavior, best.by) == ("Lamp", "training")
+    assert best.measure.startswith("mean return of the summary of step ")
     assert best.path.is_file()
     assert best.onnx.is_file()
     assert [epoch.behavior.best for epoch in epochs] == 4 * [None] + 2 * [best]

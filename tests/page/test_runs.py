@@ -238,7 +238,7 @@ def test_a_run_at_work_is_watched_and_stopped(tmp_path: Path) -> None:
     result = results[0].behaviors["CartPole-v1"]
     assert result.checkpoint is not None
     assert 100 <= result.steps < 10**7
-    assert f"CartPole-v1: {result.steps:,} steps, mean reward {result.mean_reward:.3f}" in repr(results[0])
+    assert f"CartPole-v1: {result.steps:,} steps, mean return {result.mean_reward:.3f}" in repr(results[0])
     assert len(repr(results[0])) < 400
     details = seen.details("pole")
     assert (details["state"], details["can_stop"]) == ("stopped", False)

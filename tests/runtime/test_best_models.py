@@ -92,12 +92,13 @@ def test_the_best_stays_when_what_follows_is_worse(tmp_path: Path) -> None:
     assert [run.save(step, reward) for step, reward in ((10, 1.0), (20, 3.0), (30, 3.0), (40, 2.0))] == [
         True,
         True,
-        False,
+        True,
         False,
     ]
-    assert run.files() == {"best.pt": 20, "best.onnx": 20}
+    assert run.files() == {"best.pt": 30, "best.onnx": 30}, "of equal models the later"
     best = run.listed()["best"]
-    assert (best["steps"], best["reward"], best["by"]) == (20, 3.0, "training")
+    assert (best["steps"], best["reward"], best["by"]) == (30, 3.0, "training")
+    assert best["measure"] == "mean return of the summary"
     assert [Path(path).name for path in (best["file_path"], *best["auxillary_file_paths"])] == ["best.onnx", "best.pt"]
 
 
@@ -117,11 +118,11 @@ def test_the_best_few_are_kept_over_a_resume(
     for number, (reward, more) in enumerate(measures):
         lesson += more
         step = 10 * (number + 1)
-        offered.append((lesson, reward, -step))
+        offered.append((lesson, reward, step))
         assert run.save(step, reward, lesson) == (offered[-1] == max(offered))
         if number == resumed_after:
             run = Run(path, keep=keep, resume=True)
-    best = [-step for *_, step in sorted(offered, reverse=True)[:keep]]
+    best = [step for *_, step in sorted(offered, reverse=True)[:keep]]
     expected = {"best": best[0]} | ({f"best-{step}": step for step in best} if keep > 1 else {})
     assert run.files("*.pt") == {f"{name}.pt": step for name, step in expected.items()}
     assert {path.stem for path in run.folder.path.glob("*.onnx")} == expected.keys()
@@ -238,3 +239,41 @@ def test_a_run_is_named_with_at_best(tmp_path: Path) -> None:
     started.check({"B": None})
     assert started.initial_weights("B", None) == run.folder.best_checkpoint
     assert started.initial_weights("B", "best.pt") == run.folder.best_checkpoint
+
+
+def test_models_are_ranked_by_measure_lesson_evaluation_training_and_step(tmp_path: Path) -> None:
+    """Each is better than all before it, in this order; those of training do not count against an evaluation."""
+    ascending = [
+        BestModel(90, 500.0, "training", lesson=0, training=500.0),
+        BestModel(80, 2.0, "training", lesson=1, training=2.0),
+        BestModel(70, 1.0, "evaluation", lesson=1, training=9.0, evaluation=1.0),
+        BestModel(60, 3.0, "evaluation", lesson=0, training=9.0, evaluation=3.0),
+        BestModel(50, 3.0, "evaluation", lesson=1, training=4.0, evaluation=3.0),
+        BestModel(40, 3.0, "evaluation", lesson=1, training=5.0, evaluation=3.0),
+        BestModel(45, 3.0, "evaluation", lesson=1, training=5.0, evaluation=3.0),
+        BestModel(46, 5.0, "training", lesson=1, training=5.0, evaluation=3.0),
+    ]
+    forward, backward = (Run(tmp_path / name, keep=8, by="evaluation") for name in ("a", "b"))
+    for model in ascending:
+        assert forward.models.offer(model, lambda: state(1))
+    assert [backward.models.offer(model, lambda: state(1)) for model in reversed(ascending)] == [True] + [False] * 7
+    forward.models.write()
+    again = Run(tmp_path / "a", keep=8, by="evaluation", resume=True)
+    assert again.models.best == ascending[-1], "all that ranks it outlasts a resume"
+
+
+def test_an_evaluation_that_is_made_up_for_counts_for_the_model(tmp_path: Path) -> None:
+    run = Run(tmp_path, by="evaluation")
+    run.models.offer(BestModel(10, 7.0, "training", training=7.0, evaluation=100.0), lambda: state(10))
+    run.models.offer(BestModel(10, 3.0, "evaluation", training=7.0, evaluation=3.0), lambda: state(10))
+    assert run.models.best == BestModel(10, 3.0, "evaluation", training=7.0, evaluation=3.0)
+
+
+def test_a_best_model_of_0_1_0_still_counts(tmp_path: Path) -> None:
+    run = Run(tmp_path, by="evaluation")
+    extra = {"best": {"steps": 20, "reward": 5.0, "by": "evaluation", "lesson": 0, "creation_time": 1.0}}
+    torch.save({**state(20), "trajtrainer": extra}, run.folder.best_checkpoint)
+    again = Run(tmp_path, by="evaluation", resume=True)
+    assert again.models.best == BestModel(20, 5.0, "evaluation", evaluation=5.0)
+    assert not again.save(30, 4.0, by="evaluation")
+    assert again.save(40, 5.0, by="evaluation")

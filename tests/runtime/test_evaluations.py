@@ -27,7 +27,7 @@ from trajtrainer.settings.convert import load, settle
 from trajtrainer.settings.document import from_mapping
 from trajtrainer.settings.problems import Place
 
-OFTEN: dict[str, Any] = {"interval": 400, "episodes": 4}
+OFTEN: dict[str, Any] = {"interval": 400, "episodes": 4, "deterministic": True}
 
 
 def learn(tmp_path: Path, given: dict[str, Any], environment: Any = Lamp, **options: Any) -> trajtrainer.LearnResult:
@@ -82,7 +82,7 @@ def test_training_in_turn_with_evaluations_is_the_same_bit_for_bit(tmp_path: Pat
         return Global()
 
     given = lamp(name="Global", hyperparameters=lamp()["behaviors"]["Lamp"]["hyperparameters"])
-    learn(tmp_path, given, seeded, run_id="evaluated", num_envs=1)
+    result = learn(tmp_path, given, seeded, run_id="evaluated", num_envs=1)
     without = {**given, "evaluation": None}
     without["behaviors"] = {"Global": {**given["behaviors"]["Global"], "keep_best": 0}}
     np.random.seed(3)
@@ -90,7 +90,8 @@ def test_training_in_turn_with_evaluations_is_the_same_bit_for_bit(tmp_path: Pat
     assert_same_training(tmp_path / "plain", tmp_path / "evaluated", "Global")
     assert evaluated(tmp_path / "plain", "Global") == []
     steps = [step for step, _ in evaluated(tmp_path / "evaluated", "Global")]
-    assert [step // 400 for step in steps] == [1, 2, 3]
+    assert [step // 400 for step in steps] == [1, 2, 3, 3]
+    assert steps[-1] == result.behaviors["Global"].steps, "the last model, too"
 
 
 def test_training_beside_an_evaluating_process_is_the_same_bit_for_bit(
@@ -105,7 +106,8 @@ def test_training_beside_an_evaluating_process_is_the_same_bit_for_bit(
     learn(tmp_path, {**given, "evaluation": None}, "gym:CartPole-v1", run_id="plain")
     assert_same_training(tmp_path / "plain", tmp_path / "evaluated", "CartPole-v1")
     found = evaluated(result.run_folder, "CartPole-v1")
-    assert [step // 400 for step, _ in found] == [1, 2]
+    assert [step // 400 for step, _ in found] == [1, 2, 2]
+    assert found[-1][0] == result.behaviors["CartPole-v1"].steps
     assert [each.step for each in told] == [step for step, _ in found]
     assert epochs[-1].behavior.evaluation == told[-1], "the end of the last epoch waits for it"
     entry = status(result.run_folder, "CartPole-v1")
@@ -136,11 +138,12 @@ def test_a_run_that_gets_worse_keeps_its_best(tmp_path: Path) -> None:
     Turning.made.clear()
     result = learn(tmp_path, lamp(3000, name="Turning"), Turning, num_envs=1)
     measured = evaluated(result.run_folder, "Turning")
-    step, reward = max(measured, key=lambda one: one[1])
+    reward = max(reward for _, reward in measured)
     assert reward > 7
     assert measured[-1][1] < 4, "it has unlearned it"
     best = status(result.run_folder, "Turning")["best"]
-    assert (best["steps"], best["reward"]) == (step, pytest.approx(reward))
+    step = best["steps"]
+    assert best["reward"] == dict(measured)[step] == reward
     folder = result.run_folder / "Turning"
     state = torch.load(folder / "best.pt", weights_only=True)
     assert int(state["global_step"]["_GlobalSteps__global_step"]) == step
@@ -201,7 +204,7 @@ def test_evaluations_are_neither_lost_nor_repeated_by_an_interrupt(tmp_path: Pat
     assert again == first
     redone = others[0][0]
     assert 0 <= redone - int(checkpoint["global_step"]["_GlobalSteps__global_step"]) <= 256  # the next drain
-    assert [step // 400 for step, _ in others] == [2, 3, 4]
+    assert [step // 400 for step, _ in others] == [2, 3, 4, 4]
 
 
 def test_a_killed_run_goes_on_with_its_evaluations(tmp_path: Path) -> None:
@@ -210,12 +213,12 @@ def test_a_killed_run_goes_on_with_its_evaluations(tmp_path: Path) -> None:
 
     def copy(evaluation: trajtrainer.Evaluation) -> None:
         told.append(evaluation.step // 400)
-        if told[-1] == 3:  # the newest checkpoint is from before the second
+        if len(told) == 3:  # the newest checkpoint is from before the second
             shutil.copytree(tmp_path / "run", tmp_path / "killed")
 
     given = lamp(1300, checkpoint_interval=700)
     learn(tmp_path, given, on_evaluation=copy, num_envs=1)
-    assert told == [1, 2, 3]
+    assert told == [1, 2, 3, 3]
     killed = tmp_path / "killed"
     before, best = evaluated(killed), status(killed)["best"]
     assert len(before) == 3
@@ -226,7 +229,7 @@ def test_a_killed_run_goes_on_with_its_evaluations(tmp_path: Path) -> None:
 
     learn(tmp_path, given, run_id="killed", resume=True, num_envs=1)
     after = evaluated(killed)
-    assert [one // 400 for one, _ in after] == [1, 2, 3], "each once, those after the checkpoint anew"
+    assert [one // 400 for one, _ in after] == [1, 2, 3, 3], "each once, those after the checkpoint anew"
     assert after[0] == before[0]
     known = [before[0], *after[1:]]
     found = status(killed)["best"]
@@ -250,7 +253,7 @@ def test_an_evaluator_that_is_killed_is_replaced(
     given = lamp(1300, name="CartPole-v1", run={"evaluation": {**OFTEN, "episodes": 1}})
     given["env_settings"] |= {"restarts_rate_limit_n": -1}
     learn(tmp_path, given, "gym:CartPole-v1", on_evaluation=kill, num_envs=1)
-    assert told == [1, 3], "the second is the price"
+    assert told == [1, 3, 3], "the second is the price"
     (warning,) = [record.getMessage() for record in caplog.records if "An evaluation failed" in record.getMessage()]
     assert "The process of the evaluation was ended by the signal SIGKILL" in warning
     assert [child for child in multiprocessing.active_children() if child.name == "evaluation"] == []
@@ -296,10 +299,38 @@ def test_an_environment_that_crashes_costs_evaluations_and_one_warning(
     given["env_settings"] |= {"restarts_rate_limit_n": -1}
     result = learn(tmp_path, given, lambda: Fragile(), num_envs=1)
     assert result.behaviors["Fragile"].steps > 2100
-    assert [step // 400 for step, _ in evaluated(result.run_folder, "Fragile")] == [3, 4, 5]
+    assert [step // 400 for step, _ in evaluated(result.run_folder, "Fragile")] == [3, 4, 5, 5]
     (warning,) = [record.getMessage() for record in caplog.records if "evaluation" in record.getMessage()]
     assert "bulb burst" in warning
     assert "Training goes on" in warning
+
+
+@pytest.mark.parametrize(("deterministic", "words"), [(None, "sampled"), (True, "most likely")])
+def test_how_the_policy_acted_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, deterministic: bool | None, words: str
+) -> None:
+    caplog.set_level(logging.INFO, "trajtrainer")
+    own = {} if deterministic is None else {"deterministic": deterministic}
+    result = learn(tmp_path, lamp(500, run={"evaluation": {"interval": 400, "episodes": 2, **own}}), num_envs=1)
+    assert f"decisions, {words} actions)." in caplog.text
+    assert status(result.run_folder)["evaluation"]["deterministic"] is bool(deterministic)
+
+
+def test_the_same_model_has_the_same_number_in_the_log_the_status_and_the_curves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trajtrainer")
+    result = learn(tmp_path, lamp(1300, run={}))
+    summaries = dict(curves(result.run_folder)["Environment/Cumulative Reward"])
+    entry, own = status(result.run_folder), result.behaviors["Lamp"]
+    last = max(summaries)
+    assert (entry["training"]["steps"], own.summary_step) == (last, last)
+    assert entry["training"]["reward"] == own.mean_reward == pytest.approx(summaries[last])
+    assert f"mean return {summaries[last]:.3f} of the summary of step {last} (" in caplog.text
+    assert f"mean return {summaries[last]:.3f} of the summary of step {last} (" in repr(own)
+    label = int(entry["best"]["measure"].removeprefix("mean return of the summary of step "))
+    assert entry["best"]["reward"] == pytest.approx(summaries[label]) == max(summaries.values())
+    assert f"best {summaries[label]:.3f} (mean return of the summary of step {label}) at step" in caplog.text
 
 
 class Stuck(Lamp):
@@ -369,7 +400,7 @@ def test_where_no_second_environment_can_be_started_the_training_makes_room(
     train(settle(from_mapping(given, Place("a.yaml"))), None, make)
     assert len(made) == 1
     assert "The Editor cannot be started twice" in caplog.text
-    assert [step // 400 for step, _ in evaluated(tmp_path / "run")] == [1, 2]
+    assert [step // 400 for step, _ in evaluated(tmp_path / "run")] == [1, 2, 2]
     rewards = curves(tmp_path / "run")["Environment/Cumulative Reward"]
     assert all(0 <= reward <= 8 for _, reward in rewards), "no episode of the training goes on behind an evaluation"
 

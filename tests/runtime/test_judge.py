@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from tests.trainers.rig import Rig, Trajectory
-from trajtrainer.run.judge import EVALUATION, RATING, TRAINING, Judge
-from trajtrainer.rundir.best_models import BestModel, BestModels
+from trajtrainer.run.judge import Judge
+from trajtrainer.run.snapshots import Snapshot
+from trajtrainer.rundir.best_models import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.trainers.episodes import MeanReturn
 
+MIXED = (29 * 3.0 + 1.0) / 30
 SMALL = NetworkSettings(hidden_units=4, num_layers=1)
 
 
@@ -70,31 +73,44 @@ class Court:
         return None if best is None else (best.steps, best.reward)
 
 
-def test_by_training_the_mean_of_the_last_episodes_at_a_summary_counts(tmp_path: Path) -> None:
+def test_by_training_the_mean_return_of_each_summary_counts(tmp_path: Path) -> None:
+    """A summary of 30 steps is written ahead of the step that would reach it, so it has 29 or 30 episodes."""
     court = Court(tmp_path)
     court.play([1.0] * 29)
     assert court.best() is None, "no summary yet"
     court.play([3.0] * 29)
-    assert court.best() == (58, 2.0)
+    assert court.best() == (58, 1.0), "those before step 30"
     court.play([1.0] * 30)
-    assert court.best() == (58, 2.0)
-    assert court.judge.measure == pytest.approx((29 + 87 + 30) / 88)
-    court.play([2.0] * 100)
-    assert court.best() == (58, 2.0), "as good is not better"
-    court.play([2.5] * 100)
-    assert court.best() == (288, 2.5), "of the last hundred episodes"
-    assert court.copied == [58, 288], "the state is copied only if it is better"
+    assert court.best() == (88, MIXED), "those from 30 to 59"
+    best = court.judge.best_models.best
+    assert best is not None
+    assert (best.summary, best.measure) == (60, "mean return of the summary of step 60")
+    court.play([1.0] * 60)
+    assert court.best() == (88, MIXED)
+    assert court.copied == [58, 88], "the state is copied only if it is kept"
 
 
-def test_few_episodes_are_no_measure(tmp_path: Path) -> None:
-    court = Court(tmp_path)
-    court.rig.put(Trajectory(31, agent=99))
-    court.play([9.0] * 19)
-    court.rig.put(Trajectory(31, agent=99))
-    court.play([])
+def test_of_equal_models_the_later_is_the_best_and_no_improvement(tmp_path: Path) -> None:
+    court = Court(tmp_path, patience=3)
+    for number in range(1, 4):
+        court.play([2.0] * 30)
+        assert court.best() == (30 * number, 2.0)
+    assert court.stopped() is None
+    court.play([2.0] * 30)
+    assert court.stopped() == "patience"
+
+
+def test_a_mean_of_few_episodes_ends_no_training(tmp_path: Path) -> None:
+    court = Court(tmp_path, reward=8.0)
+    court.rig.put(Trajectory(25, agent=99))
+    court.play([9.0] * 9)
+    assert court.best() == (34, 9.0)
     assert court.judge.measure is None
-    court.play([0.0] * 31)
-    assert court.judge.measure == pytest.approx(9.0 * 19 / 50)
+    court.rig.put(Trajectory(21, agent=99))
+    court.play([9.0] * 10)
+    assert court.stopped() is None
+    court.play([9.0] * 30)
+    assert court.stopped() == "reward", "of twenty episodes"
 
 
 def test_a_new_lesson_begins_anew_and_its_models_are_better(tmp_path: Path) -> None:
@@ -136,7 +152,7 @@ def test_measures_end_the_training(
     court = Court(tmp_path, by=EVALUATION, **stop)
     ended = None
     for number, measure in enumerate(measures, 1):
-        court.judge.take(number, measure, dict)
+        court.judge.take_evaluation(Snapshot(number, court.trainer.actor, {}, None, 0), measure)
         court.judge.end_if_enough()
         if court.stopped() is not None:
             ended = number
@@ -203,3 +219,40 @@ def test_what_it_knows_outlasts_a_resume(tmp_path: Path) -> None:
     other = Court(tmp_path / "c", by=EVALUATION, patience=1)
     other.judge.restore(court.judge.state())
     assert other.judge.measure is None, "measures of another kind count no more"
+
+
+@pytest.mark.parametrize(("training", "is_best"), [(1.9, True), (2.0, True), (2.1, False)])
+def test_a_last_model_without_an_evaluation_is_compared_by_its_return_in_training(
+    tmp_path: Path, training: float, is_best: bool
+) -> None:
+    court = Court(tmp_path, by=EVALUATION)
+    evaluated = Snapshot(7, court.trainer.actor, {}, MeanReturn(training, 5, 30), 0)
+    court.judge.take_evaluation(evaluated, 100.0)
+    court.play([2.0] * 31)
+    court.judge.take_last()
+    best = court.judge.best_models.best
+    assert best is not None
+    assert (best.steps == 31) == is_best
+    if is_best:
+        assert (best.by, best.reward, best.evaluation) == (TRAINING, 2.0, 100.0)
+    later = Snapshot(99, court.trainer.actor, {}, MeanReturn(9.0, 5, 90), 0)
+    assert not court.judge.take_evaluation(later, 99.0)
+    assert court.judge.take_evaluation(later, 101.0)
+
+
+def test_a_last_model_by_training_is_as_good_as_its_last_summary(tmp_path: Path) -> None:
+    court = Court(tmp_path)
+    court.play([2.0] * 31)
+    court.play([9.0] * 5)
+    court.judge.take_last()
+    assert court.best() == (36, 2.0), "as good, and later"
+
+
+def test_the_mean_return_that_a_run_ends_with_has_the_rewards_of_groups(tmp_path: Path) -> None:
+    """As of a group whose members are rewarded together only: the last line and the best model tell the same."""
+    court = Court(tmp_path)
+    columns: dict[str, Any] = {"reward": [0.25], "group_reward": [0.5]}
+    court.rig.put(*(Trajectory(1, ended=True, agent=i, columns=columns) for i in range(31)))
+    court.play([])
+    assert court.best() == (31, 0.75)
+    assert str(court.trainer.episodes.newest) == "mean return 0.750 of the summary of step 30 (29 episodes)"

@@ -15,18 +15,18 @@ RUN = "evaluation: {interval: 100, episodes: 5}\n"
     ("text", "expected"),
     [
         ("behaviors: {A: {}}", None),
-        (RUN + "behaviors: {A: {}}", Evaluations(100, 5, deterministic=True)),
-        (RUN + "behaviors: {A: {evaluation: {interval: 7}}}", Evaluations(7, 5, deterministic=True)),
-        (RUN + "behaviors: {A: {evaluation: {deterministic: false}}}", Evaluations(100, 5, deterministic=False)),
+        (RUN + "behaviors: {A: {}}", Evaluations(100, 5, deterministic=False)),
+        (RUN + "behaviors: {A: {evaluation: {interval: 7}}}", Evaluations(7, 5, deterministic=False)),
+        (RUN + "behaviors: {A: {evaluation: {deterministic: true}}}", Evaluations(100, 5, deterministic=True)),
         (
-            "evaluation: {deterministic: false}\nbehaviors: {A: {evaluation: {interval: 7, episodes: 8}}, B: {}}",
-            Evaluations(7, 8, deterministic=False),
+            "evaluation: {deterministic: true}\nbehaviors: {A: {evaluation: {interval: 7, episodes: 8}}, B: {}}",
+            Evaluations(7, 8, deterministic=True),
         ),
         (
             "default_settings: {evaluation: {interval: 9, episodes: 2}}\nbehaviors: {A: {evaluation: {episodes: 3}}}",
-            Evaluations(9, 3, deterministic=True),
+            Evaluations(9, 3, deterministic=False),
         ),
-        ("behaviors: {A: {evaluation: {interval: 7, episodes: 8}}}", Evaluations(7, 8, deterministic=True)),
+        ("behaviors: {A: {evaluation: {interval: 7, episodes: 8}}}", Evaluations(7, 8, deterministic=False)),
     ],
 )
 def test_a_behaviors_own_settings_go_before_those_of_the_run(text: str, expected: Evaluations | None) -> None:
@@ -48,3 +48,8 @@ def test_a_behavior_keeps_its_default_where_the_default_settings_have_another() 
     run = load(dump(load(text, "a.yaml")), "b.yaml")
     assert (run.behaviors["A"].keep_best, run.behaviors["A"].stop) == (1, None)
     assert run.behaviors["B"].keep_best == 3
+
+
+def test_the_option_deterministic_is_for_evaluations_too() -> None:
+    run = load(RUN + "deterministic: true\nbehaviors: {A: {}}", "a.yaml")
+    assert run.evaluations_of(run.behaviors["A"]) == Evaluations(100, 5, deterministic=True)

@@ -201,6 +201,11 @@ class EvaluationResult:
         return {"episodes": len(self.episodes), "truncated": self.num_truncated, **self.returns.to_json(), **groups}
 
 
+def actions_in_words(*, deterministic: bool) -> str:
+    """Return how policies acted, for logs and tables."""
+    return "most likely actions" if deterministic else "sampled actions"
+
+
 def difference(result: EvaluationResult, first: EvaluationResult) -> Sample:
     """Return how much better each episode of ``result`` is than the same one of ``first``.
 

@@ -88,11 +88,17 @@ def _results(
             found.append(
                 (name, "mean reward", own["mean"], own.get("std"), f"{own.get('episodes')} episodes, evaluated")
             )
-        final = of_run.get("final_checkpoint") or {}
-        if final.get("reward") is not None:
-            found.append((name, "last reward of training", final["reward"], None, f"step {final.get('steps')}"))
+        final, training = of_run.get("final_checkpoint") or {}, of_run.get("training") or {}
+        if training.get("reward") is not None:
+            over = f"{training.get('episodes')} episodes"
+            at = "all" if training.get("steps") is None else f"summary of step {training['steps']}"
+            found.append((name, "last mean return of training", training["reward"], None, f"{at}, {over}"))
+        elif final.get("reward") is not None:  # of a run that ML-Agents or 0.1.0 trained
+            over = f"step {final.get('steps')}, episodes since the last update"
+            found.append((name, "last reward of training", final["reward"], None, over))
         if best.get("reward") is not None:
-            found.append((name, "best model", best["reward"], None, f"step {best.get('steps')}, by {best.get('by')}"))
+            measure = best.get("measure") or f"by {best.get('by')}"
+            found.append((name, "best model", best["reward"], None, f"step {best.get('steps')}, {measure}"))
     return found
 
 

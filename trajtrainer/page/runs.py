@@ -273,7 +273,7 @@ class Run:
             "max_steps": _count(self._settings.get().get(f"behaviors.{behavior}.max_steps")),
             "reward": next((each for each in rewards if each is not None), None),
             "elo": elo[2] if elo else finite_or_none(section.get("elo")),
-            "best": _picked(section.get("best"), ("steps", "reward", "by")),
+            "best": _picked(section.get("best"), ("steps", "reward", "by", "measure")),
             "evaluation": _picked(section.get("evaluation"), ("steps", "episodes", "mean", "std", "min", "max")),
             "stopped": _picked(section.get("stopped"), ("by", "steps")),
         }

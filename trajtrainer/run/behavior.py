@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from attrs import evolve
 from torch import Tensor
@@ -33,7 +32,7 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.experts import make_expert
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
-from trajtrainer.run.judge import EVALUATION, RATING, TRAINING, Judge
+from trajtrainer.run.judge import Judge
 from trajtrainer.run.logs import shell_line
 from trajtrainer.run.opponents import players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
@@ -42,13 +41,14 @@ from trajtrainer.run.snapshots import Snapshots
 from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.run.writers import hyperparameters_text
-from trajtrainer.rundir.best_models import BestModel, BestModels
+from trajtrainer.rundir.best_models import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.rundir.checkpoint_state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.rundir.checkpoints import CheckpointManager
 from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.stats import StatsReporter
+from trajtrainer.trainers.episodes import MeanReturn
 from trajtrainer.trainers.factory import create_trainer, is_paced, max_lead, needs_groups
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
@@ -157,6 +157,7 @@ class Behavior:
         with self.run.timers("RLTrainer._checkpoint"):
             state = self._state()
             if self.judge is not None:
+                self.judge.take_last()
                 self.judge.best_models.write()
                 if not trainer.clock.should_still_train:
                     self.judge.note_end(self.judge.stopped_by or "max_steps")
@@ -183,7 +184,7 @@ class Behavior:
         if best is None:
             return None
         path, onnx = folder.best_checkpoint.absolute(), folder.best_exported.absolute()
-        return BestCheckpoint(self.name, best.steps, best.reward, best.by, path, onnx)
+        return BestCheckpoint(self.name, best.steps, best.reward, best.by, best.measure, path, onnx)
 
     @property
     def _best_model(self) -> BestModel | None:
@@ -223,15 +224,20 @@ class Behavior:
         """Return whether there is something left to train, and a checkpoint to train it from."""
         return self.trainer.clock.should_still_train and self.checkpoints.folder.checkpoint.is_file()
 
+    @property
+    def mean_return(self) -> MeanReturn | None:
+        """The newest mean return: without training of all episodes, as the policy stays the same."""
+        episodes = self.trainer.episodes
+        return episodes.newest if self.run.is_training else episodes.so_far
+
     def log_result(self) -> None:
         """Tell what came out, and where it is."""
-        rewards = self.trainer.episodes.recent
         dataset = self.run.datasets.get(self.name)
         if dataset is not None:
             logger.info("%s: %d gradient steps on %d recorded steps.", self.name, self.trainer.step, len(dataset))
             self._log_files()
             return
-        reward = f"mean reward {np.mean(rewards):.3f} of the last {len(rewards)} episodes" if rewards else "no episode"
+        reward = str(self.mean_return or "no episode")
         rating = "" if self.self_play is None else f", ELO {self.self_play.elo:.1f}"
         logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating)
         self._log_files()
@@ -242,7 +248,7 @@ class Behavior:
             best = None if self.judge is None else self.judge.best_models.best
             if best is not None:
                 found = shell_line([files.best_checkpoint])
-                logger.info("  best %.3f by %s at step %d, %s", best.reward, best.by, best.steps, found)
+                logger.info("  best %.3f (%s) at step %d, %s", best.reward, best.measure, best.steps, found)
             policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
             logger.info("  policy for Unity %s, checkpoints in %s", policy, checkpoints)
 
@@ -251,6 +257,10 @@ class Behavior:
         self_play = None if self.self_play is None else self.self_play.state()
         if self_play is not None:
             self.run.status.set_elo(self.name, self_play["elo"])
+        if self.mean_return is not None:
+            entry = {"steps": self.mean_return.step, "episodes": self.mean_return.episodes}
+            measure = {"reward": self.mean_return.mean, "measure": MEASURES[TRAINING]}
+            self.run.status.set_training(self.name, {**entry, **measure})
         judge = None if self.judge is None else self.judge.state()
         return to_checkpoint(self.trainer, self.acting.policy, self_play, judge)
 
@@ -466,15 +476,19 @@ def _make_judge(behavior: Behavior) -> Judge:
     by = TRAINING if evaluations is None else EVALUATION
     if self_play is not None:  # what one side earns the other loses
         by = RATING
+
+    def lesson() -> int:
+        return sum(run.curriculum.lesson_numbers.values())
+
     return Judge(
         trainer,
         BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
         run.status,
         by=by,
         rating=lambda: math.nan if self_play is None else self_play.elo,
-        lesson=lambda: sum(run.curriculum.lesson_numbers.values()),
+        lesson=lesson,
         state=behavior.copied_state,
-        snapshots=None if evaluations is None else Snapshots(evaluations, trainer, behavior.copied_state),
+        snapshots=None if evaluations is None else Snapshots(evaluations, trainer, behavior.copied_state, lesson),
     )
 
 

@@ -24,7 +24,7 @@ from trajtrainer.errors import EnvironmentFaultError, SettingsError, Unsupported
 from trajtrainer.evaluation.film import Film, check_film
 from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
 from trajtrainer.evaluation.play import play
-from trajtrainer.evaluation.result import EvaluationResult, Sample, difference
+from trajtrainer.evaluation.result import EvaluationResult, Sample, actions_in_words, difference
 from trajtrainer.printable import counted
 from trajtrainer.run.acting import (
     FAILED,
@@ -177,7 +177,8 @@ def _evaluate_all(
             if wishes.film is not None:
                 film = wishes.film if len(models) == 1 else wishes.film.with_stem(f"{wishes.film.stem}-{number}")
                 _film(model, settings, wishes, parameters, stop, film)
-            logger.info("%s: %s; seed %d.", model.name, counted(wishes.episodes, "episode"), _seed(settings))
+            how = actions_in_words(deterministic=settings.deterministic)
+            logger.info("%s: %s, %s; seed %d.", model.name, counted(wishes.episodes, "episode"), how, _seed(settings))
             result = _evaluate(model, settings, wishes, parameters, stop)
         except EnvironmentFaultError as fault:
             return fault_after(results, fault, stop)

@@ -28,12 +28,11 @@ from trajtrainer.envs.workers.restart_quota import RestartQuota
 from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.process import EvaluatorProcess
-from trajtrainer.evaluation.result import EvaluationResult
+from trajtrainer.evaluation.result import EvaluationResult, actions_in_words
 from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.behavior import Behavior
-from trajtrainer.run.judge import EVALUATION
 from trajtrainer.run.run import Run
 from trajtrainer.run.snapshots import Snapshot
 from trajtrainer.run.writers import EVALUATION_REWARD
@@ -286,11 +285,12 @@ class EvaluationKeeper:
         assert judge is not None
         assert judge.snapshots is not None
         judge.snapshots.evaluated = step
+        deterministic = judge.snapshots.settings.deterministic
         behavior.evaluation = result
         behavior.evaluated_at = step
-        is_best = judge.by == EVALUATION and judge.take(step, result.returns.mean, lambda: snapshot.state)
+        is_best = judge.take_evaluation(snapshot, result.returns.mean)
         logger.info(
-            "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions%s).%s",
+            "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions%s, %s).%s",
             behavior.name,
             step,
             result.returns.mean,
@@ -298,11 +298,13 @@ class EvaluationKeeper:
             len(result.returns),
             result.lengths.mean,
             f", {result.num_truncated} of them truncated" if result.num_truncated else "",
+            actions_in_words(deterministic=deterministic),
             " The best so far." if is_best else "",
         )
         for writer in self._run.writers:
             writer.write_stats(behavior.name, tags(result), step)
-        self._run.status.set_evaluation(behavior.name, {"steps": step, **result.to_json()})
+        entry = {"steps": step, **result.to_json(), "deterministic": deterministic}
+        self._run.status.set_evaluation(behavior.name, entry)
         self._run.status.save()
         judge.best_models.write()
         behavior.note_news()  # now, as the next result may come within the same pass

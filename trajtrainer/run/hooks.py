@@ -56,6 +56,7 @@ class BestCheckpoint:
         step: of its trainer when it was what was trained.
         reward: what it is measured by.
         by: where that comes from: "evaluation", "training" or "elo".
+        measure: the same in words, such as "mean return of the summary of step 9000".
         path: ``best.pt``. A model by evaluation is there at once, another one from the next checkpoint on.
         onnx: ``best.onnx``, likewise.
     """
@@ -64,6 +65,7 @@ class BestCheckpoint:
     step: int
     reward: float
     by: str
+    measure: str
     path: Path
     onnx: Path
 

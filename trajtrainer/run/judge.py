@@ -11,18 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from trajtrainer.run.snapshots import Snapshots
-from trajtrainer.rundir.best_models import BestModel, BestModels, State
+from trajtrainer.run.snapshots import Snapshot, Snapshots
+from trajtrainer.rundir.best_models import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
+from trajtrainer.trainers.episodes import MeanReturn
 from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-EVALUATION, RATING, TRAINING = "evaluation", "elo", "training"
-# The mean return of fewer episodes says little of a model.
+# The mean return of fewer episodes says too little of a model to end its training.
 _FEWEST_EPISODES = 20
 
 
@@ -33,7 +31,8 @@ class Judge:
         by: what models are measured by: ``EVALUATION``, ``RATING`` or ``TRAINING``.
         snapshots: for its evaluations; None without any.
         best_models: those that are kept.
-        measure: the newest; None before the first.
+        measure: what ``stop.reward`` looks at: the newest one, with ``TRAINING`` the mean of the newest summaries that
+            have 20 episodes together; None before there are any.
         stopped_by: the condition that has ended the training, as it is called below ``stop``; None while none has.
     """
 
@@ -75,6 +74,7 @@ class Judge:
         self._lesson = lesson()
         self._best: float | None = None
         self._in_vain = 0  # measures since the best
+        self._newest: list[MeanReturn] = []  # summaries, whose episodes ``measure`` is of
         self._summary = trainer.clock.last_summary
         self._seconds_before = 0.0
         self._begin_s = time.monotonic()
@@ -101,35 +101,68 @@ class Judge:
             return
         self._summary = self._trainer.clock.last_summary
         if self.by == RATING:
-            self.take(self._trainer.step, self._rating(), self._state)
+            self.measure = self._rating()
+            self._compare(self.measure)
+            self._offer_unevaluated()
         elif self.by == TRAINING:
             self._begin_lesson()
-            returns = self._trainer.episodes.returns
-            if len(returns) >= _FEWEST_EPISODES:
-                self.take(self._trainer.step, float(np.mean(returns)), self._state)
+            summary = self._trainer.episodes.summary
+            if summary is not None and summary.step == self._summary:
+                self._pool(summary)
+                self._compare(summary.mean)
+                self._offer_unevaluated()
 
-    def take(self, step: int, measure: float, state: Callable[[], State]) -> bool:
-        """Take a measure of the model as it was at a step.
+    def _pool(self, summary: MeanReturn) -> None:
+        """Let ``measure`` be of enough episodes, the newest."""
+        self._newest.append(summary)
+        while sum(each.episodes for each in self._newest[1:]) >= _FEWEST_EPISODES:
+            del self._newest[0]
+        number = sum(each.episodes for each in self._newest)
+        if number >= _FEWEST_EPISODES:
+            self.measure = sum(each.mean * each.episodes for each in self._newest) / number
 
-        Args:
-            step: of the trainer.
-            measure: the higher, the better.
-            state: gives its checkpoint's content, if it is to be kept.
+    def take_evaluation(self, snapshot: Snapshot, reward: float) -> bool:
+        """Take the mean return of an evaluation. Returns whether the model is the best so far."""
+        model = BestModel(
+            snapshot.step, reward, EVALUATION, snapshot.lesson, *_in_training(snapshot.training), evaluation=reward
+        )
+        if self.by == EVALUATION:
+            self.measure = reward
+            self._compare(reward)
+            return self.best_models.offer(model, lambda: snapshot.state)
+        return False
 
-        Returns:
-            Whether it is the best so far.
+    def take_last(self) -> None:
+        """Take the model with which the run ends.
+
+        If it was not evaluated, as the run was stopped or the evaluation failed, its return in training is compared
+        with that of the best.
         """
-        self.measure = measure
+        if self.snapshots is None or self.by != EVALUATION or self.snapshots.evaluated != self._trainer.step:
+            self._offer_unevaluated()
+
+    def _offer_unevaluated(self) -> None:
+        mean_return, lesson = self._trainer.episodes.newest, self._lesson_now()
+        training, best = _in_training(mean_return), self.best_models.best
+        step, reward, by = self._trainer.step, training[0], TRAINING
+        if self.by == RATING:
+            reward, by = self._rating(), RATING
+        evaluation = best.evaluation if self.by == EVALUATION and best is not None else None
+        if reward is None or (evaluation is not None and best is not None and best.training is None):
+            return  # nothing to compare with
+        self.best_models.offer(BestModel(step, reward, by, lesson, *training, evaluation=evaluation), self._state)
+
+    def _compare(self, measure: float) -> None:
+        """Count how often the measure has not been better than the best one; one that is as good is no better."""
         improves = self._best is None or measure > self._best
         self._best = measure if improves else self._best
         self._in_vain = 0 if improves else self._in_vain + 1
-        return self.best_models.offer(BestModel(step, measure, self.by, self._lesson), state)
 
     def _begin_lesson(self) -> None:
         """Forget measures of an earlier lesson: another task has other rewards."""
         lesson = self._lesson_now()
         if lesson != self._lesson:
-            self._lesson, self._best, self._in_vain = lesson, None, 0
+            self._lesson, self._best, self._in_vain, self._newest = lesson, None, 0, []
 
     def end_if_enough(self) -> None:
         """End the training if a condition of ``stop`` holds, and tell which."""
@@ -157,9 +190,9 @@ class Judge:
     def _reached(self) -> Iterator[tuple[str, str]]:
         stop, trainer = self._settings, self._trainer
         if stop.reward is not None and self.measure is not None and self.measure >= stop.reward:
-            yield "reward", f"{_MEASURES[self.by]} is {self.measure:.3f}, of {stop.reward:g} wanted"
+            yield "reward", f"the {MEASURES[self.by]} is {self.measure:.3f}, of {stop.reward:g} wanted"
         if stop.patience is not None and self._in_vain >= stop.patience:
-            yield "patience", f"{_MEASURES[self.by]} has not improved on {self._best:.3f} {self._in_vain} times"
+            yield "patience", f"the {MEASURES[self.by]} has not improved on {self._best:.3f} {self._in_vain} times"
         if stop.time is not None and self.seconds >= stop.time:
             yield "time", f"it has trained for {self.seconds:.0f} s"
         if stop.episodes is not None and trainer.episodes.num_total >= stop.episodes:
@@ -195,8 +228,6 @@ class Judge:
             self._in_vain, self._lesson = int(state["in_vain"]), int(state["lesson"])
 
 
-_MEASURES = {
-    EVALUATION: "the mean reward of the evaluation",
-    RATING: "the rating",
-    TRAINING: "the mean reward of the last episodes",
-}
+def _in_training(mean_return: MeanReturn | None) -> tuple[float | None, int | None]:
+    """Return the mean, and the step of the summary that it is of."""
+    return (None, None) if mean_return is None else (mean_return.mean, mean_return.step)

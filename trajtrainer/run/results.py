@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.learn import Session
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.trainers.episodes import MeanReturn
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -22,8 +21,10 @@ class BehaviorResult:
     Attributes:
         name: of the behaviour.
         steps: agent steps trained so far, those of a resumed run included.
-        mean_reward: mean return of the last episodes (at most 100); None if none ended in this run.
+        mean_reward: mean return, group rewards included, of the episodes of the last summary; before the first one and
+            with ``inference`` of all. None without any.
         num_episodes: how many these are.
+        summary_step: the step that labels this summary; None where it is of all episodes.
         checkpoint: what ``resume`` and ``initialize_from`` read; None if nothing was written (inference).
         onnx: the exported policy; None if it was not written or could not be exported.
     """
@@ -34,6 +35,7 @@ class BehaviorResult:
     num_episodes: int
     checkpoint: Path | None
     onnx: Path | None
+    summary_step: int | None = None
 
     def __repr__(self) -> str:
         """Return it in one line."""
@@ -43,7 +45,7 @@ class BehaviorResult:
     def _in_short(self) -> str:
         reward = "no episode"
         if self.mean_reward is not None:
-            reward = f"mean reward {self.mean_reward:.3f} of the last {self.num_episodes} episodes"
+            reward = str(MeanReturn(self.mean_reward, self.num_episodes, self.summary_step))
         return f"{self.name}: {self.steps:,} steps, {reward}"
 
 
@@ -74,7 +76,7 @@ def result_of(run: Session) -> LearnResult:
 
 
 def _behavior_result(name: str, behavior: Behavior, folder: RunFolder) -> BehaviorResult:
-    rewards = behavior.trainer.episodes.recent
+    mean_return = behavior.mean_return
     files = behavior.checkpoints.folder
 
     def written(path: Path) -> Path | None:
@@ -83,8 +85,9 @@ def _behavior_result(name: str, behavior: Behavior, folder: RunFolder) -> Behavi
     return BehaviorResult(
         name=name,
         steps=behavior.trainer.step,
-        mean_reward=float(np.mean(rewards)) if rewards else None,
-        num_episodes=len(rewards),
+        mean_reward=None if mean_return is None else mean_return.mean,
+        num_episodes=0 if mean_return is None else mean_return.episodes,
+        summary_step=None if mean_return is None else mean_return.step,
         checkpoint=written(files.checkpoint),
         onnx=written(files.exported),
     )

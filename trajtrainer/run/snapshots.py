@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trajtrainer.nn.actor import Actor, copy_of
 from trajtrainer.rundir.best_models import State
 from trajtrainer.settings.evaluation import Evaluations
+from trajtrainer.trainers.episodes import MeanReturn
 from trajtrainer.trainers.trainer import Trainer
 
 
@@ -19,15 +20,19 @@ class Snapshot:
         step: of the trainer.
         actor: on the CPU.
         state: the content of a checkpoint.
+        training: the newest mean return of the training by then; None before the first.
+        lesson: how many lessons the environment's parameters had gone on by then.
     """
 
     step: int
     actor: Actor
     state: State
+    training: MeanReturn | None
+    lesson: int
 
 
 class Snapshots:
-    """Takes a snapshot whenever the trainer has passed a multiple of ``interval``.
+    """Takes a snapshot whenever the trainer has passed a multiple of ``interval``, and when it has ended.
 
     Nothing of the training depends on it: no drain is divided for its sake, and no random number drawn.
 
@@ -36,18 +41,22 @@ class Snapshots:
         evaluated: step of the last one whose result is known. A resumed run redoes what came after.
     """
 
-    def __init__(self, settings: Evaluations, trainer: Trainer, state: Callable[[], State]) -> None:
+    def __init__(
+        self, settings: Evaluations, trainer: Trainer, state: Callable[[], State], lesson: Callable[[], int]
+    ) -> None:
         """Begin at the trainer's step.
 
         Args:
             settings: of the evaluations.
             trainer: of the behaviour.
             state: gives the content of a checkpoint that nobody changes any more.
+            lesson: gives how many lessons the environment's parameters have gone on.
         """
         self.settings = settings
         self.evaluated = 0
         self._trainer = trainer
         self._state = state
+        self._lesson = lesson
         self._taken = 0
         self._is_over = False
         self._newest: Snapshot | None = None
@@ -58,9 +67,10 @@ class Snapshots:
         if self._is_over:
             return
         self._is_over = not self._trainer.clock.should_still_train
-        if step // interval != self._taken // interval:
+        if step // interval != self._taken // interval or (self._is_over and step != self._taken):
             self._taken = step
-            self._newest = Snapshot(step, copy_of(self._trainer.actor), self._state())
+            newest = self._trainer.episodes.newest
+            self._newest = Snapshot(step, copy_of(self._trainer.actor), self._state(), newest, self._lesson())
 
     def take(self) -> Snapshot | None:
         """Take the newest snapshot; None if there is none since the last call. May be called from any thread."""

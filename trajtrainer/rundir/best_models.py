@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -30,6 +31,14 @@ State = Mapping[str, Any]
 
 _RECORD = "best"
 
+EVALUATION, RATING, TRAINING = "evaluation", "elo", "training"
+MEASURES = {
+    EVALUATION: "mean return of the evaluation",
+    RATING: "ELO rating",
+    TRAINING: "mean return of the summary",
+}
+"""What models are measured by -> the name of the measure, wherever it is shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class BestModel:
@@ -39,8 +48,12 @@ class BestModel:
         steps: the trainer's step when it was what was trained.
         reward: what it is measured by.
         by: where that comes from: "evaluation", "training" or "elo".
-        lesson: how many lessons the environment's parameters had gone on by then. Rewards of other lessons are no
-            measure, so that models of later ones are better.
+        lesson: how many lessons the environment's parameters had gone on by then. Returns of training in other lessons
+            are no measure, so that models of later ones are better.
+        training: mean return of the newest summary by then; None where nothing tells.
+        summary: the step that labels this summary; None where ``training`` is not of one.
+        evaluation: mean return of the evaluation that it is ranked with. A model that was not evaluated, as the run was
+            stopped, has that of the model which it replaced.
         creation_time: seconds since 1970.
     """
 
@@ -48,7 +61,17 @@ class BestModel:
     reward: float
     by: str
     lesson: int = 0
+    training: float | None = None
+    summary: int | None = None
+    evaluation: float | None = None
     creation_time: float = field(default_factory=time.time, compare=False)
+
+    @property
+    def measure(self) -> str:
+        """What ``reward`` is, in words."""
+        return MEASURES.get(self.by, self.by) + (
+            f" of step {self.summary}" if self.by == TRAINING and self.summary else ""
+        )
 
 
 class BestModels:
@@ -88,8 +111,9 @@ class BestModels:
         Returns:
             Whether it is the best.
         """
-        rank = self._rank(model)
-        if any(each.steps == model.steps and self._rank(each) >= rank for each in self._models):
+        same = next((each for each in self._models if each.steps == model.steps), None)
+        makes_up = same is not None and same.by != self._by == model.by
+        if same is not None and not makes_up and self._rank(same) >= self._rank(model):
             return False
         others = [each for each in self._models if each.steps != model.steps]
         kept = sorted([*others, model], key=self._rank, reverse=True)[: self._keep]
@@ -100,9 +124,18 @@ class BestModels:
         self._models = kept
         return kept[0] is model
 
-    def _rank(self, model: BestModel) -> tuple[bool, int, float]:
-        """Return what compares models; of equal ones the earlier is the better, as sorting keeps their order."""
-        return model.by == self._by, model.lesson, model.reward
+    def _rank(self, model: BestModel) -> tuple[bool, float, float, float, float, int]:
+        """Return what compares models, the higher the better: measure, lesson, evaluation or rating, training, step.
+
+        Evaluations are all of one task, whatever the lesson of the training, which then only tells whether returns of
+        training can be compared.
+        """
+        is_measured, reward = model.by == self._by, model.reward
+        if self._by == EVALUATION and model.evaluation is not None:
+            is_measured, reward = True, model.evaluation
+        first = 0 if is_measured and self._by == EVALUATION else model.lesson
+        training = -math.inf if model.training is None else model.training
+        return is_measured, first, reward, model.lesson, training, model.steps
 
     def write(self) -> None:
         """Write what was taken since the last call. A failure is logged, and tried again at the next one."""
@@ -187,6 +220,7 @@ class BestModels:
             "file_path": str(self.folder.best_numbered(model.steps, ".onnx")),
             "reward": model.reward,
             "by": model.by,
+            "measure": model.measure,
             "creation_time": model.creation_time,
             "auxillary_file_paths": [str(self.folder.best_numbered(model.steps, ".pt"))],
         }
@@ -216,7 +250,15 @@ def _record_of(state: State) -> BestModel | None:
             reward=float(plain["reward"]),
             by=str(plain["by"]),
             lesson=int(plain["lesson"]),
+            training=_number(plain.get("training")),
+            summary=None if plain.get("summary") is None else int(plain["summary"]),
+            # What 0.1.0 wrote has only the reward.
+            evaluation=_number(plain.get("evaluation", plain["reward"] if plain["by"] == EVALUATION else None)),
             creation_time=float(plain["creation_time"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _number(value: object) -> float | None:
+    return None if value is None else float(value)  # type: ignore[arg-type]

@@ -6,10 +6,11 @@ The file is ML-Agents' own format, so that either side goes on where the other s
 
     {"<parameter>": {"lesson_num": 1},
      "<behavior>": {"checkpoints": [...], "final_checkpoint": {...}, "elo": 1200.0,
-                    "best": {...}, "evaluation": {...}, "stopped": {...}, "raw_image_order": "hwc"},
+                    "best": {...}, "evaluation": {...}, "training": {...}, "stopped": {...},
+                    "raw_image_order": "hwc"},
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
-A parameter and a behaviour of one name share their object, as there. The last four are not in ML-Agents, which leaves
+A parameter and a behaviour of one name share their object, as there. The last five are not in ML-Agents, which leaves
 them alone (docs/evaluation.md).
 """
 
@@ -174,6 +175,10 @@ class TrainingStatus:
     def set_evaluation(self, behavior: str, evaluation: Mapping[str, Any]) -> None:
         """Set the result of a behaviour's last evaluation."""
         self._set(behavior, "evaluation", dict(evaluation))
+
+    def set_training(self, behavior: str, mean_return: Mapping[str, Any]) -> None:
+        """Set the mean return of a behaviour's last summary."""
+        self._set(behavior, "training", dict(mean_return))
 
     def set_stopped(self, behavior: str, stopped: Mapping[str, Any] | None) -> None:
         """Set what has ended the training of a behaviour; None while nothing has."""

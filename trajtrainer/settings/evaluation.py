@@ -41,7 +41,8 @@ class EvaluationSettings:
         interval: steps of a behavior between two evaluations of it. Together with ``episodes`` it says what evaluation
             may cost.
         episodes: of each evaluation. More make the mean more certain: its error falls with the root of their number.
-        deterministic: take the most likely actions. False samples them, as training does.
+        deterministic: take the most likely actions. False samples them, as training, ``trajtrainer evaluate`` and an
+            exported model in Unity do unless they are told otherwise. ``--deterministic`` sets this, too.
         env_args: of its environment. Left out, those of the training.
         wrappers: of its environment, such as those of the training but the one that clips rewards. Left out, those of
             the training.
@@ -58,7 +59,7 @@ class EvaluationSettings:
     # Proposed by ``trajtrainer config``, as there are no evaluations without both.
     interval: int | None = field(default=None, validator=optional(count), metadata={"example": 50000})
     episodes: int | None = field(default=None, validator=optional(count), metadata={"example": 10})
-    deterministic: bool = True
+    deterministic: bool = False
     env_args: list[str] | None = None
     wrappers: list[str] | None = None
     environment_parameters: dict[str, Sampler] | None = None
@@ -88,8 +89,8 @@ class StopSettings:
     """``stop``: what ends the training of a behaviour beside ``max_steps``, whichever comes first.
 
     Attributes:
-        reward: the measure of the best model has reached this: the mean return of an evaluation or of the last 100
-            episodes, with self-play the rating.
+        reward: the measure of the best model has reached this: the mean return of an evaluation or of the newest
+            summaries that have 20 episodes together, with self-play the rating.
         patience: so many measures in a row have not been better than the best.
         time: seconds of training, those before a ``--resume`` included.
         episodes: episodes that have ended.

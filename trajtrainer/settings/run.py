@@ -208,7 +208,8 @@ class RunSettings:
 
     def evaluations_of(self, behavior: TrainerSettings) -> Evaluations | None:
         """Return when and how a behaviour with these settings is evaluated while it trains; None if it is not."""
-        return evaluations(self.evaluation, behavior.evaluation)
+        found = evaluations(self.evaluation, behavior.evaluation)
+        return evolve(found, deterministic=True) if found is not None and self.deterministic else found
 
     @property
     def has_evaluations(self) -> bool:

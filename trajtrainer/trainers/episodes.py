@@ -8,17 +8,39 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.printable import counted
 from trajtrainer.stats import StatsReporter
 from trajtrainer.steps import WORKER_SHIFT, Aggregation, BoolArray, FloatArray, IntArray, LongArray
 
 DEFAULT_REWARD_BUFFER = 100
-RECENT_EPISODES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MeanReturn:
+    """The measure of a behaviour in training: what its agents and their groups were rewarded with per episode.
+
+    Attributes:
+        mean: over the episodes.
+        episodes: how many.
+        step: label of the summary; the episodes are those that ended after the summary before it. None for all episodes
+            of this process so far.
+    """
+
+    mean: float
+    episodes: int
+    step: int | None = None
+
+    def __str__(self) -> str:
+        """Return the mean and where it comes from."""
+        of = "all so far" if self.step is None else f"the summary of step {self.step}"
+        return f"mean return {self.mean:.3f} of {of} ({counted(self.episodes, 'episode')})"
 
 
 class EpisodeSums:
@@ -61,9 +83,7 @@ class EpisodeRecord:
 
     Attributes:
         reward_buffer: rewards of the newest episodes, as many as the curriculum looks at, since its last lesson change.
-        returns: the same and what their groups were rewarded with, of at most ``RECENT_EPISODES`` since the last lesson
-            change. They outlast the process.
-        recent: those of the newest ``RECENT_EPISODES`` of this process, to tell how good the policy is.
+        summary: the mean return of the newest summary with an episode, since the last lesson change; None before it.
         num_episodes: how many episodes have ended in this process.
         num_total: the same with those of the runs that this one resumes.
         returns_since_update: rewards of the episodes since the last policy update.
@@ -72,13 +92,30 @@ class EpisodeRecord:
 
     def __init__(self, reporter: StatsReporter) -> None:
         self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
-        self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self.returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.summary: MeanReturn | None = None
         self.num_episodes = self.num_total = 0
         self.returns_since_update: list[float] = []
         self.best_reward: float | None = None
         self._reporter = reporter
         self._sums = EpisodeSums()
+        self._since_summary: list[float] = []
+        self._total, self._count = 0.0, 0  # since the last lesson change
+
+    @property
+    def so_far(self) -> MeanReturn | None:
+        """The mean return of all episodes of this process since the last lesson change; None without any."""
+        return MeanReturn(self._total / self._count, self._count) if self._count else None
+
+    @property
+    def newest(self) -> MeanReturn | None:
+        """The mean return that tells best how good the policy is; None without an episode."""
+        return self.summary or self.so_far
+
+    def summarize(self, step: int) -> None:
+        """Take what has ended since the last call as the summary of ``step``."""
+        if self._since_summary:
+            self.summary = MeanReturn(float(np.mean(self._since_summary)), len(self._since_summary), step)
+            self._since_summary = []
 
     def add(self, packed: PackedSteps, titles: Sequence[str], rewards: FloatArray) -> None:
         """Take trajectories in order.
@@ -94,8 +131,10 @@ class EpisodeRecord:
             return
         returns = finished[0].tolist()
         self.reward_buffer.extend(returns)
-        self.recent.extend(returns)
-        self.returns.extend((finished[0] + finished[-1]).tolist())
+        with_groups = (finished[0] + finished[-1]).tolist()
+        self._since_summary += with_groups
+        self._total += math.fsum(with_groups)
+        self._count += len(with_groups)
         self.num_episodes += len(returns)
         self.num_total += len(returns)
         self.returns_since_update += returns
@@ -129,7 +168,8 @@ class EpisodeRecord:
     def begin_lesson(self) -> None:
         """Forget the rewards of an easier task."""
         self.reward_buffer.clear()
-        self.returns.clear()
+        self.summary, self._since_summary = None, []
+        self._total, self._count = 0.0, 0
 
     @property
     def reward_since_update(self) -> float | None:
@@ -148,7 +188,7 @@ class EpisodeRecord:
             "reward_buffer": list(self.reward_buffer),
             "returns_since_update": list(self.returns_since_update),
             "best_reward": self.best_reward,
-            "returns": list(self.returns),
+            "summary": None if self.summary is None else list(astuple(self.summary)),
             "num_total": self.num_total,
         }
 
@@ -158,6 +198,6 @@ class EpisodeRecord:
         self.reward_buffer.extend(state.get("reward_buffer", ()))
         self.returns_since_update = list(state.get("returns_since_update", ()))
         self.best_reward = state.get("best_reward")
-        self.returns.clear()
-        self.returns.extend(state.get("returns", ()))
+        summary = state.get("summary")  # not in what 0.1.0 wrote
+        self.summary = None if summary is None else MeanReturn(*summary)
         self.num_total = int(state.get("num_total", 0))

@@ -235,6 +235,7 @@ class Trainer:
     def _write_summary(self, step: int) -> None:
         self.clock.summarize(step)
         self.episodes.note_best()
+        self.episodes.summarize(step)
         self.reporter.set("Is Training", float(self.clock.should_still_train))
         self.reporter.write(step)
 

@@ -95,10 +95,10 @@ export function runView(main) {
   function behavior(each) {
     const best = each.best, tested = each.evaluation;
     const facts = [
-      ["mean reward", short(each.reward)],
+      ["mean reward", short(each.reward), "of the last summary"],
       each.elo === null ? null : ["ELO", whole(Math.round(each.elo))],
       tested ? ["evaluated", `${short(tested.mean)} ± ${short(tested.std)}`, `${whole(tested.episodes)} episodes at step ${whole(tested.steps)}`] : null,
-      best ? ["best model", short(best.reward), `by ${best.by ?? "reward"} at step ${whole(best.steps)}`] : null,
+      best ? ["best model", short(best.reward), `${best.measure ?? `by ${best.by ?? "reward"}`}, step ${whole(best.steps)}`] : null,
       each.stopped ? ["stopped by", each.stopped.by ?? "", `at step ${whole(each.stopped.steps)}`] : null,
     ].filter(Boolean);
     const share = each.max_steps && each.step !== null ? ` of ${whole(each.max_steps)}` : "";
