@@ -126,7 +126,7 @@ def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
 ) -> None:
     saved: list[int] = []
     trainer = Trainer()
-    monkeypatch.setattr(Loop, "_save", lambda _: saved.append(trainer.messages))
+    monkeypatch.setattr(Loop, "save", lambda _: saved.append(trainer.messages))
     with pytest.raises(type(failure)) as raised:
         stepped(trainer, 2, StopRequest(), failure)
     assert raised.value is failure
@@ -135,7 +135,7 @@ def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
 
 def test_a_late_further_signal_leaves_without_saving(monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
-    monkeypatch.setattr(Loop, "_save", lambda _: saved.append(1))
+    monkeypatch.setattr(Loop, "save", lambda _: saved.append(1))
     stop = StopRequest()
     stop.is_aborted = True
     with pytest.raises(KeyboardInterrupt):

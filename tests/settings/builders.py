@@ -293,6 +293,7 @@ runs = st.builds(
         num_envs=st.integers(1, 5000),
         num_areas=counts,
         timeout_wait=counts,
+        python_timeout=st.integers(-1, 100),
         seed=seeds,
         max_lifetime_restarts=st.integers(-1, 100),
         restarts_rate_limit_n=st.integers(-1, 100),

@@ -51,6 +51,7 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--actors": ("actors.count", None, "WHOLE"),
     "--actor-backend": ("actors.backend", None, "TEXT"),
     "--ray-address": ("actors.ray.address", None, "TEXT"),
+    "--python-timeout": ("env_settings.python_timeout", 1800, "WHOLE"),
     "--timeout-wait": ("env_settings.timeout_wait", 60, "WHOLE"),
     "--width": ("engine_settings.width", 84, "WHOLE"),
     "--height": ("engine_settings.height", 84, "WHOLE"),

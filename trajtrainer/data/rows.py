@@ -81,7 +81,7 @@ class RowPool:
             groups: whether the learner needs the groupmates of each row.
             capacity: rows to begin with; None for as many as are of moderate size.
             limit: rows of the learner alone beyond which ``allocate`` waits for it; None for never.
-            on_wait: called when it begins to wait.
+            on_wait: called when it begins to wait, and again and again while it waits.
             poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
                 shows. For tests and debugging; also checks row numbers for duplicates and free rows.
 

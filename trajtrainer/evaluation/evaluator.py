@@ -63,6 +63,16 @@ class Evaluator:
         self._first_specs = {} if specs is None else specs
         self._environment: _Announcing | None = None
 
+    @property
+    def call(self) -> object:
+        """The call of the user's code that is under way; see ``InProcessEnvironment``."""
+        return None if self._environment is None else self._environment.call
+
+    def describe(self) -> str:
+        """Name the call that is under way, for messages."""
+        assert self._environment is not None
+        return f"In the evaluation: {self._environment.describe()}"
+
     def start(self) -> None:
         """Start the environment, if it is not there.
 
@@ -166,6 +176,15 @@ class _Announcing:
         self.set_parameters = environment.set_parameters
         self.close = environment.close
         self.kill = environment.kill
+
+    @property
+    def call(self) -> object:
+        """The call of the user's code that is under way, where the environment is in this process."""
+        return self._environment.call if isinstance(self._environment, InProcessEnvironment) else None
+
+    def describe(self) -> str:
+        """Name the call that is under way, for messages."""
+        return self._environment.describe() if isinstance(self._environment, InProcessEnvironment) else ""
 
     def seed_episodes(self, seed: int) -> None:
         """Begin the same episodes again, where these have seeds of their own."""

@@ -47,6 +47,8 @@ def learn(
     Signals are handled as on the command line while it runs in the main thread (elsewhere they are left alone): the
     first SIGINT or SIGTERM ends the run in good order, everything saved, and then raises what it would have raised
     without us, ``KeyboardInterrupt`` or ``SystemExit``; another one, 5 s later or more, raises at once, without saving.
+    If the environment or a statistics writer does not return, everything is saved without it, but the program goes on
+    to wait for it until another signal comes.
     Functions are called in the thread that called this, between two steps of the run, which waits meanwhile: a signal
     raises at once there, and what a function raises ends the run in good order, too.
 

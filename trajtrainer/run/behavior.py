@@ -40,6 +40,7 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.snapshots import Snapshots
 from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.trainer_thread import TrainerThread
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import hyperparameters_text
 from trajtrainer.rundir.best_models import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.rundir.checkpoint_state import copied, from_checkpoint, is_ours, to_checkpoint
@@ -100,7 +101,7 @@ class Behavior:
         """
         if self.trainer.context.settings.threaded:
             if self.thread is None:
-                self.thread = TrainerThread(self.trainer, self.run.timers, self._look)
+                self.thread = TrainerThread(self.trainer, self.run.timers, self._look, self.run.calls)
                 self.thread.start()
             self.thread.raise_failure()
         elif self.trainer.is_due():
@@ -321,7 +322,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
     name = found.behavior_id.name
     seed = run.settings.env_settings.seed
     dataset = run.datasets.get(name)
-    local = None if run.acts_elsewhere else _LocalChannel.of(found, settings)
+    local = None if run.acts_elsewhere else _LocalChannel.of(found, settings, run.calls)
     source: ExperienceSource = NoExperience()
     if dataset is None:
         source = ActorSource() if local is None else LocalSource(local.pool, local.trajectories)
@@ -400,8 +401,13 @@ class _LocalChannel:
     trajectories: TrajectoryQueue[TrajectoryBatch]
 
     @classmethod
-    def of(cls, found: NewBehavior, settings: TrainerSettings) -> _LocalChannel:
+    def of(cls, found: NewBehavior, settings: TrainerSettings, calls: UserCalls) -> _LocalChannel:
         """Make an empty one."""
+
+        def wait() -> None:
+            trajectories.request_drain()
+            calls.rest()
+
         memory = settings.network_settings.memory
         trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         pool = RowPool(
@@ -410,7 +416,7 @@ class _LocalChannel:
             memory_size=0 if memory is None else memory.memory_size,
             groups=needs_groups(settings),
             limit=max_lead(settings) if settings.threaded else None,
-            on_wait=trajectories.request_drain,
+            on_wait=wait,
         )
         return cls(pool, trajectories)
 

@@ -35,6 +35,7 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.run import Run
 from trajtrainer.run.snapshots import Snapshot
+from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED, Sampler
@@ -87,6 +88,7 @@ class InTurn:
         evaluator: plays.
         stopped: whether to give up.
         timeout_s: what an evaluation may take, in seconds.
+        calls: of the user's code, by the run's threads.
         then: called after each evaluation.
     """
 
@@ -97,9 +99,11 @@ class InTurn:
         evaluator: Evaluator,
         stopped: Callable[[], bool],
         timeout_s: float,
+        calls: UserCalls,
         then: Callable[[], object] = lambda: None,
     ) -> None:
         self._evaluator = evaluator
+        self._calls = calls
         self._stopped = stopped
         self._timeout_s = timeout_s
         self._then = then
@@ -114,7 +118,7 @@ class InTurn:
             return time.monotonic() > deadline_s
 
         try:
-            with _generators_untouched():
+            with _generators_untouched(), self._calls.outside(self._evaluator):
                 result = self._evaluator.evaluate(request, lambda: self._stopped() or is_overdue())
             self._outcome = _overdue(request.step, self._timeout_s) if result is None and is_overdue() else result
         except TrajtrainerError as error:
@@ -129,7 +133,8 @@ class InTurn:
 
     def close(self, *, wait: bool) -> None:  # noqa: ARG002
         """See ``Evaluates``."""
-        self._evaluator.close()
+        with self._calls.outside(self._evaluator):
+            self._evaluator.close()
 
 
 def _overdue(step: int, timeout_s: float) -> EnvironmentFaultError:
@@ -381,7 +386,7 @@ def make_evaluations(
             "disturb the training."
         )
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
-        return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, timeout_s, shared.go_on))
+        return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, timeout_s, run.calls, shared.go_on))
     logs = _logs(run)
 
     def as_trained() -> RunSettings:
@@ -399,8 +404,9 @@ def make_evaluations(
         here = Evaluator(lambda: make(as_trained()), parameters, seed)
     else:
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
-        here.start()  # quick, and tells a factory that makes its environment but once
-    return EvaluationKeeper(run, behaviors, lambda: InTurn(here, is_stopping, timeout_s))
+        with run.calls.outside(OneCall("The code that makes the evaluation's environment")):
+            here.start()  # quick, and tells a factory that makes its environment but once
+    return EvaluationKeeper(run, behaviors, lambda: InTurn(here, is_stopping, timeout_s, run.calls))
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:

@@ -23,6 +23,8 @@ class GuestStop(StopRequest):
         raises: a signal raises at once, as the program itself is at work and the run at rest.
     """
 
+    ends_process = False
+
     def __init__(self) -> None:
         super().__init__()
         self.raises = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,12 @@ import numpy as np
 from attrs import evolve
 
 from trajtrainer.actors.group import ActorGroup
+from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
+from trajtrainer.errors import TrajtrainerError
 from trajtrainer.plugins import Registry, blaming_packages
 from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors
 from trajtrainer.run.behavior import Behavior
@@ -30,6 +34,8 @@ from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.tracking_checks import check_tracking
+from trajtrainer.run.user_calls import OneCall
+from trajtrainer.run.watch import Watch
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.network import ENCODERS
@@ -42,6 +48,9 @@ from trajtrainer.trainers.factory import check_demonstrations
 logger = logging.getLogger(__name__)
 
 _LARGEST_DRAWN_SEED = 10_000
+_STOPPED_EARLY = "Stopped before the environment was connected; nothing was trained."
+# So long a run that ends without waiting for the user's code waits for writers of statistics.
+_WRITERS_S = 30.0
 _OF_PACKAGES: tuple[Registry[Any], ...] = (ALGORITHMS, REWARD_SIGNALS, ENCODERS)
 
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
@@ -161,11 +170,14 @@ def _looping(
     """Open everything, begin the loop; at the end close everything in the opposite order."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(run.stop, saves=run.folder.writes))
+        stack.enter_context(run.calls.working())
+        last_words = _LastWords(run, opened.behaviors, resume_command)
+        watch = stack.enter_context(_watch(opened, run, last_words))
         if run.folder.writes:
             stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
         stack.callback(run.write_timers)  # once more when all is closed, which takes its time, too
         stack.callback(run.close_writers)
-        stack.callback(_say_how_to_go_on, resume_command, opened.behaviors)
+        stack.callback(last_words.say_how_to_go_on)
         with run.timers("run_training.setup"):
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
             stack.callback(view.close)
@@ -183,19 +195,63 @@ def _looping(
             _add_evaluations(run, opened.loop, environment, make_environment, stack)
             with opened.loop.running():
                 yield
-        _say_what_came_out(run, opened.behaviors)
+        last_words.say_what_came_out()
+        if watch.fault is not None:
+            raise watch.fault
+
+
+def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
+    """Return what watches the user's code, and saves and ends the run if that does not return."""
+
+    def is_saved() -> bool:
+        return opened.loop is None or opened.loop.is_saved
+
+    def save() -> bool:
+        assert opened.loop is not None
+        try:
+            opened.loop.save()
+        except TrajtrainerError as error:
+            logger.error("%s", error)
+            return False
+        return True
+
+    def end(code: int) -> None:
+        try:
+            if opened.loop is None:
+                logger.info("%s", _STOPPED_EARLY)
+            last_words.say_what_came_out()
+            last_words.say_how_to_go_on()
+            # In another thread, as one of them may be what is stuck.
+            closing = threading.Thread(target=run.close_writers, name="end of writers", daemon=True)
+            closing.start()
+            closing.join(_WRITERS_S)
+            run.write_timers()
+        finally:
+            run.stop.leave_process(code)
+
+    limit = run.settings.env_settings.python_timeout
+    limit_s = float(limit) if limit > 0 else None
+    return Watch(run.calls, run.stop, limit_s, is_saved=is_saved, save=save, end=end)
 
 
 def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> Environment | ActorGroup | None:
     """Return the environment, connected, which ``stack`` closes; None if the run is stopped before that."""
     try:
-        with run.stop.interrupting(), run.timers("env_start"):
+        with run.stop.interrupting(), run.timers("env_start"), _in_user_code(run, make_environment):
             environment = _make(run, _settings_of_environment(run), make_environment)
             stack.callback(_close, environment, run)
     except StopInterrupt:
-        logger.info("Stopped before the environment was connected; nothing was trained.")
+        logger.info("%s", _STOPPED_EARLY)
         return None
     return environment
+
+
+def _in_user_code(run: Run, make_environment: EnvironmentFactory) -> AbstractContextManager[None]:
+    """Return what lasts while the environment is made, by the user's code if it is one of Python."""
+    path = run.settings.env_settings.env_path
+    if run.acts_elsewhere or (make_environment is environment_of_settings and (path is None or is_player(path))):
+        return nullcontext()
+    return run.calls.outside(OneCall(f"The code that makes the environment{'' if path is None else f' {path}'}"))
 
 
 def _make(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment | ActorGroup:
@@ -232,6 +288,11 @@ def _settings_of_environment(run: Run) -> RunSettings:
 
 
 def _close(environment: Environment | ActorGroup, run: Run) -> None:
+    if isinstance(environment, InProcessEnvironment):
+        with run.timers("env_close"), run.calls.outside(environment):
+            environment.close()
+        return
+
     def end() -> None:
         whose = ""
         if isinstance(environment, ActorGroup) and environment.present:
@@ -248,18 +309,33 @@ def _close_evaluations(evaluations: EvaluationKeeper, run: Run) -> None:
         evaluations.close()
 
 
-def _say_what_came_out(run: Run, behaviors: Mapping[str, Behavior]) -> None:
-    for line in run.actors.table():
-        logger.info("%s", line)
-    for behavior in behaviors.values():
-        behavior.log_result()
-    if run.folder.writes and behaviors:
-        logger.info("Curves: %s", shell_line(["tensorboard", "--logdir", run.folder.path]))
+@dataclass(slots=True)
+class _LastWords:
+    """What a run says at its end, each once, whichever thread ends it."""
 
+    run: Run
+    behaviors: Mapping[str, Behavior]
+    resume_command: str
+    _said: set[str] = field(default_factory=set, init=False)
 
-def _say_how_to_go_on(resume_command: str, behaviors: Mapping[str, Behavior]) -> None:
-    if resume_command and any(behavior.can_go_on for behavior in behaviors.values()):
-        logger.info("To go on: %s", resume_command)
+    def say_what_came_out(self) -> None:
+        if self._is_first("what came out"):
+            for line in self.run.actors.table():
+                logger.info("%s", line)
+            for behavior in self.behaviors.values():
+                behavior.log_result()
+            if self.run.folder.writes and self.behaviors:
+                logger.info("Curves: %s", shell_line(["tensorboard", "--logdir", self.run.folder.path]))
+
+    def say_how_to_go_on(self) -> None:
+        can_go_on = self.resume_command and any(behavior.can_go_on for behavior in self.behaviors.values())
+        if can_go_on and self._is_first("how to go on"):
+            logger.info("To go on: %s", self.resume_command)
+
+    def _is_first(self, what: str) -> bool:
+        is_first = what not in self._said
+        self._said.add(what)
+        return is_first
 
 
 def _seed(settings: RunSettings) -> int:

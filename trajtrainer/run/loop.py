@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.actors.group import ActingElsewhere, ActorGroup
 from trajtrainer.actors.statistics import ActorStatistics
+from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior, make_behavior
@@ -24,7 +25,9 @@ from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.throughput import Throughput
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.spec import BehaviorId
+from trajtrainer.steps import EnvironmentEvent
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class Loop:
         view: shows how far it is.
         evaluations: of the behaviours; None without any.
         epoch: which one it is, for the view, if there are any.
+        is_saved: everything was written at the end.
         is_over: there will be no further pass.
     """
 
@@ -67,6 +71,7 @@ class Loop:
     evaluations: EvaluationKeeper | None = None
     epoch: str = field(default="", init=False)
     is_over: bool = field(default=False, init=False)
+    is_saved: bool = field(default=False, init=False)
     _timers_due_s: float = field(default=0.0, init=False)
 
     def train(self) -> None:
@@ -97,12 +102,12 @@ class Loop:
         except BaseException:
             # After a late further signal in a program that is not ours a trainer's thread perhaps still lives.
             if not self.run.stop.is_aborted:
-                self._save()
+                self.save()
                 self._tell()
             raise
         if self.run.stop.requested and self.run.folder.writes:
             logger.info("Learning was interrupted. Please wait while the graph is generated.")
-        self._save()
+        self.save()
         self._tell()
 
     def begin(self) -> None:
@@ -220,18 +225,25 @@ class Loop:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_JOIN_S)
+                    self.run.calls.rest()
                     if time.monotonic() > tell_s:
                         logger.info("Waiting for the %s to end its update.", thread.name)
                         tell_s = float("inf")
 
-    def _save(self) -> None:
-        """Write everything to disk.
+    def save(self) -> None:
+        """Write everything to disk, as the run ends.
 
         Raises:
             CheckpointError: the last checkpoint of one or more behaviours could not be written; all others were.
         """
-        if not self.run.folder.writes:
-            return None
+        with self.run.stop.saving():
+            try:
+                if self.run.folder.writes:
+                    self._save()
+            finally:
+                self.is_saved = True
+
+    def _save(self) -> None:
         if not self.behaviors:
             return self.run.write_files()
         with self.run.timers("TrainerController._save_models"):
@@ -283,7 +295,7 @@ def make_loop(
         collector = environment
         collector.use(lambda found: _elsewhere(make(found)))
     else:
-        collector = Collector(environment, lambda found: _here(make(found)), run.timers)
+        collector = Collector(_outside(environment, run.calls), lambda found: _here(make(found)), run.timers)
     for name, dataset in run.datasets.items():
         dtypes = [column.dtype for column in dataset.packed.obs]
         found = NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes)
@@ -292,6 +304,32 @@ def make_loop(
         else:
             collector.behaviors[name] = _here(make(found))
     return Loop(run, behaviors, collector, lessons, view)
+
+
+class _InUserCode:
+    """An environment that works within ``wait``, during which the loop's thread is in the user's code."""
+
+    def __init__(self, environment: InProcessEnvironment, calls: UserCalls) -> None:
+        self.num_workers = environment.num_workers
+        self.reset = environment.reset
+        self.set_parameters = environment.set_parameters
+        self.send = environment.send
+        self.close = environment.close
+        self.kill = environment.kill
+        self._environment = environment
+        self._calls = calls
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        """See ``Environment``."""
+        self._calls.leave(self._environment)
+        try:
+            return self._environment.wait(timeout_s)
+        finally:
+            self._calls.back()
+
+
+def _outside(environment: Environment, calls: UserCalls) -> Environment:
+    return _InUserCode(environment, calls) if isinstance(environment, InProcessEnvironment) else environment
 
 
 def _here(behavior: Behavior) -> ActingBehavior:

@@ -17,6 +17,7 @@ from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.timers_file import earlier_sessions, timers_json
 from trajtrainer.run.tracking import TrackingWriter, tracking_writers
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
@@ -48,6 +49,7 @@ class Run:
         datasets: name -> what this behaviour is learnt from, of those that need no environment.
         actors: what they have done, where they are not in the loop.
         earlier: time spent by the sessions before this one, of a run that is resumed.
+        calls: of the user's code.
     """
 
     settings: RunSettings
@@ -65,6 +67,7 @@ class Run:
     datasets: Mapping[str, Demonstrations] = field(default_factory=dict)
     actors: ActorReport = field(default_factory=ActorReport)
     earlier: Mapping[str, Any] | None = None
+    calls: UserCalls = field(default_factory=UserCalls)
 
     @property
     def is_training(self) -> bool:
@@ -136,12 +139,12 @@ def make_run(
     )
     curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
     curriculum.restore(status.lessons())
-    gauges, rewards = GaugeWriter(), RewardHistory()
+    gauges, rewards, calls = GaugeWriter(), RewardHistory(), UserCalls()
     writers: list[StatsWriter] = [ConsoleWriter(), gauges, rewards]
     if folder.writes:
         writers.append(TensorboardWriter(lambda behavior: folder.behavior(behavior).path))
         writers += tracking_writers(settings, folder)
-    writers += plugin_writers(settings)
+    writers += plugin_writers(settings, calls)
     return Run(
         settings,
         folder,
@@ -156,4 +159,5 @@ def make_run(
         hooks=hooks,
         datasets=datasets,
         earlier=earlier_sessions(folder.read_timers()) if folder.resume else None,
+        calls=calls,
     )

@@ -14,11 +14,13 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import FrameType
+from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,14 @@ class StopInterrupt(BaseException):
 
 
 class StopRequest:
-    """The request to end the run. Polled between steps, and in an update between gradient steps."""
+    """The request to end the run. Polled between steps, and in an update between gradient steps.
+
+    Attributes:
+        ends_process: whether the process is ours to end.
+        is_urgent: somebody outside of the run waits for its end.
+    """
+
+    ends_process = True
 
     def __init__(self) -> None:
         self.requested = False
@@ -50,6 +59,8 @@ class StopRequest:
         self.has_handlers = False  # those of ``stop_on_signals``
         self._emergency: list[Callable[[], None]] = []
         self._interrupts = False
+        self._num_saving = 0
+        self.is_urgent = False
 
     @property
     def exit_code(self) -> int:
@@ -66,7 +77,30 @@ class StopRequest:
         if by is not None and self.signal is None:
             self._signal_s = time.monotonic()
             self.signal = by
+            self.is_urgent = True
         self.requested = True
+
+    @property
+    def is_saving(self) -> bool:
+        """Return whether ``saving`` lasts."""
+        return self._num_saving > 0
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Keep further signals from ending the process while this lasts: they would lose what is being written."""
+        self._num_saving += 1
+        try:
+            yield
+        finally:
+            self._num_saving -= 1
+
+    def leave_process(self, code: int) -> NoReturn:
+        """End the process from another thread than the main one, which may be stuck."""
+        self.emergency()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
@@ -86,6 +120,7 @@ class StopRequest:
 
     def request_politely(self) -> None:
         """Ask for the end from another thread, also where the main thread waits and nothing is polled."""
+        self.is_urgent = True
         self.request()
         if self._interrupts and self.has_handlers:
             _thread.interrupt_main()  # runs our handler of SIGINT there
@@ -152,7 +187,7 @@ def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRe
     def handle(number: int, _frame: FrameType | None) -> None:
         came.append(number)
         stop.request(signal.Signals(number))
-        if len(came) > 1 and stop.grace_s <= 0:
+        if len(came) > 1 and stop.grace_s <= 0 and not stop.is_saving:
             stop.abort(number)
         stop.interrupt()
 
@@ -248,6 +283,8 @@ class _Watcher:
             logger.info(
                 "Stopping: %s. Ctrl-C (or another signal) after %g s ends at once%s.", first, GRACE_S, self._loss
             )
+        elif self._stop.is_saving:
+            logger.info("Still saving. The run ends by itself as soon as everything is written.")
         elif self._stop.grace_s > 0:
             logger.info("Still stopping. Press again in %.0f s to end at once%s.", self._stop.grace_s, self._loss)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.trainer import Trainer
 
@@ -16,18 +17,26 @@ class TrainerThread(threading.Thread):
     ``advance`` raises is kept in ``failure`` for the loop to raise.
     """
 
-    def __init__(self, trainer: Trainer, timers: Timers, then: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        timers: Timers,
+        then: Callable[[], object] = lambda: None,
+        calls: UserCalls | None = None,
+    ) -> None:
         """Advance a trainer.
 
         Args:
             trainer: used by this thread alone.
             timers: of the run.
             then: called after each ``advance``.
+            calls: of the user's code, by the run's threads.
         """
         super().__init__(name=f"trainer {trainer.context.behavior}", daemon=True)
         self.trainer = trainer
         self._timers = timers
         self._then = then
+        self._calls = UserCalls() if calls is None else calls
         self.failure: BaseException | None = None
 
     def raise_failure(self) -> None:
@@ -38,14 +47,15 @@ class TrainerThread(threading.Thread):
     def run(self) -> None:
         """Advance the trainer until its queue is closed."""
         try:
-            while self._wait():
-                with self._timers("trainer_advance"):
-                    self.trainer.advance()
-                self._then()
+            with self._calls.working():
+                while self._wait():
+                    with self._timers("trainer_advance"):
+                        self.trainer.advance()
+                    self._then()
         except BaseException as failure:  # handed to the main thread, which ends the run with it
             self.failure = failure
             self.trainer.source.abandon()
 
     def _wait(self) -> bool:
-        with self._timers("trajectory_wait"):
+        with self._timers("trajectory_wait"), self._calls.outside(None):
             return self.trainer.source.wait(enough=self.trainer.is_due)

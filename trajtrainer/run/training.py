@@ -220,8 +220,8 @@ class Training:
         """Let the user's code be interrupted by a signal at once, which cannot do harm there."""
         assert self._session is not None
         assert self._session.loop is not None
-        is_ending = self._session.loop.is_over or self._is_inference
-        with self._session.loop.run.timers("callbacks"):
+        is_ending, run = self._session.loop.is_over or self._is_inference, self._session.loop.run
+        with run.timers("callbacks"), run.calls.outside(None):
             try:
                 self._stop.raises = not is_ending
                 if not is_ending:

@@ -19,6 +19,7 @@ import numpy as np
 from trajtrainer.errors import RunFolderError, TrajtrainerError
 from trajtrainer.plugins import resolve
 from trajtrainer.run.mlagents_writers import mlagents_writers
+from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
@@ -204,47 +205,61 @@ class GaugeWriter(StatsWriter):
 
 
 class GuardedWriter(StatsWriter):
-    """Somebody else's writer. Its first exception is logged, and from then on it is left out."""
+    """Somebody else's writer. Its first exception is logged, and from then on it is left out.
 
-    def __init__(self, name: str, writer: StatsWriter) -> None:
+    Args:
+        name: of the writer.
+        writer: the writer itself.
+        calls: of the run's threads.
+    """
+
+    def __init__(self, name: str, writer: StatsWriter, calls: UserCalls | None = None) -> None:
         self._name = name
         self._writer: StatsWriter | None = writer
+        self._num_calls = 0  # that are under way
+        self._calls = UserCalls() if calls is None else calls
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
         """See ``StatsWriter``."""
-        self._call(lambda writer: writer.write_stats(category, values, step))
+        self._call("write_stats", lambda writer: writer.write_stats(category, values, step))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
         """See ``StatsWriter``."""
-        self._call(lambda writer: writer.add_hyperparameters(category, text))
+        self._call("add_hyperparameters", lambda writer: writer.add_hyperparameters(category, text))
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
         """See ``StatsWriter``."""
-        self._call(lambda writer: writer.add_settings(category, settings))
+        self._call("add_settings", lambda writer: writer.add_settings(category, settings))
 
     def resume(self, category: str, step: int) -> None:
         """See ``StatsWriter``."""
-        self._call(lambda writer: writer.resume(category, step))
+        self._call("resume", lambda writer: writer.resume(category, step))
 
     def close(self) -> None:
-        """See ``StatsWriter``."""
-        self._call(lambda writer: writer.close())
+        """See ``StatsWriter``. A writer in which another thread is stuck is left as it is."""
+        if not self._num_calls:
+            self._call("close", lambda writer: writer.close())
 
-    def _call(self, method: Callable[[StatsWriter], None]) -> None:
+    def _call(self, name: str, method: Callable[[StatsWriter], None]) -> None:
         if self._writer is None:
             return
+        self._num_calls += 1
         try:
-            method(self._writer)
+            with self._calls.outside(OneCall(f"The call {name}() of the statistics writer {self._name!r}")):
+                method(self._writer)
         except Exception:
             self._writer = None
             logger.exception("The statistics writer %r failed and is left out from here on.", self._name)
+        finally:
+            self._num_calls -= 1
 
 
-def plugin_writers(settings: RunSettings) -> list[StatsWriter]:
+def plugin_writers(settings: RunSettings, calls: UserCalls | None = None) -> list[StatsWriter]:
     """Return the statistics writers of installed packages, those for ML-Agents included.
 
     Args:
         settings: the run's.
+        calls: of the run's threads.
 
     Returns:
         The writers, each behind a ``GuardedWriter``. A package that fails is reported and left out.
@@ -263,8 +278,8 @@ def plugin_writers(settings: RunSettings) -> list[StatsWriter]:
             logger.error("%s It is left out.", error)
             logger.debug("This is why:", exc_info=True)
             continue
-        writers += [GuardedWriter(name, writer) for writer in found]
-    return writers + [GuardedWriter(name, writer) for name, writer in mlagents_writers(settings)]
+        writers += [GuardedWriter(name, writer, calls) for writer in found]
+    return writers + [GuardedWriter(name, writer, calls) for name, writer in mlagents_writers(settings)]
 
 
 def hyperparameters_text(settings: Mapping[str, Any]) -> str:

@@ -200,7 +200,7 @@ def _register_unstructuring(converter: Converter) -> None:
         POCAHyperparameters: dict.fromkeys(OWN_ON_POLICY, if_changed),
         SACHyperparameters: dict.fromkeys(OWN_SAC, if_changed),
         EnvironmentSettings: {
-            **dict.fromkeys(("wrappers", "listen_address", "raw_image_order"), if_changed),
+            **dict.fromkeys(("wrappers", "listen_address", "raw_image_order", "python_timeout"), if_changed),
             "presumed_raw_image_order": never,
         },
         SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),

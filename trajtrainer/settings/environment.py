@@ -53,6 +53,9 @@ class EnvironmentSettings:
         num_areas: how many training areas a player is to set up (``TrainingAreaReplicator``). More where one scene
             leaves the processor idle.
         timeout_wait: seconds to wait for each answer of a player. More for scenes that load or compute for long.
+        python_timeout: seconds that one call of a Python environment (of the code that makes it, reset, step, close) or
+            of a statistics writer may take; -1 without limit. A call that takes longer ends the run, with everything
+            saved. More for environments that download or compile for long. Not in ML-Agents.
         seed: of the run, of its players (seed + number of the player) and of samplers without one; -1 draws one, which
             the log names. Set it to repeat a run.
         max_lifetime_restarts: how often a crashed or hanging player is started again in one run; -1 without limit.
@@ -76,6 +79,8 @@ class EnvironmentSettings:
     num_envs: int = field(default=1, validator=count)
     num_areas: int = field(default=1, validator=count)
     timeout_wait: int = field(default=60, validator=count)
+    # Not in ML-Agents. Dumped only when it is another.
+    python_timeout: int = field(default=1800, validator=unlimited_count)
     seed: int = field(default=UNSEEDED, validator=seed_check)
     max_lifetime_restarts: int = field(default=10, validator=unlimited_count)
     restarts_rate_limit_n: int = field(default=1, validator=unlimited_count)

@@ -129,6 +129,8 @@ FLAGS: tuple[Flag, ...] = (
         "ADDRESS"),
     Flag("--timeout-wait", "env_settings.timeout_wait", Kind.WHOLE,
         "How long to wait for each answer of a player, in seconds", "S"),
+    Flag("--python-timeout", "env_settings.python_timeout", Kind.WHOLE,
+        "How long one call of a Python environment may take, in seconds; -1 without limit", "S"),
     Flag("--width", "engine_settings.width", Kind.WHOLE, "Width of the player's window in pixels", "N", Group.ENGINE),
     Flag("--height", "engine_settings.height", Kind.WHOLE,
         "Height of the player's window in pixels", "N", Group.ENGINE),
