@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="needs the extra 'page'")
@@ -19,6 +20,8 @@ pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 from tests.page import browser as browser_module
 from tests.page.runs import REWARD, make_run, write_events
 from tests.page.serving import Served, serving
+from trajtrainer.rundir import event_file
+from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.run import CheckpointSettings
 
@@ -138,6 +141,27 @@ def test_curves_grow_are_smoothed_and_zoomed(browser: browser_module.Browser, tm
         browser.wait_for("document.querySelectorAll('.legend li').length === 2")
         assert "show=other" in browser.run("location.hash")
         assert "smoothing=0.9" in browser.run("location.hash")
+
+
+def test_histograms_are_drawn_as_bands_of_percentiles(browser: browser_module.Browser, tmp_path: Path) -> None:
+    file = EventFile(make_run(tmp_path, "ball") / "Ball")
+    for number in range(1, 31):
+        file.add([event_file.histogram(f"{REWARD}_hist", np.linspace(0.0, 100.0 * number, 1001))], 100 * number)
+    file.close()
+    browser.look(1400, 900)
+    tip = "document.getElementById('tip')"
+    chart = "[...document.querySelectorAll('.chart')].find((each) => each.innerText.includes('_hist'))"
+    with watching(browser, tmp_path) as served:
+        opened(browser, served, "show=ball")
+        browser.wait_for(f"!!{chart}?.querySelector('canvas')")
+        assert "percentiles" in browser.run(f"{chart}.innerText")
+        box = f"{chart}.querySelector('.u-over').getBoundingClientRect()"
+        x, y, width, height = browser.run(f"(({{x, y, width, height}}) => [x, y, width, height])({box})")
+        browser.mouse("mouseMoved", x + width - 2, y + height / 2)
+        browser.wait_for(f"!{tip}.hidden")
+        shown = browser.run(f"{tip}.innerText").replace("\n", " ")
+        assert shown.startswith("step 3,000 ball median 1.")
+        assert "all: 0 to 3k" in shown
 
 
 def test_an_empty_folder_tells_what_to_do_and_a_run_that_appears_is_shown(

@@ -6,12 +6,15 @@ import json
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
@@ -20,6 +23,7 @@ from trajtrainer.page import event_curves
 from trajtrainer.page.curves import Curve
 from trajtrainer.page.event_curves import BehaviorCurves
 from trajtrainer.page.folder import Folder
+from trajtrainer.page.histograms import percentiles, percentiles_of_tensor
 from trajtrainer.page.points import find_points
 from trajtrainer.page.viewer import Viewer
 from trajtrainer.report.series import scalar_of
@@ -64,6 +68,71 @@ def test_moments_and_values_that_cannot_be_are_left_out(tmp_path: Path, how_many
         assert (found["steps"], found["times"], found["mean"]) == ([1, 9999], [0.0, 1.0], [1.0, 3.0])
         json.dumps(viewer.series(["run"], "Ball", "huge", 10, (-1e17, 1e17), by_time=by_time), allow_nan=False)
     json.dumps([viewer.summaries(), viewer.details("run")], allow_nan=False)
+
+
+class TestHistograms:
+    """What a run of a Gaussian writes whose mean is its number; its buckets are a tenth wide."""
+
+    def values(self, number: int) -> NDArray[np.float64]:
+        return np.random.default_rng(number).normal(100 + number, 5, 2000)
+
+    def write(self, folder: Path, numbers: range, resumed_at: int | None = None) -> None:
+        file = EventFile(folder, resumed_at)
+        for number in numbers:
+            file.add([event_file.scalar("a", number), event_file.histogram("H", self.values(number))], 10 * number)
+        file.close()
+
+    def series(self, results: Path, tag: str = "H") -> dict[str, Any]:
+        viewer = Viewer(Folder(results))
+        assert tag in viewer.tags(["run"])["run"]["tags"]["Ball"]
+        found: dict[str, Any] = viewer.series(["run"], "Ball", tag, 1000, (-1e17, 1e17), by_time=False)["run"]
+        json.dumps(found, allow_nan=False)
+        return found
+
+    @pytest.mark.parametrize("count", [5, 60], ids=["one by one", "together"])
+    def test_percentiles_are_those_of_the_values(self, tmp_path: Path, count: int) -> None:
+        self.write(tmp_path / "run" / "Ball", range(1, count + 1))
+        found = self.series(tmp_path)
+        assert found["steps"] == [10 * number for number in range(1, count + 1)]
+        levels = [found["low"], found["bands"][0][0], found["bands"][1][0], found["mean"]]
+        levels += [found["bands"][1][1], found["bands"][0][1], found["high"]]
+        for i, number in enumerate(range(1, count + 1)):
+            exact = np.percentile(self.values(number), [0, 5, 25, 50, 75, 95, 100])
+            np.testing.assert_allclose([level[i] for level in levels], exact, rtol=0.06)
+        extremes = [self.values(1).min(), self.values(1).max()]
+        np.testing.assert_allclose([found["low"][0], found["high"][0]], extremes, rtol=1e-6)
+        assert self.series(tmp_path, "a")["mean"] == list(range(1, count + 1))
+
+    def test_what_a_killed_run_had_written_is_left_out(self, tmp_path: Path) -> None:
+        self.write(tmp_path / "run" / "Ball", range(1, 10))
+        self.write(tmp_path / "run" / "Ball", range(6, 8), resumed_at=55)
+        assert self.series(tmp_path)["steps"] == [10, 20, 30, 40, 50, 60, 70]
+
+    def test_newer_histograms(self, tmp_path: Path) -> None:
+        rows = np.array([[0.0, 1.0, 0.0], [1.0, 2.0, 3.0], [2.0, 4.0, 1.0], [4.0, 9.0, 0.0]])
+        found = percentiles_of_tensor(make_tensor_proto(rows, np.float64))
+        assert found is not None
+        np.testing.assert_allclose(found, [1, 1 + 0.2 / 3, 4 / 3, 5 / 3, 2, 3.6, 4])
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            HistogramProto(),
+            HistogramProto(min=0, max=1, bucket=[1.0], bucket_limit=[]),
+            HistogramProto(min=0, max=1, bucket=[-1.0], bucket_limit=[1.0]),
+            HistogramProto(min=2, max=1, bucket=[1.0], bucket_limit=[1.0]),
+            HistogramProto(min=float("nan"), max=1, bucket=[1.0], bucket_limit=[1.0]),
+            HistogramProto(min=-1e308, max=1e308, bucket=[1.0], bucket_limit=[1.0]),
+            HistogramProto(min=0, max=1, bucket=[1e308, 1e308], bucket_limit=[0.5, 1.0]),
+            HistogramProto(min=0, max=1, bucket=[1.0, 1.0], bucket_limit=[1.0, 0.5]),
+            HistogramProto(min=0, max=1, bucket=[1.0, 1.0], bucket_limit=[0.5, float("nan")]),
+        ],
+    )
+    def test_damaged_ones_are_left_out(self, wrong: Any) -> None:
+        assert percentiles(wrong) is None
+        value = Summary.Value(tag="H", histo=wrong)
+        record = Event(wall_time=1.0, step=1, summary=Summary(value=[value])).SerializeToString()
+        assert find_points([record]).histograms == find_points([record] * 40).histograms == {}
 
 
 class TestCurve:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
 from trajtrainer.page.curves import FEWEST_BUCKETS, MOST_BUCKETS, Curve
 from trajtrainer.page.folder import Entry, Folder, Parts
+from trajtrainer.page.histograms import LEVELS
 from trajtrainer.page.points import Found, Points, find_points
 from trajtrainer.report.series import MOST_TAGS, EventReader
 from trajtrainer.rundir.event_file import PREFIX
@@ -16,6 +18,7 @@ from trajtrainer.rundir.event_file import PREFIX
 # Of all curves of a run together; with many tags each has fewer.
 _MOST_BUCKETS_OF_RUN = 1 << 19
 _MOST_RECORDS = 10_000
+_MOST_HISTOGRAMS = 500
 _MOST_BYTES = 1 << 20
 
 
@@ -24,6 +27,7 @@ class BehaviorCurves:
 
     Attributes:
         curves: tag -> its course.
+        histograms: tag -> the course of each of its percentiles (``histograms.LEVELS``).
         starts: steps from which the run went on, where its event files tell.
         began: when the first point was written, seconds since 1970; None before that.
         version: changes with them.
@@ -37,6 +41,7 @@ class BehaviorCurves:
 
     def _begin(self, files: Sequence[Entry]) -> None:
         self.curves: dict[str, Curve] = {}
+        self.histograms: dict[str, list[Curve]] = {}
         self.starts: list[int] = []
         self.began: float | None = None
         self._files: list[Entry] = list(files)
@@ -98,33 +103,42 @@ class BehaviorCurves:
         """Put points into the curves, in the order in which everything stood in the file."""
         begin = 0
         for number, step in found.starts.items():
-            self._extend(found.points, begin, number, most_buckets)
+            self._extend(found, begin, number, most_buckets)
             self._go_on_from(step)
             begin = number
-        self._extend(found.points, begin, None, most_buckets)
-        self.version += bool(found.points)
+        self._extend(found, begin, None, most_buckets)
+        self.version += bool(found.points or found.histograms)
 
-    def _extend(self, points: Mapping[str, Points], begin: int, end: int | None, most_buckets: int) -> None:
+    def _extend(self, found: Found, begin: int, end: int | None, most_buckets: int) -> None:
         """Append the points of the records from one number to before another one."""
-        for tag, some in points.items():
-            first, behind = np.searchsorted(some.order, (begin, np.iinfo(np.int64).max if end is None else end))
-            if first == behind or (tag not in self.curves and len(self.curves) >= MOST_TAGS):
-                continue
-            curve = self.curves.setdefault(tag, Curve())
-            if self.began is None:
-                self.began = float(some.times[first])
-            # All are counted in advance, so that the first do not have to give much up later.
-            most = most_buckets // max(len(self.curves), len(points))
-            piece = slice(first, behind)
-            curve.extend(
-                some.steps[piece],
-                some.times[piece],
-                some.values[piece],
-                min(max(most - most % 2, FEWEST_BUCKETS), MOST_BUCKETS),
-            )
+        # All are counted in advance, so that the first do not have to give much up later.
+        num_curves = len(self.curves.keys() | found.points.keys())
+        num_curves += len(LEVELS) * len(self.histograms.keys() | found.histograms.keys())
+        most = most_buckets // max(1, num_curves)
+        most = min(max(most - most % 2, FEWEST_BUCKETS), MOST_BUCKETS)
+        for tag, some in found.points.items():
+            piece = self._piece(some, begin, end)
+            if piece is not None and (tag in self.curves or len(self.curves) < MOST_TAGS):
+                curve = self.curves.setdefault(tag, Curve())
+                curve.extend(some.steps[piece], some.times[piece], some.values[piece], most)
+        for tag, some in found.histograms.items():
+            piece = self._piece(some, begin, end)
+            if piece is not None and (tag in self.histograms or len(self.histograms) < _MOST_HISTOGRAMS):
+                levels = self.histograms.setdefault(tag, [Curve() for _ in LEVELS])
+                for curve, values in zip(levels, some.values[piece].T, strict=True):
+                    curve.extend(some.steps[piece], some.times[piece], values, most)
+
+    def _piece(self, points: Points, begin: int, end: int | None) -> slice | None:
+        """Return which points are of the records from one number to before another one; None without any."""
+        first, behind = np.searchsorted(points.order, (begin, np.iinfo(np.int64).max if end is None else end))
+        if first == behind:
+            return None
+        if self.began is None:
+            self.began = float(points.times[first])
+        return slice(first, behind)
 
     def _go_on_from(self, step: int) -> None:
-        for curve in self.curves.values():
+        for curve in (*self.curves.values(), *chain.from_iterable(self.histograms.values())):
             curve.drop_from(step)
         if step not in self.starts and len(self.starts) < MOST_TAGS:
             self.starts.append(step)

@@ -280,7 +280,7 @@ class Run:
 
     def tags(self) -> dict[str, list[str]]:
         """Return name of a behaviour's folder -> tags of its curves."""
-        return {name: sorted(each.curves) for name, each in self.curves.behaviors.items()}
+        return {name: sorted({*each.curves, *each.histograms}) for name, each in self.curves.behaviors.items()}
 
     def _gauge(self, behavior: str, tag: str) -> float | None:
         gauges = self._timers.get().get("gauges")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.errors import RunFolderError
+from trajtrainer.page.curves import Sample
 from trajtrainer.page.event_curves import RunCurves
 from trajtrainer.page.folder import Folder, Parts
 from trajtrainer.page.runs import LOGS, Run, Runs, is_run
@@ -85,7 +86,7 @@ class Viewer:
     def series(
         self, run_ids: Sequence[str], behavior: str, tag: str, points: int, span: tuple[float, float], *, by_time: bool
     ) -> dict[str, Any]:
-        """Return the course of a statistic in some runs, in so many points.
+        """Return the course of a statistic in some runs, in so many points; of a histogram those of its percentiles.
 
         Args:
             run_ids: those that are not there are left out.
@@ -102,17 +103,16 @@ class Viewer:
             self._read_unwatched(runs)
             for run_id, run in runs.items():
                 curves = run.curves.behaviors.get(behavior)
-                if curves is None or tag not in curves.curves:
+                if curves is None or (tag not in curves.curves and tag not in curves.histograms):
                     continue
                 began = curves.began or 0.0
                 begin, end = (each + began for each in span) if by_time else span
-                sample = curves.curves[tag].sample(most, begin, end, by_time=by_time)
-                is_thinned = bool((sample.low != sample.high).any())
+                some = [curves.curves[tag]] if tag in curves.curves else curves.histograms[tag]
+                samples = [curve.sample(most, begin, end, by_time=by_time) for curve in some]
                 found[run_id] = {
-                    "steps": sample.steps.tolist(),
-                    "times": np.round(np.maximum.accumulate(sample.times) - began, 1).tolist(),
-                    "mean": _short(sample.mean),
-                    **({"low": _short(sample.low), "high": _short(sample.high)} if is_thinned else {}),
+                    "steps": samples[0].steps.tolist(),
+                    "times": np.round(np.maximum.accumulate(samples[0].times) - began, 1).tolist(),
+                    **(_course(samples[0]) if len(samples) == 1 else _distribution(samples)),
                 }
         return found
 
@@ -187,6 +187,26 @@ class Viewer:
             if gone is not None:
                 gone.curves = RunCurves(self.folder, gone.parts)
         return is_whole
+
+
+def _course(sample: Sample) -> dict[str, Any]:
+    """Return the mean, and the extremes where a bucket has several points."""
+    is_thinned = bool((sample.low != sample.high).any())
+    return {
+        "mean": _short(sample.mean),
+        **({"low": _short(sample.low), "high": _short(sample.high)} if is_thinned else {}),
+    }
+
+
+def _distribution(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the median, the extremes, and the borders of the middle 90 % and 50 %, of the percentiles' courses."""
+    _, p5, p25, median, p75, p95, _ = (_short(sample.mean) for sample in samples)
+    return {
+        "mean": median,
+        "low": _short(samples[0].low),
+        "high": _short(samples[-1].high),
+        "bands": [[p5, p95], [p25, p75]],
+    }
 
 
 def _short(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:

@@ -63,8 +63,10 @@ export class Chart {
     this.large = el("button", { type: "button", class: "icon", title: "Larger", "aria-label": `Larger: ${tag}`,
       onclick: () => this.#enlarge() }, "⤢");
     const name = tag.includes("/") ? tag.slice(tag.indexOf("/") + 1) : tag;
+    this.kind = el("small", { hidden: true, title: "The line is the median. The bands hold the middle 50%, the middle 90% and all values." },
+      " percentiles");
     this.element = el("figure", { class: "chart" },
-      el("figcaption", {}, el("span", { title: tag }, name), this.large), this.place);
+      el("figcaption", {}, el("span", { title: tag }, name, this.kind), this.large), this.place);
     this.place.chart = this.element.chart = this;
     seen.observe(this.element);
     sizes.observe(this.place);
@@ -121,17 +123,19 @@ export class Chart {
 
   // Draws what is there already: anew where lines, colors or axes are others.
   draw() {
-    const weight = state.smoothing, tables = [], series = [{}], bands = [];
+    const tables = [], series = [{}], bands = [];
     const banded = Math.sqrt(this.#lines.filter((line) => line.low).length);
     for (const line of this.#lines) {
       line.x = state.byTime ? line.times : line.steps;
+      const weight = line.bands ? 0 : state.smoothing; // a median between its percentiles is not smoothed
       line.smooth = weight > 0 && line.mean.length > 2 ? smoothed(line.mean, weight) : null;
       const stroke = css(`--c${color(line.id)}`);
       const columns = [line.x];
-      if (line.low) {
-        bands.push({ series: [series.length, series.length + 1], fill: faded(stroke, 0.22 / banded) });
+      const spreads = [line.low ? [line.low, line.high] : null, ...(line.bands ?? [])].filter(Boolean);
+      for (const [low, high] of spreads) {
+        bands.push({ series: [series.length, series.length + 1], fill: faded(stroke, (line.bands ? 0.16 : 0.22) / banded) });
         series.push({ points: { show: false } }, { points: { show: false } });
-        columns.push(line.high, line.low);
+        columns.push(high, low);
       }
       const points = { show: line.mean.length < 2, fill: stroke, size: 6 };
       if (line.smooth) {
@@ -148,6 +152,7 @@ export class Chart {
       tables.push(columns);
     }
     this.element.classList.toggle("empty", tables.length === 0);
+    this.kind.hidden = !this.#lines.some((line) => line.bands);
     const data = tables.length === 0 ? [[]] : tables.length === 1 ? tables[0] : uPlot.join(tables);
     const form = JSON.stringify([series, bands, state.byTime, css("--soft")]);
     if (this.#plot && form === this.#form) {
@@ -206,6 +211,12 @@ export class Chart {
       const exact = line.low && line.low[index] !== line.high[index] ?
         `${short(line.low[index])} to ${short(line.high[index])}` : short(line.mean[index]);
       const value = line.smooth ? short(line.smooth[index]) : exact;
+      if (line.bands) {
+        const between = line.bands.map(([low, high]) => `${short(low[index])} to ${short(high[index])}`);
+        return el("div", { class: "spread" }, el("i", { class: `key c${color(line.id)}` }), el("span", {}, line.id),
+          el("b", {}, `median ${short(line.mean[index])}`), el("small", {}, `50%: ${between[1]}`),
+          el("small", {}, `90%: ${between[0]}`), el("small", {}, `all: ${exact}`));
+      }
       return el("div", {}, el("i", { class: `key c${color(line.id)}` }), el("span", {}, line.id), el("b", {}, value),
         line.smooth ? el("small", {}, exact) : null);
     }));
