@@ -13,7 +13,6 @@ from trajtrainer.steps import ActionBatch
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "bounded": spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)),
-    "unbounded": spaces.Box(-np.inf, np.inf, (2, 2)),
     "whole": spaces.Box(0, 9, (3,), dtype=np.int64),
     "choice": spaces.Discrete(4, start=-1),
     "choices": spaces.MultiDiscrete([3, 5]),
@@ -33,8 +32,7 @@ def test_decisions_lead_to_the_same_actions(name: str) -> None:
     continuous, discrete = layout.decisions(actions)
     assert continuous.dtype == np.float32
     assert discrete.dtype == np.int32
-    if name != "unbounded":
-        assert np.abs(continuous).max(initial=0) <= 1
+    assert np.abs(continuous).max(initial=0) <= 1
     nothing = np.zeros((20, 0), np.float32)
     batch = ActionBatch(continuous, discrete, continuous, nothing, nothing[:, :1], nothing, 0)
     for found, expected in zip(layout.actions(batch), actions, strict=True):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from tests.envs.gymnasium_samples import CountingEnv, SpacesEnv, action_batch
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, UnsupportedError
 from trajtrainer.settings.environment import ConstantSettings, UniformSettings
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
@@ -256,6 +256,53 @@ def test_what_an_environment_raises_ends_the_run_with_the_reason() -> None:
     with pytest.raises(EnvironmentFaultError, match="CountingEnv failed in its step: ZeroDivisionError: wheels") as e:
         act(environment, 0)
     assert isinstance(e.value.__cause__, ZeroDivisionError)
+
+
+class Misfit(CountingEnv):
+    """Returns what an environment of Gymnasium does not."""
+
+    def __init__(self, call: str, returned: Any) -> None:
+        super().__init__(9)
+        self.call, self.returned = call, returned
+
+    def reset(self, **options: Any) -> Any:
+        found = super().reset(**options)
+        return self.returned if self.call == "reset" else found
+
+    def step(self, action: Any) -> Any:
+        found = super().step(action)
+        return self.returned if self.call == "step" else found
+
+
+@pytest.mark.parametrize(
+    ("call", "returned", "expected"),
+    [
+        ("reset", np.zeros(2), r"\(observation, info\)"),
+        ("reset", (np.zeros(2), None), r"\(observation, info\)"),
+        ("step", (np.zeros(2), 1.0, True, {}), r"\(observation, reward, terminated, truncated, info\)"),
+        ("step", None, r"\(observation, reward, terminated, truncated, info\)"),
+        ("step", (np.zeros(2), 1.0, "no", False, {}), "True or False for terminated and truncated"),
+        ("step", (np.zeros(2), 1.0, False, "no", {}), "True or False for terminated and truncated"),
+        ("step", (np.zeros(2), "much", False, False, {}), "a number for the reward"),
+    ],
+)
+def test_what_calls_return_is_checked(call: str, returned: Any, expected: str) -> None:
+    environment = GymnasiumEnvironment([Misfit(call, returned)], seed=0, name=NAME)
+
+    def play() -> None:
+        begin(environment)
+        act(environment, 0)
+
+    with pytest.raises(InvalidDataError, match=rf"(?s)The {call}\(\) of the environment {NAME} returned .*{expected}"):
+        play()
+
+
+@pytest.mark.parametrize("attribute", ["observation_space", "action_space"])
+def test_an_environment_without_spaces_is_refused(attribute: str) -> None:
+    env = CountingEnv()
+    setattr(env, attribute, None)
+    with pytest.raises(UnsupportedError, match=f"has no {attribute}: found NoneType"):
+        counting(env)
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf])

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from trajtrainer.envs import gymnasium_environment, select
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.settings.run import RunSettings
 
 
@@ -126,3 +126,19 @@ def test_a_module_that_fails_is_named_with_its_line(tmp_path: Path, monkeypatch:
     assert told in str(raised.value)
     assert where.format(file=tmp_path / f"{name}.py") in str(raised.value)
     assert "bug in trajtrainer" not in str(raised.value)
+
+
+def test_a_factory_must_return_an_environment_and_not_its_class() -> None:
+    with pytest.raises(SettingsError, match=r"returned the class Pole and no environment. Return Pole\(...\)"):
+        select.from_factory(lambda: Pole, RunSettings())
+
+
+def test_the_extra_is_named_where_gymnasium_names_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*_: Any, **__: Any) -> Any:
+        raise gymnasium.error.DependencyNotInstalled('Box2D is missing, run `pip install "gymnasium[box2d]"`')
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    settings = RunSettings()
+    settings = evolve(settings, env_settings=evolve(settings.env_settings, env_path="gym:LunarLander-v3"))
+    with pytest.raises(SettingsError, match=r"With trajtrainer: pip install 'trajtrainer\[box2d\]'"):
+        select.make_environment(settings, None)  # type: ignore[arg-type]  # no player, no logs

@@ -40,8 +40,8 @@ class _Leaf(NamedTuple):
 class ActionLayout:
     """An action space as a trainer's actions, in the space's own order (Gymnasium sorts the keys of a Dict).
 
-    - Box: continuous. [-1, 1], where a policy's actions lie, is stretched to the bounds; where either bound is
-      missing, the action is taken as it is and only clipped. Whole-numbered Boxes are rounded.
+    - Box: continuous. [-1, 1], where a policy's actions lie, is stretched to the bounds. Whole-numbered Boxes are
+      rounded. A Box needs bounds: without them nothing says how large an action may be.
     - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of two per number.
     - Dict and Tuple: those of their parts, side by side (both continuous and discrete: hybrid actions).
 
@@ -97,6 +97,12 @@ class _Plan:
             case spaces.Box() if math.prod(space.shape):
                 columns = slice(self.continuous, self.continuous + math.prod(space.shape))
                 self.continuous = columns.stop
+                if not _bounded(space).all():
+                    raise UnsupportedError(
+                        f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} has no "
+                        "finite bounds, so nothing says how large an action may be. Give low and high, or rescale it "
+                        "with gymnasium.wrappers.TransformAction."
+                    )
                 assemble, read = _box(space, columns)
                 self.continuous_leaves.append(_Leaf(path, columns, read))
                 return assemble
@@ -124,16 +130,19 @@ class _Plan:
         return columns
 
 
+def _bounded(space: spaces.Box) -> NDArray[np.bool_]:
+    """Return which numbers of a Box have both bounds."""
+    limit = _UNBOUNDED_WHOLE if np.issubdtype(space.dtype, np.integer) else _UNBOUNDED_REAL
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return (low > -limit) & (high < limit)
+
+
 def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     whole = np.issubdtype(space.dtype, np.integer)
-    limit = _UNBOUNDED_WHOLE if whole else _UNBOUNDED_REAL
-    bounded = (low > -limit) & (high < limit)
     # Each whole number gets an equal share of [-1, 1]: the outermost ones reach half a number further out.
     margin = 0.5 if whole else 0.0
-    with np.errstate(over="ignore", invalid="ignore"):  # infinite bounds; their places are replaced
-        centre = np.where(bounded, (low + high) / 2, 0.0)
-        half = np.where(bounded, (high - low) / 2 + margin, 1.0)
+    centre, half = (low + high) / 2, (high - low) / 2 + margin
     smallest, largest = space.low.ravel(), space.high.ravel()
 
     def assemble(continuous: FloatArray, _: IntArray) -> Sequence[Any]:

@@ -20,10 +20,14 @@ from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import Rendering, TakeFrame
-from trajtrainer.errors import InvalidDataError
+from trajtrainer.errors import InvalidDataError, UnsupportedError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
 
 Env = gymnasium.Env[Any, Any]
+# What may say whether an episode has ended.
+_TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
+# Characters of a wrong value in a message.
+_LONGEST = 200
 
 
 class GymnasiumEnvironment(InProcessEnvironment):
@@ -47,7 +51,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         smallest_picture: see ``ObservationLayout``.
 
     Raises:
-        UnsupportedError: a space that cannot be translated.
+        UnsupportedError: a space that is missing or cannot be translated.
         InvalidDataError: the copies' spaces differ.
     """
 
@@ -57,6 +61,13 @@ class GymnasiumEnvironment(InProcessEnvironment):
         super().__init__(environment_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._envs = list(envs)
         first = self._envs[0]
+        for attribute in ("observation_space", "action_space"):
+            space = getattr(first, attribute, None)
+            if not isinstance(space, gymnasium.Space):
+                raise UnsupportedError(
+                    f"The environment {self.name} has no {attribute}: found {type(space).__name__}, expected a space "
+                    "of gymnasium.spaces. Set it in __init__ or as an attribute of the class."
+                )
         for env in self._envs[1:]:
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
                 raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
@@ -100,12 +111,19 @@ class GymnasiumEnvironment(InProcessEnvironment):
         ended: list[int] = []
         for copy, action in enumerate(self._spaces.actions(actions[self.name])):
             self.call = ("step", copy)
-            observation, reward, terminated, truncated, info = self._envs[copy].step(action)
+            stepped: Any = self._envs[copy].step(action)
+            try:
+                observation, reward, terminated, truncated, info = stepped
+            except (TypeError, ValueError) as error:
+                raise self._misfit("step()", stepped, "(observation, reward, terminated, truncated, info)") from error
             if terminated or truncated:
+                if not (isinstance(terminated, _TRUTH) and isinstance(truncated, _TRUTH)):
+                    flags = (terminated, truncated)
+                    raise self._misfit("step()", flags, "True or False for terminated and truncated")
                 ended.append(copy)
                 # The environment may hand out one array again and again, which the reset would overwrite.
                 final.append(deepcopy(observation))
-                final_rewards.append(reward)  # type: ignore[arg-type]
+                final_rewards.append(reward)
                 interrupted.append(not terminated)
                 reward = 0.0
                 observation, info = self._reset(copy)
@@ -118,7 +136,15 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
     def _reset(self, copy: int) -> tuple[Any, dict[str, Any]]:
         self.call = ("reset", copy)
-        return self._envs[copy].reset(seed=next(self._seeds[copy]), options=self._parameters.draw() or None)
+        begun: Any = self._envs[copy].reset(seed=next(self._seeds[copy]), options=self._parameters.draw() or None)
+        if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], dict)):
+            raise self._misfit("reset()", begun, "(observation, info)")
+        return begun[0], begun[1]
+
+    def _misfit(self, call: str, found: object, expected: str) -> InvalidDataError:
+        shown = repr(found)
+        shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+        return InvalidDataError(f"The {call} of the environment {self.name} returned {shown}, expected {expected}.")
 
     def _event(
         self,
@@ -131,7 +157,10 @@ class GymnasiumEnvironment(InProcessEnvironment):
     ) -> EnvironmentEvent:
         """Return the event of T final observations and rewards and N others, with N infos."""
         total, terminal = len(observations), len(interrupted)
-        earned = np.array(rewards, np.float32)
+        try:
+            earned = np.array(rewards, np.float32)
+        except (TypeError, ValueError) as error:
+            raise self._misfit("step()", list(rewards), "a number for the reward") from error
         check_rewards(earned, self.name)
         decisions = self._spaces.masks(observations[terminal:], infos)
         batch = StepBatch(

@@ -187,7 +187,12 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
             return offered[copy].all()  # type: ignore[no-any-return]
 
         offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
-        return _wrap_made(call(factory, what, arguments, offers), settings.env_settings.wrappers, what)
+        made = call(factory, what, arguments, offers)
+        if isinstance(made, type):
+            raise SettingsError(
+                f"{what} returned the class {made.__qualname__} and no environment. Return {made.__qualname__}(...)."
+            )
+        return _wrap_made(made, settings.env_settings.wrappers, what)
 
     envs = _copies(make, settings.env_settings.num_envs)
     if len({id(env) for env in envs}) < len(envs):
@@ -294,14 +299,19 @@ def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerErro
 
     cause = error.__cause__
     if isinstance(cause, gymnasium_error.DependencyNotInstalled):
-        hint = " With trajtrainer: pip install 'trajtrainer[mujoco]'." if "mujoco" in str(cause).lower() else ""
-        return SettingsError(f"--env {path}: {cause}.{hint}")
+        extra = next((name for name in _GYMNASIUM_EXTRAS if name in str(cause).lower()), None)
+        hint = "" if extra is None else f" With trajtrainer: pip install 'trajtrainer[{extra}]'."
+        return SettingsError(f"--env {path}: {str(cause).rstrip('.')}.{hint}")
     if isinstance(cause, gymnasium_error.UnregisteredEnv | ModuleNotFoundError):
         hint = "" if "Did you mean" in str(cause) else registration_hint(name)
         return SettingsError(f"--env {path}: {cause}{hint}")
     if isinstance(cause, gymnasium_error.Error):
         return SettingsError(f"--env {path}: {cause}")
     return error
+
+
+# Extras that Gymnasium and this package have under the same names.
+_GYMNASIUM_EXTRAS = ("mujoco", "box2d", "atari")
 
 
 def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
