@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from trajtrainer.cli.console import console
+from trajtrainer.cli.learn import resolve
 from trajtrainer.settings import flags
 
 
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(described(), end="")
         return 0
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
-        settings = flags.resolve(arguments, converts=True)
+        settings = resolve(arguments, converts=True)
         _check_search(arguments)
     # Late: both would slow down every --help.
     from trajtrainer.run.datasets import load_datasets, with_recorded_names

@@ -8,8 +8,11 @@ import gc
 import sys
 from pathlib import Path
 
+from attrs import evolve
+
 from trajtrainer.cli.console import console
 from trajtrainer.settings import flags
+from trajtrainer.settings.run import RunSettings
 from trajtrainer.timers import Timers
 
 
@@ -27,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     timers = Timers()
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")) as handler:
         with timers("run_training.settings"):
-            settings = flags.resolve(arguments)
+            settings = resolve(arguments)
             from trajtrainer.envs.select import check  # late: it imports numpy, which help does not need
 
             check(settings.env_settings.env_path)
@@ -40,6 +43,16 @@ def run(arguments: argparse.Namespace) -> int:
         # The interpreter's last collection would otherwise go through all of torch's objects (measured: 0.2 s).
         atexit.register(gc.freeze)
         return learn.run(settings, handler, timers, shell_line([*_program(), *flags.to_resume(arguments)]))
+
+
+def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSettings:
+    """Return the settings of a run, ``--resume=auto`` decided; arguments and errors as ``flags.resolve``."""
+    settings = flags.resolve(arguments, converts=converts)
+    if not hasattr(arguments, flags.RESUME_AUTO):
+        return settings
+    from trajtrainer.rundir.folder import resume_if_begun
+
+    return evolve(settings, checkpoint_settings=resume_if_begun(settings.checkpoint_settings))
 
 
 def _program() -> list[str]:

@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from attrs import evolve
+
 from trajtrainer.errors import RunFolderError
 from trajtrainer.rundir import atomic
 from trajtrainer.rundir.filenames import behavior_file_name, behavior_of, check_run_id, exported_name
@@ -437,6 +439,27 @@ def _exported_as(run: Path, stem: str) -> list[str]:
     if not run.is_dir():
         return []
     return [path.name for path in run.iterdir() if exported_name(path.name) == stem and path.is_dir()]
+
+
+def resume_if_begun(settings: CheckpointSettings) -> CheckpointSettings:
+    """Return the settings of a run that goes on if it has a checkpoint, and starts otherwise (``--resume=auto``).
+
+    What an attempt left that ended before its first checkpoint is set aside, as by ``--force``.
+
+    Raises:
+        RunFolderError: the run's name fits no folder, or the folder cannot be read.
+    """
+    path = RunFolder(settings).path
+    try:
+        has_checkpoint = any(path.glob("*/*.pt"))
+        is_in_the_way = not has_checkpoint and _has_training_data(path)
+    except OSError as error:
+        raise RunFolderError(f"The results folder cannot be read: {error}.") from error
+    if has_checkpoint:
+        logger.info("The run %s has a checkpoint and goes on.", settings.run_id)
+        return evolve(settings, resume=True, load_model=False, initialize_from=None)
+    logger.info("The run %s has no checkpoint yet and starts.", settings.run_id)
+    return evolve(settings, resume=False, load_model=False, force=settings.force or is_in_the_way)
 
 
 def _has_training_data(folder: Path) -> bool:

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMAND_LINE = "command line"
+RESUME_AUTO = "resume_auto"
+"""The attribute that parsed arguments have with ``--resume=auto``, for ``rundir.folder.resume_if_begun``."""
+_RESUME_AUTO_HELP = (
+    "Go on with the run of this run-id if it has a checkpoint, else start it: one command for every start on a machine "
+    "that may be taken away"
+)
 _FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
 
 
@@ -40,6 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML file with the configuration, or builtin:NAME for a shipped one (builtin:ppo/3DBall)",
     )
     add_options(parser, FLAGS)
+    # An option whose name has the value in it: so --resume stays a switch, which never takes the word after it.
+    parser.add_argument(
+        "--resume=auto", dest=RESUME_AUTO, default=argparse.SUPPRESS, action="store_true", help=_RESUME_AUTO_HELP
+    )
+    # The only abbreviation of --resume that no other option shares, which argparse would now find ambiguous.
+    parser.add_argument(
+        "--resum", dest="resume", default=argparse.SUPPRESS, action="store_true", help=argparse.SUPPRESS
+    )
 
 
 def add_options(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
