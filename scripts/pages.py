@@ -49,6 +49,10 @@ API_HEAD = f"""# Python reference
 
 Everything that `import trajtrainer` has. How the parts go together: [From Python](python.md).
 """
+_ALIASES = {
+    "Statistics": "The type `dict[str, NDArray[np.floating]]`: what an algorithm reports, values by tag. A summary "
+    "writes their mean."
+}
 _Section = tuple[tuple[str, ...], type[Any]]
 _WORDS = {bool: "`true`, `false`", int: "whole number", float: "number", str: "text"}
 
@@ -182,15 +186,27 @@ def api_page() -> str:
     objects = {name: getattr(trajtrainer, name) for name in trajtrainer.__all__ if name != "__version__"}
     groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
     for name, each in objects.items():
+        is_class = isinstance(each, type) or get_origin(each) is not None
         is_error = isinstance(each, type) and issubclass(each, Exception)
-        groups["Errors" if is_error else "Classes" if isinstance(each, type) else "Functions"].append(
-            _entry(name, each)
-        )
+        groups["Errors" if is_error else "Classes" if is_class else "Functions"].append(_entry(name, each))
+    checks = trajtrainer.validators
+    groups["Validators"] = [*_told(checks.__doc__ or ""), *(_validator(name) for name in checks.__all__)]
     return "\n".join([API_HEAD, *(part for title, group in groups.items() for part in (f"## {title}\n", *group))])
+
+
+def _validator(name: str) -> str:
+    """Return what a validator, or a function that makes one, asks for."""
+    each = getattr(trajtrainer.validators, name)
+    if inspect.isfunction(each):
+        return "\n".join([f"### {name}", "", *_code(_signature(name, each)), *_told(each.__doc__ or "")])
+    text = f"A type: {each.__doc__}" if isinstance(each, type) else f"Asks for {each.expected}."
+    return f"### {name}\n\n{text}\n"
 
 
 def _entry(name: str, each: Any) -> str:
     lines = [f"### {name}", ""]
+    if get_origin(each) is not None:  # an alias, which has no docstring of its own
+        return "\n".join([*lines, _ALIASES[name], ""])
     if not each.__module__.startswith("trajtrainer."):
         return "\n".join([*lines, f"`{each.__module__}.{each.__qualname__}`.", ""])
     if not isinstance(each, type):

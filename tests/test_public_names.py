@@ -12,6 +12,7 @@ import pytest
 
 import trajtrainer
 from trajtrainer import errors
+from trajtrainer.settings import checks
 
 # fmt: off
 NAMES = [
@@ -22,6 +23,7 @@ NAMES = [
     "Training", "EpochStats", "BehaviorStats", "EpisodeStats", "PhaseStats", "Distribution",
     "SavedCheckpoint", "BestCheckpoint", "Evaluation",
     "Algorithm", "AlgorithmRow", "LearningContext", "Hyperparameters", "PackedSteps", "Minibatch", "Columns", "Actor",
+    "ValueNetwork", "Statistics",
     "RewardSignal", "RewardSignalRow", "RewardSignalSettings",
     "EncoderRow", "StatsWriter", "StatsWriterRow", "StatsSummary",
     "Environment", "EnvironmentEvent", "StepBatch", "ActionBatch",
@@ -38,15 +40,20 @@ def test_the_names() -> None:
     assert set(NAMES) <= set(dir(trajtrainer))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("__version__", "Statistics")])
 def test_each_is_what_its_module_calls_so(name: str) -> None:
     found = getattr(trajtrainer, name)
     assert found.__name__ == name
 
 
-@pytest.mark.parametrize("name", ["gymnasium", "pettingzoo", "side_channels", "testing"])
+@pytest.mark.parametrize("name", ["gymnasium", "pettingzoo", "side_channels", "testing", "validators"])
 def test_modules_with_names_of_their_own(name: str) -> None:
     assert getattr(trajtrainer, name).__name__ == f"trajtrainer.{name}"
+
+
+def test_validators_are_those_of_the_built_in_settings() -> None:
+    for name in trajtrainer.validators.__all__:
+        assert getattr(trajtrainer.validators, name) is getattr(checks, name)
 
 
 def test_type_checkers_see_the_same_names() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trajtrainer.version import __version__
 
 if TYPE_CHECKING:
-    from trajtrainer.algos.algorithm import Algorithm, LearningContext
+    from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
     from trajtrainer.algos.minibatch import Minibatch
     from trajtrainer.columns import Columns
     from trajtrainer.data.trajectory import PackedSteps
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trajtrainer.evaluation.loaded_policy import LoadedPolicy, load_policy
     from trajtrainer.evaluation.result import EvaluationResult
     from trajtrainer.nn.actor import Actor
+    from trajtrainer.nn.critic import ValueNetwork
     from trajtrainer.rewards.signal import RewardSignal
     from trajtrainer.run.api import learn
     from trajtrainer.run.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from trajtrainer.unity.environment import UnityEnvironment
 
 _HOMES = {
-    "algos.algorithm": "Algorithm LearningContext",
+    "algos.algorithm": "Algorithm LearningContext Statistics",
     "algos.minibatch": "Minibatch",
     "columns": "Columns",
     "data.trajectory": "PackedSteps",
@@ -62,6 +63,7 @@ _HOMES = {
     "evaluation.loaded_policy": "LoadedPolicy load_policy",
     "evaluation.result": "EvaluationResult",
     "nn.actor": "Actor",
+    "nn.critic": "ValueNetwork",
     "rewards.signal": "RewardSignal",
     "run.api": "learn",
     "run.epochs": "BehaviorStats EpisodeStats EpochStats PhaseStats",
@@ -78,7 +80,7 @@ _HOMES = {
     "steps": "ActionBatch EnvironmentEvent StepBatch",
     "unity.environment": "UnityEnvironment",
 }
-_MODULES = {"gymnasium", "pettingzoo", "side_channels", "testing"}
+_MODULES = {"gymnasium", "pettingzoo", "side_channels", "testing", "validators"}
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -126,6 +128,7 @@ __all__ = [
     "RunSettings",
     "SavedCheckpoint",
     "SettingsError",
+    "Statistics",
     "StatsSummary",
     "StatsWriter",
     "StatsWriterRow",
@@ -135,6 +138,7 @@ __all__ = [
     "TrajtrainerError",
     "UnityEnvironment",
     "UnsupportedError",
+    "ValueNetwork",
     "__version__",
     "learn",
     "load_demonstrations",

@@ -15,7 +15,7 @@ from tests.algos.mlagents import Case
 from trajtrainer.algos.poca.optimizer import POCA
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters
 
@@ -49,7 +49,7 @@ def _ppo(case: Case, **changes: Any) -> PPO:
     else:
         assert isinstance(hyper, PPOHyperparameters)
         shared = hyper.shared_critic
-        critic = SharedCritic(actor, signals) if shared else Critic(case.spec, settings.network_settings, signals)
+        critic = SharedCritic(actor, signals) if shared else ValueNetwork(case.spec, settings.network_settings, signals)
         ppo = PPO(actor, critic, settings)
     mlagents.restore(ppo, case.checkpoint("start"))
     return ppo

@@ -23,7 +23,7 @@ from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, d
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.nn.normalizer import Normalizer
 from trajtrainer.queues import PolicyUpdate
@@ -285,7 +285,7 @@ def test_normalisers_learn_after_the_update(memory: MemorySettings | None, monke
 def test_orthogonal_weights_are_orthogonal() -> None:
     spec = behavior([vector(9)], 2, (3,))
     made = network(hidden=8, layers=2, initialization=Initialization.ORTHOGONAL, activation=Activation.TANH)
-    actor, critic = Actor(spec, made), Critic(spec, made, ["extrinsic"])
+    actor, critic = Actor(spec, made), ValueNetwork(spec, made, ["extrinsic"])
     identity = torch.eye(8)
     for body in (actor.body, critic.body):
         for linear in body.layers.linears:  # type: ignore[union-attr]
@@ -303,7 +303,7 @@ def test_default_weights_of_torch_have_its_size_in_layers_and_heads() -> None:
     spec = behavior([vector(9)], 2, (3,))
     made = network(hidden=256, layers=2, initialization=Initialization.TORCH_DEFAULT)
     actor: Any = Actor(spec, made)
-    critics: list[Any] = [kind(spec, made, ["extrinsic"]) for kind in (Critic, GroupCritic)]
+    critics: list[Any] = [kind(spec, made, ["extrinsic"]) for kind in (ValueNetwork, GroupCritic)]
     layers = [*actor.body.layers.linears, actor.head.mu]
     for critic in critics:
         layers += [*critic.body.layers.linears, critic.heads.linears["extrinsic"]]
@@ -322,7 +322,7 @@ def test_default_weights_of_torch_have_its_size_in_layers_and_heads() -> None:
     ],
 )
 def test_each_layer_is_followed_by_the_activation(activation: Activation, function: Any) -> None:
-    critic = Critic(behavior([vector(9)], 2), network(hidden=8, layers=2, activation=activation), ["extrinsic"])
+    critic = ValueNetwork(behavior([vector(9)], 2), network(hidden=8, layers=2, activation=activation), ["extrinsic"])
     x = torch.randn(6, 9)
     hidden: Any = x.numpy()
     for linear in critic.body.layers.linears:  # type: ignore[union-attr]

@@ -20,7 +20,7 @@ from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.settings.trainer import ScheduleType
 
 CASES = ["sac_continuous", "sac_continuous_two_signals", "sac_discrete", "sac_hybrid", "sac_lstm"]
@@ -368,7 +368,7 @@ def test_networks_are_of_sacs_kind(shared_data: Path) -> None:
     assert isinstance(sac.actor, Actor)
     assert sac.actor.head.conditional_sigma
     assert sac.actor.head.tanh_squash
-    assert isinstance(sac.networks.q1, Critic)
+    assert isinstance(sac.networks.q1, ValueNetwork)
     assert sac.networks.q1.heads.outputs == 5
     networks = sac_mlagents.modules(sac)
     for one, other in zip(networks["critic"].parameters(), networks["target"].parameters(), strict=True):

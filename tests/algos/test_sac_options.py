@@ -26,7 +26,7 @@ from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import SeparateEvaluation
 from trajtrainer.nn.conditioning import Regularization, linears
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.queues import PolicyUpdate
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
@@ -102,7 +102,7 @@ def test_layers_of_q_networks_are_normalised() -> None:
         trainer_type="sac", hyperparameters=SACHyperparameters(layer_norm=True), network_settings=network(layers=1)
     )
     sac = make_sac(SPECS["continuous"], options)  # asks for stacked networks, which these are not
-    critic: Critic = sac.networks.q1
+    critic: ValueNetwork = sac.networks.q1
     (linear,) = linears(critic.body.modules())
     obs, actions = [torch.randn(6, 4), torch.randn(6, 3)], torch.randn(6, 2)
 

@@ -20,7 +20,7 @@ from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import TwinNetworks
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import BehaviorSpec
@@ -93,7 +93,7 @@ def sac_pair(*, stacked: bool) -> tuple[Any, SAC]:
     return model, sac
 
 
-def pairs(sac: SAC) -> list[tuple[Critic, Critic]]:
+def pairs(sac: SAC) -> list[tuple[ValueNetwork, ValueNetwork]]:
     """Both Q networks, each with its copy."""
     networks = sac.networks
     assert isinstance(networks, TwinNetworks)
@@ -164,7 +164,7 @@ def ppo_pair(env: Nothing, spec: BehaviorSpec) -> tuple[Any, PPO]:
     hyper = {"ent_coef": 0.01, "batch_size": BATCH, "n_epochs": 1, "normalize_advantage": False}
     model = sb3.PPO("MlpPolicy", env, seed=1, device="cpu", **hyper)
     model.set_logger(sb3.common.logger.configure(None, []))
-    actor, critic = Actor(spec, chosen.network_settings), Critic(spec, chosen.network_settings, ["extrinsic"])
+    actor, critic = Actor(spec, chosen.network_settings), ValueNetwork(spec, chosen.network_settings, ["extrinsic"])
     copy_weights(of_policy(model), actor.parameters())
     copy_weights(of_values(model), critic.parameters())
     return model, PPO(actor, critic, chosen)

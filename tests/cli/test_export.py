@@ -24,7 +24,7 @@ from trajtrainer.export.onnx import export_policy
 from trajtrainer.export.policy_record import PolicyRecord
 from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import NetworkSettings
 
@@ -43,7 +43,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
 def checkpoint_of(actor: Actor, settings: NetworkSettings, *, described: bool = True) -> dict[str, Any]:
     """A PPO trainer's checkpoint as this package writes it, or without what ML-Agents does not write."""
-    modules = {"actor": actor, "critic": Critic(actor.spec, settings, ["extrinsic"])}
+    modules = {"actor": actor, "critic": ValueNetwork(actor.spec, settings, ["extrinsic"])}
     adam = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
     record = PolicyRecord("Crawler", "ppo", actor.spec, settings)
     extra = {RECORD: record.to_plain()} if described else {}

@@ -21,7 +21,7 @@ from trajtrainer.export.mlagents_actor import load_actor
 from trajtrainer.export.mlagents_description import describe
 from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
+from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.rnd import RndNetwork
@@ -45,17 +45,17 @@ def modules_of(case: Case) -> dict[str, nn.Module]:
         return {"actor": actor, "critic": GroupCritic(spec, settings, case.signals)}
     if not case.is_sac:
         critic: AnyCritic = (
-            SharedCritic(actor, case.signals) if case.shared_critic else Critic(spec, settings, case.signals)
+            SharedCritic(actor, case.signals) if case.shared_critic else ValueNetwork(spec, settings, case.signals)
         )
         return {"actor": actor, "critic": critic}
     action = spec.action_spec
     q: dict[str, Any] = {"action_size": action.continuous_size, "outputs": max(1, sum(action.discrete_branches))}
     return {
         "actor": actor,
-        "q1": Critic(spec, settings, case.signals, **q),
-        "q2": Critic(spec, settings, case.signals, **q),
-        "critic": Critic(spec, settings, case.signals),
-        "target": Critic(spec, settings, case.signals),
+        "q1": ValueNetwork(spec, settings, case.signals, **q),
+        "q2": ValueNetwork(spec, settings, case.signals, **q),
+        "critic": ValueNetwork(spec, settings, case.signals),
+        "target": ValueNetwork(spec, settings, case.signals),
     }
 
 
@@ -218,7 +218,7 @@ def test_tensors_are_our_own(shared_data: Path) -> None:
 
 def simple(spec: BehaviorSpec, settings: NetworkSettings, signals: tuple[str, ...] = ("extrinsic",)) -> dict[str, Any]:
     actor = Actor(spec, settings)
-    modules: dict[str, nn.Module] = {"actor": actor, "critic": Critic(spec, settings, signals)}
+    modules: dict[str, nn.Module] = {"actor": actor, "critic": ValueNetwork(spec, settings, signals)}
     return state_of(modules, optimizers_of(modules, 0))
 
 
@@ -310,7 +310,9 @@ def test_between_shared_and_own_critic(from_shared: bool, caplog: pytest.LogCapt
 
     def state(shared: bool) -> dict[str, Any]:
         actor = Actor(spec, network())
-        critic: AnyCritic = SharedCritic(actor, ["extrinsic"]) if shared else Critic(spec, network(), ["extrinsic"])
+        critic: AnyCritic = (
+            SharedCritic(actor, ["extrinsic"]) if shared else ValueNetwork(spec, network(), ["extrinsic"])
+        )
         modules: dict[str, nn.Module] = {"actor": actor, "critic": critic}
         return state_of(modules, optimizers_of(modules, 0))
 
@@ -350,7 +352,7 @@ def test_a_real_run_loads_and_acts_as_its_export(
     assert found.settings == NetworkSettings(goal_conditioning_type=ConditioningType.NONE)
     spec = BehaviorSpec([vector(found.plain_vector_size)], found.action_spec)
     actor = Actor(spec, found.settings)
-    modules: dict[str, nn.Module] = {"actor": actor, "critic": Critic(spec, found.settings, found.signals)}
+    modules: dict[str, nn.Module] = {"actor": actor, "critic": ValueNetwork(spec, found.settings, found.signals)}
     state = from_mlagents(theirs, state_of(modules, optimizers_of(modules, 0)))
     assert not caplog.records, caplog.text
     assert state["step"] == (499970 if name.endswith("499970") else 500019)

@@ -14,7 +14,7 @@ from tests.nn.specs import behavior, network, vector
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
@@ -35,10 +35,10 @@ SAC = {"conditional_sigma": True, "tanh_squash": True}
 # Learning
 
 
-def make(spec: BehaviorSpec, settings: NetworkSettings, **hyper: Any) -> tuple[Actor, Critic, PPO]:
+def make(spec: BehaviorSpec, settings: NetworkSettings, **hyper: Any) -> tuple[Actor, ValueNetwork, PPO]:
     """Make networks whose normalisers have seen something."""
     with seeded(3):
-        actor, critic = Actor(spec, settings), Critic(spec, settings, SIGNALS)
+        actor, critic = Actor(spec, settings), ValueNetwork(spec, settings, SIGNALS)
     for body in (actor.body, critic.body):
         body.update_normalization(observations(spec))
     trainer = TrainerSettings(hyperparameters=PPOHyperparameters(**hyper), network_settings=settings)

@@ -18,7 +18,7 @@ from trajtrainer.fast.halves import HalvedGroups, group_encoding
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings
@@ -32,7 +32,7 @@ TINY = behavior([camera(1, 4, 4)], 2)
 def way(spec: BehaviorSpec, settings: NetworkSettings, batch_size: int = 64, *, shared: bool = False) -> str:
     """Return which way of learning is chosen."""
     actor = Actor(spec, settings)
-    critic = SharedCritic(actor, SIGNALS) if shared else Critic(spec, settings, SIGNALS)
+    critic = SharedCritic(actor, SIGNALS) if shared else ValueNetwork(spec, settings, SIGNALS)
     hyper = PPOHyperparameters(batch_size=batch_size, shared_critic=shared)
     step = PPO(actor, critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._step
     if isinstance(step, ClosedForm):
@@ -79,7 +79,7 @@ def test_large_networks_for_pictures_that_policy_and_values_share_take_both_core
 
     def is_halved(spec: BehaviorSpec, settings: NetworkSettings, rows: int = 256, *, shared: bool = True) -> bool:
         actor = Actor(spec, settings)
-        critic = SharedCritic(actor, SIGNALS) if shared else Critic(spec, settings, SIGNALS)
+        critic = SharedCritic(actor, SIGNALS) if shared else ValueNetwork(spec, settings, SIGNALS)
         hyper = PPOHyperparameters(batch_size=rows, shared_critic=shared)
         return (
             PPO(actor, critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._encode_pictures
@@ -116,7 +116,7 @@ def test_a_branch_without_allowed_actions_moves_nothing() -> None:
 def test_the_modules_go_on_working() -> None:
     spec = SPECS["hybrid"]
     with seeded(0):
-        actor, critic = Actor(spec, network()), Critic(spec, network(), SIGNALS)
+        actor, critic = Actor(spec, network()), ValueNetwork(spec, network(), SIGNALS)
     weights = {name: value.clone() for name, value in actor.state_dict().items()}
     batch = minibatch(spec)
     with torch.no_grad():

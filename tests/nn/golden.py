@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
+from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
@@ -135,8 +135,8 @@ class Case:
     def group_critic(self) -> GroupCritic:
         return load(GroupCritic(self.spec, self.settings, self.signals), self.checkpoint["Optimizer:critic"])
 
-    def value_network(self, key: str, prefix: str = "", **shape: Any) -> Critic:
-        critic = Critic(self.spec, self.settings, self.signals, **shape)
+    def value_network(self, key: str, prefix: str = "", **shape: Any) -> ValueNetwork:
+        critic = ValueNetwork(self.spec, self.settings, self.signals, **shape)
         return load(critic, self.checkpoint[key], prefix)
 
 

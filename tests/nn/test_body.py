@@ -13,7 +13,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.attention import EMBEDDING, EntityEmbedding
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import FewRows, HyperBody, HyperLayer, Mlp
-from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import ConditioningType
 from trajtrainer.spec import ObservationSpec
@@ -169,7 +169,7 @@ def test_everything_together_with_memory_and_shared_critic() -> None:
     settings = network(normalize=True, memory=12)
     actor = Actor(spec, settings)
     obs = [noise(6, 4, 3), noise(6, 3, 20, 20), noise(6, 3), noise(6, 5), noise(6, 1, 24, 20)]
-    critics = (SharedCritic(actor, ["extrinsic", "rnd"]), Critic(spec, settings, ["extrinsic", "rnd"]))
+    critics = (SharedCritic(actor, ["extrinsic", "rnd"]), ValueNetwork(spec, settings, ["extrinsic", "rnd"]))
     actor.update_normalization(obs)
     mask = torch.zeros(6, 5, dtype=torch.bool)
     distribution, memory = actor.distribution(obs, mask, None, 3)
@@ -184,7 +184,7 @@ def test_everything_together_with_memory_and_shared_critic() -> None:
 
 @torch.no_grad()
 def test_actions_are_appended() -> None:
-    q = Critic(behavior([vector(4)], 2), network(), ["extrinsic"], action_size=2, outputs=5)
+    q = ValueNetwork(behavior([vector(4)], 2), network(), ["extrinsic"], action_size=2, outputs=5)
     values, _ = q([noise(3, 4)], actions=noise(3, 2))
     assert values.shape == (1, 3, 5)
     other, _ = q([noise(3, 4)], actions=noise(3, 2, seed=1))
@@ -230,7 +230,7 @@ def test_initial_weights_of_a_policy() -> None:
         actor = Actor(
             behavior([vector(64)], 64, (40, 24)), network(hidden=128), conditional_sigma=True, tanh_squash=True
         )
-        critic = Critic(behavior([vector(64)]), network(hidden=128), ["extrinsic", "rnd"], outputs=100)
+        critic = ValueNetwork(behavior([vector(64)]), network(hidden=128), ["extrinsic", "rnd"], outputs=100)
     found = linears(actor)
     check_normal(found["body.layers.layers.0"].weight, 1 / 8)
     check_normal(found["body.layers.layers.1"].weight, 1 / math.sqrt(128))

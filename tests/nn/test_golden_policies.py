@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.data.groups import padded_groups
 from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from trajtrainer.algos.poca.groups import gathered, moments_of
-from trajtrainer.nn.critic import Critic, SharedCritic
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.heads import ActionDistribution
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions
 
@@ -196,7 +196,7 @@ def test_q_and_target_networks(shared_data: Path, name: str) -> None:
         network = case.value_network(
             "Optimizer:q_network", f"{q}_network.", action_size=action.continuous_size, outputs=outputs
         )
-        assert isinstance(network, Critic)
+        assert isinstance(network, ValueNetwork)
         actions = case["action_continuous"] if action.continuous_size else None
         values, _ = network(case.obs(), case.critic_memory(), actions=actions)
         for value, signal in zip(values, case.signals, strict=True):

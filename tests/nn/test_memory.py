@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.nn.golden import behavior_spec, load, network_settings
 from tests.nn.specs import behavior, network, vector
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic, SharedCritic, unroll_values
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork, unroll_values
 from trajtrainer.nn.memory import Memory
 
 
@@ -111,7 +111,7 @@ def test_values_of_mlagents_trajectories(shared_data: Path) -> None:
     described = json.loads((folder / "case.json").read_text())
     with np.load(folder / "data.npz") as data:
         arrays = {key: torch.from_numpy(data[key]) for key in data.files}
-    critic = Critic(
+    critic = ValueNetwork(
         behavior_spec(described["behavior_spec"]),
         network_settings(described["settings"]["network_settings"]),
         ["extrinsic"],

@@ -13,7 +13,7 @@ from tests.nn.specs import behavior, network, vector
 from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import kaiming_linear
 from trajtrainer.nn.mlagents import Key, Names, mlagents_keys
@@ -63,7 +63,7 @@ def test_an_encoder_of_ones_own_is_kept_with_its_moments_and_exported(tmp_path: 
     spec = behavior([vector(3)], 1, (2, 2))
 
     def state() -> dict[str, Any]:
-        actor, critic = with_scaled(Actor(spec, network())), with_scaled(Critic(spec, network(), ["extrinsic"]))
+        actor, critic = with_scaled(Actor(spec, network())), with_scaled(ValueNetwork(spec, network(), ["extrinsic"]))
         modules = {"actor": actor, "critic": critic}
         adam = torch.optim.Adam([*actor.parameters(), *critic.parameters()])
         for index, parameter in enumerate((*actor.parameters(), *critic.parameters())):

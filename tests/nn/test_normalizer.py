@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.nn.golden import Case, behavior_spec, network_settings, policy_case
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic, SharedCritic, update_normalizations
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
 from trajtrainer.nn.normalizer import Normalizer
 
 
@@ -121,7 +121,7 @@ def test_trajectories_update_actor_and_critic(shared_data: Path, name: str) -> N
         network_settings(described["settings"]["network_settings"]),
     )
     actor = Actor(spec, network)
-    critic = SharedCritic(actor, ["extrinsic"]) if case.shared_critic else Critic(spec, network, ["extrinsic"])
+    critic = SharedCritic(actor, ["extrinsic"]) if case.shared_critic else ValueNetwork(spec, network, ["extrinsic"])
     count = len(described["trajectories"])
     obs = [torch.cat([case[f"t{k}_in_obs_{i}"] for k in range(count)]) for i in range(len(spec.observation_specs))]
     update_normalizations(actor, critic, obs)

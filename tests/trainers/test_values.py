@@ -17,7 +17,7 @@ from trajtrainer.algos import values
 from trajtrainer.algos.values import ValueEstimator, sequence_offsets
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import AnyCritic, Critic, SharedCritic
+from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 
@@ -30,7 +30,7 @@ def _critic(*, recurrent: bool, shared: bool = False) -> AnyCritic:
     with seeded(1):
         if shared:
             return SharedCritic(Actor(vector_spec(), network), ["a", "b"])
-        return Critic(vector_spec(), network, ["a", "b"])
+        return ValueNetwork(vector_spec(), network, ["a", "b"])
 
 
 def _packed(length: int, agent: int, ended: bool, seed: int) -> PackedSteps:

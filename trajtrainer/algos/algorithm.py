@@ -31,8 +31,8 @@ from trajtrainer.timers import Timers
 
 T = TypeVar("T")
 
-# Tag -> values, any number of them. The trainer reports each value; a summary writes their mean.
 Statistics = dict[str, NDArray[np.floating]]
+"""Tag -> values, any number of them. The trainer reports each value; a summary writes their mean."""
 
 
 @dataclass(frozen=True, slots=True)

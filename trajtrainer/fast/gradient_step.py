@@ -20,7 +20,7 @@ from trajtrainer.fast.adam import Adam, Piece, adam_state, load_adam_state, whol
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import AnyCritic, Critic
+from trajtrainer.nn.critic import AnyCritic, ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.trainer import OnPolicy, ScheduleType
 
@@ -189,7 +189,7 @@ class ClosedForm(GradientStep):
     faster where the networks are small.
     """
 
-    def __init__(self, actor: Actor, critic: Critic, hyper: OnPolicy) -> None:
+    def __init__(self, actor: Actor, critic: ValueNetwork, hyper: OnPolicy) -> None:
         self._stack = StackedNetworks(actor, critic)
         super().__init__(self._stack.pieces, hyper)
         self._branches = actor.head.branches
@@ -261,7 +261,7 @@ def gradient_step(
     work = multiply_adds(actor, hyper.batch_size)
     on_cpu = next(actor.parameters()).device.type == "cpu"
     # A critic of its own body has one of the same kind and shapes.
-    if on_cpu and is_mlp(actor) and isinstance(critic, Critic) and work < _HAND_WRITTEN_BELOW:
+    if on_cpu and is_mlp(actor) and isinstance(critic, ValueNetwork) and work < _HAND_WRITTEN_BELOW:
         return ClosedForm(actor, critic, hyper)
     are_two = len(objectives) > 1 and not any(objective.takes_two_cores for objective in objectives)
     two_threads = on_cpu and are_two and work >= _TWO_THREADS_FROM

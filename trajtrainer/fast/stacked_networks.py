@@ -23,7 +23,7 @@ from trajtrainer.fast.stacked_bodies import BodyRun, affine_gradient
 from trajtrainer.fast.stacked_parameters import parts
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import affine
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.steps import FloatArray
 
 
@@ -47,7 +47,7 @@ class Outputs:
 class StackedNetworks:
     """Evaluate two networks on vectors at once. Their modules go on working: their parameters become parts of ``flat``.
 
-    Twin of ``trajtrainer.nn.actor.Actor`` and ``trajtrainer.nn.critic.Critic``.
+    Twin of ``trajtrainer.nn.actor.Actor`` and ``trajtrainer.nn.critic.ValueNetwork``.
 
     Attributes:
         flat: every parameter. Its ``grad`` is always there and is overwritten by ``backward``.
@@ -55,7 +55,7 @@ class StackedNetworks:
         log_sigma: of the policy [1, C], as it is at any time.
     """
 
-    def __init__(self, actor: Actor, critic: Critic) -> None:
+    def __init__(self, actor: Actor, critic: ValueNetwork) -> None:
         """Move the parameters into one tensor."""
         self._actor = actor
         parameters = [*actor.parameters(), *critic.parameters()]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Layer, Mlp, linears
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.settings.network import Activation
 
 
@@ -80,7 +80,7 @@ class Parts:
     homes: list[tuple[Tensor, Tensor]]
 
 
-def parts(flat: Tensor, actor: Actor, critic: Critic) -> Parts:
+def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> Parts:
     """Return where everything stands in ``flat``, as views. It holds as many numbers as the networks' parameters."""
     homes: list[tuple[Tensor, Tensor]] = []
     rest = flat
@@ -117,7 +117,7 @@ def parts(flat: Tensor, actor: Actor, critic: Critic) -> Parts:
     return Parts(BodyParts(layers, memory, mlp_of(actor).activation), policy, values, log_sigma, homes)
 
 
-def mlp_of(network: Actor | Critic) -> Mlp:
+def mlp_of(network: Actor | ValueNetwork) -> Mlp:
     """Return the layers of a network whose body is an MLP."""
     layers = network.body.layers
     assert isinstance(layers, Mlp)

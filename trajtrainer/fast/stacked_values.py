@@ -35,7 +35,7 @@ from trajtrainer.algos.sac.values import (
 )
 from trajtrainer.fast.adam import Piece
 from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 
 _LARGEST_HIDDEN = 256  # units, up to which stacking pays
 
@@ -77,7 +77,7 @@ class _Stacked:
     _followed: list[Tensor]
     _followers: list[Tensor]
 
-    def __init__(self, order: tuple[Critic, ...], encode: nn.Module, num_trained: int) -> None:
+    def __init__(self, order: tuple[ValueNetwork, ...], encode: nn.Module, num_trained: int) -> None:
         """Move the parameters of these networks, of which the first are trained, into common tensors."""
         q = order[1]
         layers = q.body.layers
@@ -193,7 +193,7 @@ class _Homes:
             not trained: of nothing, so they have none).
     """
 
-    def __init__(self, order: tuple[Critic, ...], num_trained: int) -> None:
+    def __init__(self, order: tuple[ValueNetwork, ...], num_trained: int) -> None:
         self._num_trained = num_trained
         self.tensors: list[Tensor] = []
         self.live: list[Tensor] = []
@@ -230,7 +230,7 @@ class _Homes:
                         self.pieces[network].append(Piece(leaf, view))
 
 
-def _linears(network: Critic) -> list[nn.Linear]:
+def _linears(network: ValueNetwork) -> list[nn.Linear]:
     layers = network.body.layers
     assert isinstance(layers, Mlp)
     return layers.linears

@@ -17,7 +17,7 @@ from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.spec import BehaviorSpec
 
 
-class Critic(nn.Module):
+class ValueNetwork(nn.Module):
     """A body and one value head per reward signal. With actions going in, it is a Q network.
 
     Args:
@@ -114,7 +114,10 @@ class SharedCritic(nn.Module):
     def forward(
         self, obs: Sequence[Tensor], memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """See :meth:`Critic.forward`. ML-Agents carries a memory of the critic's own beside the actor's, even here."""
+        """See :meth:`ValueNetwork.forward`.
+
+        ML-Agents carries a memory of the critic's own beside the actor's, even here.
+        """
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return self.heads(encoding), memory_out
 
@@ -134,7 +137,7 @@ class SharedCritic(nn.Module):
         return self._actor[0].head(encoding, mask), self.heads(encoding)
 
 
-AnyCritic = Critic | SharedCritic
+AnyCritic = ValueNetwork | SharedCritic
 
 
 def unroll_values(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer import BehaviorSpec, Minibatch, PackedSteps, RewardSignal, RewardSignalRow, RewardSignalSettings
-from trajtrainer.settings.checks import positive
+from trajtrainer.validators import positive
 
 
 @frozen

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import field, frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trajtrainer import Actor, Algorithm, AlgorithmRow, Hyperparameters, LearningContext, PackedSteps, RewardSignal
-from trajtrainer.algos.algorithm import Statistics
-from trajtrainer.settings.checks import positive
-from trajtrainer.steps import FloatArray
+from trajtrainer import (
+    Actor,
+    Algorithm,
+    AlgorithmRow,
+    Hyperparameters,
+    LearningContext,
+    PackedSteps,
+    RewardSignal,
+    Statistics,
+    ValueNetwork,
+)
+from trajtrainer.validators import positive
 
 
 @frozen
@@ -41,11 +50,10 @@ class Reinforce(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        size = sum(int(np.prod(sensor.shape)) for sensor in context.spec.observation_specs)
-        actor = Actor(context.spec, context.settings.network_settings, tanh_squash=True)
-        return {"actor": actor, "baseline": nn.Linear(size, 1)}
+        spec, network = context.spec, context.settings.network_settings
+        return {"actor": Actor(spec, network, tanh_squash=True), "baseline": ValueNetwork(spec, network, ["return"])}
 
-    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+    def take(self, packed: PackedSteps, rewards: NDArray[np.float32]) -> Statistics:
         returns = np.zeros(len(packed), np.float32)
         for row, signal in zip(rewards, self.signals, strict=True):
             following = 0.0
@@ -68,7 +76,7 @@ class Reinforce(Algorithm):
         )
         returns = torch.cat([each for _, each in self._taken])
         self._taken.clear()
-        baseline = self.networks["baseline"](torch.cat([column.flatten(1).float() for column in obs], 1)).squeeze(1)
+        (baseline,), _ = self.networks["baseline"](obs)
         distribution, _ = self.actor.distribution(obs, mask)
         log_prob = distribution.log_prob(continuous, discrete.long()).sum(1)
         policy_loss = -(log_prob * (returns - baseline.detach())).mean()

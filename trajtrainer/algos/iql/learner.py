@@ -11,7 +11,7 @@ from trajtrainer.algos.iql.optimizer import IQLNetworks
 from trajtrainer.algos.offline.learner import OfflineLearner, OfflineStep
 from trajtrainer.algos.offline.policy import make_actor
 from trajtrainer.fast.offline_step import iql_step
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.settings.trainer import IQLHyperparameters
 
 
@@ -29,7 +29,7 @@ class IQLLearner(OfflineLearner):
         names = list(context.settings.reward_signals)
         continuous, discrete = int(spec.action_spec.continuous_size), sum(spec.action_spec.discrete_branches)
         q1, q2, target_q1, target_q2 = (
-            Critic(spec, settings, names, action_size=continuous, outputs=max(1, discrete)) for _ in range(4)
+            ValueNetwork(spec, settings, names, action_size=continuous, outputs=max(1, discrete)) for _ in range(4)
         )
         target_q1.load_state_dict(q1.state_dict())
         target_q2.load_state_dict(q2.state_dict())
@@ -37,7 +37,7 @@ class IQLLearner(OfflineLearner):
             "actor": make_actor(spec, settings, hyper),
             "q1": q1,
             "q2": q2,
-            "value": Critic(spec, settings, names),
+            "value": ValueNetwork(spec, settings, names),
             "target_q1": target_q1,
             "target_q2": target_q2,
         }

@@ -18,7 +18,7 @@ from trajtrainer.algos.offline.policy import limit_sigma, log_likelihood
 from trajtrainer.algos.sac.losses import taken_q
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.settings.trainer import IQLHyperparameters
 
 
@@ -27,14 +27,14 @@ class IQLNetworks:
     """A policy, two Q networks, V, and slowly following copies of the Q networks."""
 
     actor: Actor
-    q1: Critic
-    q2: Critic
-    value: Critic
-    target_q1: Critic
-    target_q2: Critic
+    q1: ValueNetwork
+    q2: ValueNetwork
+    value: ValueNetwork
+    target_q1: ValueNetwork
+    target_q2: ValueNetwork
 
     @property
-    def values(self) -> list[Critic]:
+    def values(self) -> list[ValueNetwork]:
         """Those of the value networks that are trained."""
         return [self.q1, self.q2, self.value]
 
@@ -96,7 +96,7 @@ class IQL:
             "Policy/Advantage Weight": masked_mean(weight, mask),
         }
 
-    def _value(self, network: Critic, batch: Minibatch) -> Tensor:
+    def _value(self, network: ValueNetwork, batch: Minibatch) -> Tensor:
         values: Tensor = network(batch.obs, None, batch.sequence_length)[0][0]
         return values
 
@@ -108,7 +108,7 @@ class IQL:
         values: Tensor = network(batch.next_obs, memory, batch.sequence_length)[0][0]
         return values
 
-    def _q(self, network: Critic, batch: Minibatch) -> Tensor:
+    def _q(self, network: ValueNetwork, batch: Minibatch) -> Tensor:
         """Return Q of what was done [b]: of discrete actions the mean over the branches."""
         head = self._networks.actor.head
         actions = batch["continuous"] if head.continuous_size else None

@@ -20,7 +20,7 @@ from trajtrainer.algos.offline.rows import DatasetRows, Shuffled, held_out, tens
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.errors import SettingsError
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import OfflineHyperparameters
 from trajtrainer.steps import FloatArray, IntArray
@@ -112,7 +112,7 @@ class OfflineLearner(Algorithm):
     def _copy_normalization(self) -> None:
         """Let all networks have the policy's normalisers, which may come from another run."""
         for network in self.networks.values():
-            if isinstance(network, Critic):
+            if isinstance(network, ValueNetwork):
                 network.body.copy_normalization(self.actor.body)
 
     def _outcomes(self, packed: PackedSteps) -> dict[str, FloatArray]:

@@ -25,7 +25,7 @@ from trajtrainer.algos.values import ValueEstimator, mean_values, sequence_offse
 from trajtrainer.columns import Columns, Store, entries_of, entry_bytes
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import Critic, SharedCritic, update_normalizations
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.novelty import RunningReturns
@@ -69,7 +69,7 @@ class PPOLearner(Algorithm):
         super().__init__(context, networks, signals)
         settings, hyper, critic = context.settings, context.settings.hyperparameters, networks["critic"]
         assert isinstance(hyper, OnPolicy)
-        assert isinstance(critic, Critic | SharedCritic | GroupCritic)
+        assert isinstance(critic, ValueNetwork | SharedCritic | GroupCritic)
         memory = settings.network_settings.memory
         length = memory.sequence_length if memory is not None else 1
         self._hyper = hyper
@@ -107,7 +107,7 @@ class PPOLearner(Algorithm):
         assert isinstance(hyper, PPOHyperparameters)
         names = list(context.settings.reward_signals)
         actor = Actor(context.spec, network)
-        critic = SharedCritic(actor, names) if hyper.shared_critic else Critic(context.spec, network, names)
+        critic = SharedCritic(actor, names) if hyper.shared_critic else ValueNetwork(context.spec, network, names)
         return {"actor": actor, "critic": critic}
 
     def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:

@@ -23,7 +23,7 @@ from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.errors import CheckpointError
 from trajtrainer.nn.conditioning import Mlp
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.steps import FloatArray
@@ -59,7 +59,7 @@ class SACLearner(Algorithm):
         length = memory.sequence_length if memory is not None else 1
         self._hyper = hyper
         kind = ValueNetworks if hyper.value_network else TwinNetworks
-        self._networks: Networks = kind(**{one.name: cast(Critic, networks[one.name]) for one in fields(kind)})
+        self._networks: Networks = kind(**{one.name: cast(ValueNetwork, networks[one.name]) for one in fields(kind)})
         critic = self._networks.critic if isinstance(self._networks, ValueNetworks) else None
         self._sac = SAC(self.actor, self._networks, settings)
         self._values = None if critic is None else ValueEstimator(critic, length)

@@ -31,7 +31,7 @@ from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.fast.stacked_values import twin_evaluation, value_evaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Regularization
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.spec import BehaviorSpec
@@ -54,12 +54,12 @@ def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor,
     actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
     of_q: dict[str, Any] = {"action_size": continuous, "outputs": outputs, "regularization": _regularization(hyper)}
     if not hyper.value_network:
-        q1, q2, q1_target, q2_target = (Critic(spec, network, names, **of_q) for _ in range(4))
+        q1, q2, q1_target, q2_target = (ValueNetwork(spec, network, names, **of_q) for _ in range(4))
         q1_target.load_state_dict(q1.state_dict())
         q2_target.load_state_dict(q2.state_dict())
         return actor, TwinNetworks(q1, q2, q1_target, q2_target)
-    critic, target = Critic(spec, network, names), Critic(spec, network, names)
-    q1, q2 = (Critic(spec, network, names, **of_q) for _ in range(2))
+    critic, target = ValueNetwork(spec, network, names), ValueNetwork(spec, network, names)
+    q1, q2 = (ValueNetwork(spec, network, names, **of_q) for _ in range(2))
     target.load_state_dict(critic.state_dict())
     return actor, ValueNetworks(q1, q2, critic, target)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.fast.adam import Piece, whole
 from trajtrainer.nn.body import NetworkBody
-from trajtrainer.nn.critic import Critic
+from trajtrainer.nn.critic import ValueNetwork
 
 # What ``ObservationEncoder`` gives: the encoding, and what each sensor of fixed size became.
 Encoded = tuple[Tensor, list[Tensor]]
@@ -23,26 +23,26 @@ Encoded = tuple[Tensor, list[Tensor]]
 class ValueNetworks:
     """Hold two Q networks, which see the continuous actions too, V and its slow copy (Haarnoja et al. 2018a)."""
 
-    q1: Critic
-    q2: Critic
-    critic: Critic
-    target: Critic
+    q1: ValueNetwork
+    q2: ValueNetwork
+    critic: ValueNetwork
+    target: ValueNetwork
 
 
 @dataclass(frozen=True, slots=True)
 class TwinNetworks:
     """Hold two Q networks and a slowly following copy of each (Haarnoja et al. 2018b): ``value_network: false``."""
 
-    q1: Critic
-    q2: Critic
-    q1_target: Critic
-    q2_target: Critic
+    q1: ValueNetwork
+    q2: ValueNetwork
+    q1_target: ValueNetwork
+    q2_target: ValueNetwork
 
 
 Networks = ValueNetworks | TwinNetworks
 
 
-def by_name(networks: Networks) -> dict[str, Critic]:
+def by_name(networks: Networks) -> dict[str, ValueNetwork]:
     """Return all networks by their names in the checkpoint."""
     return {one.name: getattr(networks, one.name) for one in fields(networks)}
 
@@ -130,7 +130,11 @@ class _Separate:
     """Any networks, one call after the other. Observations are encoded once per network, whatever the actions."""
 
     def __init__(
-        self, q: tuple[Critic, Critic], others: Sequence[Critic], followed: Sequence[Critic], copies: Sequence[Critic]
+        self,
+        q: tuple[ValueNetwork, ValueNetwork],
+        others: Sequence[ValueNetwork],
+        followed: Sequence[ValueNetwork],
+        copies: Sequence[ValueNetwork],
     ) -> None:
         """Take the networks, those that are trained beside ``q``, and which of them the copies follow."""
         self._q = q
@@ -209,7 +213,7 @@ def second_memory(body: NetworkBody, batch: Minibatch, memory: Tensor | None) ->
     return later
 
 
-def _parameters(networks: Sequence[Critic]) -> list[Tensor]:
+def _parameters(networks: Sequence[ValueNetwork]) -> list[Tensor]:
     return [parameter for network in networks for parameter in network.parameters()]
 
 

@@ -1,0 +1,37 @@
+"""Checks for the settings of plugins, for the ``validator`` of an ``attrs.field``.
+
+A value that does not fit is reported with file, line and key, together with everything else that is wrong.
+
+>>> from attrs import field, frozen
+>>> from trajtrainer import RewardSignalSettings
+>>> from trajtrainer.validators import positive
+>>> @frozen
+... class EffortSettings(RewardSignalSettings):
+...     exponent: float = field(default=2.0, validator=positive)
+"""
+
+from __future__ import annotations
+
+from trajtrainer.settings.checks import (
+    Check,
+    at_least,
+    between,
+    count,
+    fraction,
+    not_negative,
+    positive,
+    satisfies,
+    unlimited_count,
+)
+
+__all__ = [
+    "Check",
+    "at_least",
+    "between",
+    "count",
+    "fraction",
+    "not_negative",
+    "positive",
+    "satisfies",
+    "unlimited_count",
+]
