@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import signal
 import sys
@@ -280,10 +282,83 @@ def test_what_a_killed_search_leaves_in_its_journal_is_mended(stage: Stage) -> N
     journal = stage.path / "study" / "study.journal"
     with journal.open("a") as file:
         file.write('{"op_code":5,"worker_id"')
-    (journal.parent / "study.journal.lock").touch()
     found = stage.search(resume=True, trials=4)
     assert states(found) == ["COMPLETE"] * 4
     stage.search(resume=True, trials=5)
+
+
+def _on_the_journal(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the line with this number fail to reach the disk once it is written."""
+    lines, sync = itertools.count(), os.fsync
+
+    def failing(file: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}").endswith("study.journal") and next(lines) == number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", failing)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the journal by /proc")
+@pytest.mark.parametrize("number", range(2, 12))
+def test_a_journal_that_cannot_be_written_is_told_and_goes_on(
+    stage: Stage, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each of the first lines once: the trial's beginning, its values, its reports, its end."""
+
+    def reporting(settings: RunSettings) -> Iterator[dict[str, Any]]:
+        yield {"report": 0, "value": 1.0}
+        yield from good(settings)
+
+    whole = Stage(tmp_path / "undisturbed").search(reporting, trials=3)
+    with monkeypatch.context() as patch:
+        _on_the_journal(patch, number)
+        with pytest.raises(RunFolderError, match=r"No space left .* go on with --resume"):
+            stage.search(reporting, trials=3)
+    lines = (stage.path / "study" / "study.journal").read_bytes()
+    assert lines.endswith(b"\n")
+    assert not list(stage.path.rglob("*.lock*"))
+    found = stage.search(reporting, resume=True, trials=3)
+    assert states(found) == ["COMPLETE"] * 3
+    assert [trial.params for trial in found.study.trials] == [trial.params for trial in whole.study.trials]
+
+
+def test_the_best_is_written_by_the_search_that_goes_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have ended between a trial's end and the file."""
+    found = stage.search(trials=3)
+    best = stage.path / "study" / "best.yaml"
+    wanted = best.read_text()
+    best.write_text("of an earlier trial")
+    half = best.with_name(".best.0123abcd.partial.yaml")
+    half.touch()
+    stage.search(resume=True, trials=3)
+    assert not half.exists()
+    assert best.read_text() == wanted
+    assert rate_of(stage.best) == found.study.completed[0].params[RATE]
+
+
+def test_a_run_that_is_under_way_ends_when_the_journal_cannot_be_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+
+    def play(settings: RunSettings) -> Iterator[dict[str, Any]]:
+        yield {"report": 0, "value": 1.0}
+        yield {"wait": True}
+
+    def end(actor: Actor) -> str:
+        ended.append(actor.stopped.is_set())
+        return "has ended"
+
+    monkeypatch.setattr(Actor, "end", end)
+
+    def refuse(*_: object) -> bool:
+        raise RunFolderError("no room")
+
+    monkeypatch.setattr("trajtrainer.search.study.Study.report", refuse)
+    with pytest.raises(RunFolderError, match="no room"):
+        stage.search(play, trials=1)
+    assert ended == [True]
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ class StudyFolder:
             try:
                 self._check()
                 self.path.mkdir(exist_ok=True)
+                atomic.remove_leftovers([self.path])
             except BaseException:
                 self._lock.release()
                 raise
@@ -144,20 +145,24 @@ class Search:
         self._lock = threading.Lock()  # of the handles
         self._is_ending = False
         self._failures = 0
+        self._written: int | None = None  # the number of the trial whose configuration is in the folder
 
     def run(self) -> None:
         """Try settings until there are enough trials or the end is asked for.
 
         Raises:
             SettingsError: the first trials all failed.
+            RunFolderError: the study cannot be written.
         """
         running: dict[Future[Outcome], Any] = {}
         self._stop.on_abort(self._kill)
+        self._write_best()  # an earlier search may have ended before it could
         with stop_on_signals(self._stop), ThreadPoolExecutor(self.plan.parallel) as pool:
             try:
                 self._try_all(running, pool)
             finally:
                 self._end(running)
+        self._write_best()
 
     def settings_of(self, values: Mapping[str, Value]) -> RunSettings:
         """Return the configuration with these values, as it may be trained with by itself."""
@@ -210,8 +215,7 @@ class Search:
             logger.info(
                 "%s: %s. Best so far: %s (trial %d).", name, brief(outcome.value), brief(best.value), best.number
             )
-            if best.number == trial.number:
-                self._write_best(trial.params)
+            self._write_best()
         elif outcome.is_pruned:
             self.study.prune(trial)
             logger.info("%s: ended early, others do better.", name)
@@ -222,12 +226,18 @@ class Search:
             if self._failures == _HOPELESS and not self.study.completed:
                 raise SettingsError(f"The first {_HOPELESS} trials have all failed. The last one: {outcome.error}")
 
-    def _write_best(self, values: Mapping[str, Value]) -> None:
+    def _write_best(self) -> None:
+        """Write the configuration of the best trial, unless it is there. A failure is logged."""
+        best = next(iter(self.study.completed), None)
+        if best is None or best.number == self._written:
+            return
         path = self.folder.path / BEST
         try:
-            atomic.write_text(path, dump(self.settings_of(values)))
+            atomic.write_text(path, dump(self.settings_of(best.params)))
         except OSError as error:
             logger.error("%s could not be written: %s.", path, error.strerror or error)
+        else:
+            self._written = best.number
 
     def _try(self, trial: Any) -> Outcome:
         """Make the runs of a trial, one seed after the other."""
@@ -257,10 +267,15 @@ class Search:
         except (TrajtrainerError, OSError) as error:
             return Outcome(error=str(error))
         outcome = Outcome()
+        failure: RunFolderError | None = None
         for message in handle.messages():
             if "report" in message:
-                if offset == 0 and self.study.report(trial, message["report"], message["value"]):
-                    outcome = Outcome(is_pruned=True)
+                try:
+                    if offset == 0 and self.study.report(trial, message["report"], message["value"]):
+                        outcome = Outcome(is_pruned=True)
+                        handle.stop()
+                except RunFolderError as error:
+                    failure = error
                     handle.stop()
             elif "error" in message:
                 outcome = Outcome(error=message["error"])
@@ -269,6 +284,8 @@ class Search:
         how_it_ended = handle.end()
         with self._lock:
             self._handles.discard(handle)
+            if failure is not None:
+                raise failure
             is_cut_off = outcome == Outcome() and not self._is_ending
         return Outcome(error=f"its process {how_it_ended}") if is_cut_off else outcome
 

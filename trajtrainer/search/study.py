@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,13 +58,15 @@ class Study:
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self._optuna = import_optuna()
+        self._path = path
         self._plan = plan
         self._distributions = {name: _distribution(self._optuna, each) for name, each in plan.ranges.items()}
         try:
-            _mend(path)
-            self._study = self._open(path)
-        except OSError as error:
-            raise RunFolderError(f"The study {path} cannot be written: {error.strerror or error}.") from error
+            with self._writing():
+                _mend(path)
+                self._study = self._open(path)
+        except RunFolderError:
+            raise
         except Exception as error:  # Optuna believes every line of its journal, and raises anything
             raise RunFolderError(
                 f"The study {path} is damaged: {str(error) or type(error).__name__}. Repair the line or begin anew "
@@ -71,44 +74,57 @@ class Study:
             ) from error
         self._check(path)
         states = self._optuna.trial.TrialState
-        running = self._study.get_trials(deepcopy=False, states=[states.RUNNING])
-        self._interrupted = [self._optuna.trial.Trial(self._study, trial._trial_id) for trial in running]
+        self._interrupted: list[Any] = self._study.get_trials(deepcopy=False, states=[states.RUNNING])
 
     def next(self) -> Any | None:
         """Return the next trial, one that was interrupted before others; None if there are enough.
 
         The trial has its values (``params``).
+
+        Raises:
+            RunFolderError: the journal cannot be written. The same holds for all that note something.
         """
-        if self._interrupted:
-            trial = self._interrupted.pop(0)
-        elif len(self.trials) < self._plan.search.trials:
-            self._study.sampler = self._sampler(len(self.trials))
-            trial = self._study.ask()
-        else:
-            return None
-        for name, distribution in self._distributions.items():
-            _suggest(trial, name, self._plan.ranges[name], distribution)
+        with self._writing():
+            if self._interrupted:
+                known = self._interrupted.pop(0)
+                self._study.sampler = sampler = self._sampler(known.number)
+                trial = self._optuna.trial.Trial(self._study, known._trial_id)
+                # The search may have ended before all of its values were drawn: the others are those of a search that
+                # was not interrupted, if those before them are drawn again.
+                for name in known.params:
+                    sampler.sample_independent(self._study, known, name, self._distributions[name])
+            elif len(self.trials) < self._plan.search.trials:
+                self._study.sampler = self._sampler(len(self.trials))
+                trial = self._study.ask()
+            else:
+                return None
+            for name, distribution in self._distributions.items():
+                _suggest(trial, name, self._plan.ranges[name], distribution)
         return trial
 
     def report(self, trial: Any, number: int, value: float) -> bool:
         """Note how a trial goes, and return whether it is to be pruned. May be called from any thread."""
         last = trial.study._storage.get_trial(trial._trial_id).last_step
         if math.isfinite(value) and (last is None or number > last):
-            trial.report(value, number)
+            with self._writing():
+                trial.report(value, number)
         return bool(trial.should_prune())
 
     def complete(self, trial: Any, value: float) -> None:
         """Note what a trial has reached."""
-        self._study.tell(trial, value)
+        with self._writing():
+            self._study.tell(trial, value)
 
     def prune(self, trial: Any) -> None:
         """Note that a trial was pruned."""
-        self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
+        with self._writing():
+            self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
 
     def fail(self, trial: Any, reason: str) -> None:
         """Note that a trial failed, and why."""
-        trial.set_user_attr(_REASON, reason)
-        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        with self._writing():
+            trial.set_user_attr(_REASON, reason)
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
     @property
     def trials(self) -> list[Any]:
@@ -145,13 +161,19 @@ class Study:
             return {}
         return {name: float(weight) for name, weight in found.items() if math.isfinite(weight)}
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFolderError(
+                f"The study {self._path} cannot be written: {error.strerror or error}. The trials so far are kept; "
+                "make room or correct the rights there, and go on with --resume."
+            ) from error
+
     def _open(self, path: Path) -> Any:
-        storages = self._optuna.storages
-        # Not the lock by links, for which Windows wants a privilege.
-        lock = storages.journal.JournalFileOpenLock(str(path))
-        storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(path), lock_obj=lock))
         return self._optuna.create_study(
-            storage=storage,
+            storage=self._optuna.storages.JournalStorage(_journal(self._optuna, path)),
             study_name="search",
             direction=self._plan.search.direction.value,
             pruner=self._pruner(),
@@ -163,7 +185,8 @@ class Study:
         configuration = _flat(_compared(self._plan))
         known = self._study.user_attrs.get(_CONFIGURATION)
         if known is None:
-            self._study.set_user_attr(_CONFIGURATION, configuration)
+            with self._writing():
+                self._study.set_user_attr(_CONFIGURATION, configuration)
             return
         changed = [key for key in {**known, **configuration} if known.get(key) != configuration.get(key)]
         if changed:
@@ -192,11 +215,39 @@ class Study:
 
 
 def _mend(path: Path) -> None:
-    """Take away what a killed search has left: half a line, which would spoil the next one, and its lock."""
-    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+    """Take away half a line, which a killed search has left and which would spoil the next one."""
+    with contextlib.suppress(FileNotFoundError):
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(path, whole)
+
+
+class _NoLock:
+    """Takes the place of Optuna's lock, a file that others wait for if it cannot be removed.
+
+    The study's folder is locked, and Optuna lets one thread write at a time.
+    """
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None: ...
+
+
+def _journal(optuna: ModuleType, path: Path) -> Any:
+    """Return Optuna's journal in a file, to which lines are added whole or not at all."""
+
+    class Journal(optuna.storages.journal.JournalFileBackend):  # type: ignore[misc,name-defined]
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            size = path.stat().st_size
+            try:
+                super().append_logs(logs)
+            except OSError:
+                os.truncate(path, size)
+                raise
+
+    return Journal(str(path), lock_obj=_NoLock())
 
 
 def _compared(plan: Plan) -> dict[str, Any]:
