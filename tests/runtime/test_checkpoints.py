@@ -138,6 +138,24 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert run.files() == ["B-1.onnx", "B-1.pt", "B-2.onnx", "B-2.pt", "checkpoint.pt"]
 
 
+def test_an_old_checkpoint_that_cannot_be_removed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path, keep=1)
+    run.manager.save(1, 1.0, state(1), export(1))
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        run.manager.save(2, 1.0, state(2), export(2))
+    assert "could not be removed: Input/output error." in caplog.text
+    assert [record.steps for record in run.manager.records] == [1, 2], "it is still there, so it is listed"
+    run.manager.save(3, 1.0, state(3), export(3))
+    assert [record.steps for record in run.manager.records] == run.folder.steps_on_disk() == [3]
+
+
 def test_a_failed_export_keeps_the_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path)
 

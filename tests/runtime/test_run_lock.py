@@ -243,3 +243,21 @@ def test_a_stop_writes_through_no_link(tmp_path: Path) -> None:
     stop_file(tmp_path / "ppo").symlink_to(tmp_path / "elsewhere")
     ask_to_stop(tmp_path / "ppo")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_disk_that_takes_half_of_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / ".run.lock", os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: max(1, len(data) // 2)]))
+    lock = RunLock(path, tmp_path / "run")
+    lock.acquire()
+    assert path.read_text().split()[0] == str(os.getpid())
+    lock.release()
+
+    def refusing(file: int, data: bytes) -> int:
+        write(file, data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refusing)
+    with pytest.raises(OSError, match="No space"):
+        RunLock(path, tmp_path / "run").acquire()
+    assert path.read_bytes() == b"", "half a number is that of another process"

@@ -213,19 +213,24 @@ class CheckpointManager:
         """List the record.
 
         The oldest ones beyond ``keep`` are removed before the status forgets them, so that a kill in between leaves no
-        file that nobody knows.
+        file that nobody knows. One that cannot be removed stays listed, and is tried again with the next checkpoint.
         """
         records = [known for known in self._records if known.steps != record.steps] + [record]
         surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
-        self._records = records[surplus:]
-        for gone in records[:surplus]:
-            for suffix in (".pt", ".onnx"):
-                path = self.folder.numbered(gone.steps, suffix)
-                try:
-                    path.unlink(missing_ok=True)
-                except OSError as error:
-                    logger.warning("The old checkpoint %s could not be removed: %s.", path, error.strerror or error)
+        stuck = [old for old in records[:surplus] if not self._remove(old)]
+        self._records = stuck + records[surplus:]
         self._update_status(None)
+
+    def _remove(self, record: CheckpointRecord) -> bool:
+        """Remove a checkpoint's files. A failure is logged and returned as False."""
+        try:
+            for suffix in (".onnx", ".pt"):
+                self.folder.numbered(record.steps, suffix).unlink(missing_ok=True)
+        except OSError as error:
+            path = error.filename or self.folder.numbered(record.steps, ".pt")
+            logger.warning("The old checkpoint %s could not be removed: %s.", path, error.strerror or error)
+            return False
+        return True
 
     def _update_status(self, final: CheckpointRecord | None) -> None:
         self._status.set_checkpoints(self.folder, self._records, final)

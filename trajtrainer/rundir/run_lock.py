@@ -128,8 +128,7 @@ class RunLock:
                 self._lock(file)
                 is_current = self._is_current(file)
                 if is_current:
-                    os.ftruncate(file, 0)
-                    os.write(file, f"{os.getpid()} {platform.node()}".encode())
+                    _write_holder(file)
             except BaseException:
                 os.close(file)
                 raise
@@ -184,6 +183,19 @@ class RunLock:
             return os.path.samestat(os.fstat(file), os.stat(self._path))
         except FileNotFoundError:
             return False
+
+
+def _write_holder(file: int) -> None:
+    """Write who holds the lock. Half a number would be that of another process."""
+    text = f"{os.getpid()} {platform.node()}".encode()
+    os.ftruncate(file, 0)
+    written = 0
+    try:
+        while written < len(text):  # a disk that is nearly full takes a part, and refuses at the next try
+            written += os.write(file, text[written:])
+    except OSError:
+        os.ftruncate(file, 0)
+        raise
 
 
 def _holder(file: int) -> str:
