@@ -1,8 +1,14 @@
-"""``scripts/stress kills [NUMBER]`` and ``scripts/stress flat [MINUTES]``: actors under stress.
+"""``scripts/stress kills [NUMBER]`` and ``scripts/stress flat [MINUTES]``: actors under stress; ``disk``: files.
 
 The first trains with actors while actors, players and, with ``--backend ray``, simulated nodes are killed, and fails
 unless every step that was learnt from was counted once. The second trains undisturbed, samples memory, open files,
 shared memory and Ray's store, and tells the first five minutes from the last. For Linux; Ray needs the extra ``ray``.
+
+``scripts/stress disk [CASES]`` lets every file operation of short runs, a search, a fetch from the hub and some
+commands fail once, for want of room or otherwise, or ends the process there; or so many of each kind, which are drawn.
+It fails unless what was saved before still loads, the failure is told in one message, nothing half-written is left and
+the run can be resumed (``tests/disk``). All of it takes about an hour; needs gcc and the extras ``tune``, ``hub`` and
+``plot``.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ import numpy as np
 import yaml
 
 import trajtrainer
+from tests.disk import faults
 from tests.runtime import process_tree
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.trainers.trainer import Trainer
@@ -51,16 +58,30 @@ ENVIRONMENT = {
 
 def main() -> int:
     parser = argparse.ArgumentParser("scripts/stress", description=__doc__)
-    parser.add_argument("what", choices=("kills", "flat"))
-    parser.add_argument("amount", nargs="?", type=float, help="kills (200), or minutes (30)")
+    parser.add_argument("what", choices=("kills", "flat", "disk"))
+    parser.add_argument("amount", nargs="?", type=float, help="kills (200), minutes (30), or cases of each kind (all)")
+    parser.add_argument("--kinds", nargs="+", default=[], help="of disk: ppo, sac, search, ... (all)")
     parser.add_argument("--backend", choices=("process", "ray"), default="process")
     parser.add_argument("--step-ms", default="5", help="of the players (5)")
     arguments = parser.parse_args()
+    if arguments.what == "disk":
+        return _disk(arguments.kinds, int(arguments.amount or 0))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         cluster = stack.enter_context(_cluster()) if arguments.backend == "ray" else None
         if arguments.what == "kills":
             return _kills(Path(name), int(arguments.amount or 200), arguments, cluster)
         return _flat(Path(name), arguments.amount or 30, arguments, cluster)
+
+
+def _disk(kinds: list[str], cases: int) -> int:
+    reason = faults.why_not()
+    if reason:
+        print(f"Not here: {reason}.")
+        return 1
+    with tempfile.TemporaryDirectory() as name:
+        environment = {**os.environ, "LD_PRELOAD": str(faults.build(Path(name))), "MPLBACKEND": "agg"}
+        campaign = [sys.executable, "-m", "tests.disk.campaign", *kinds, f"--folder={name}/cases", f"--sample={cases}"]
+        return subprocess.run(campaign, env=environment, check=False).returncode
 
 
 @contextlib.contextmanager
