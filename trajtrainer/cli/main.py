@@ -7,6 +7,7 @@ import errno
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,8 @@ from trajtrainer.version import __version__
 
 INTERRUPTED = 130
 _ONE_LINE = 10_000
+# What the loader of shared libraries says when there is no room for one.
+_NO_MEMORY = ("failed to map segment", "Cannot allocate memory")
 _ALIAS = "mlagents-learn"  # by ``trajtrainer alias``
 
 
@@ -168,6 +171,17 @@ def _run(arguments: Sequence[str]) -> int:
         return exit_.code if isinstance(exit_.code, int) else 1
     except TrajtrainerError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
+        return 1
+    except (MemoryError, ImportError) as error:
+        if isinstance(error, ImportError) and not any(text in str(error) for text in _NO_MEMORY):
+            raise
+        if "--debug" in arguments:
+            traceback.print_exc()
+        print(
+            f"error: There is not enough memory for this command ({str(error) or 'MemoryError'}). End other programs, "
+            "or raise the limit of this one (ulimit -v, the memory of its container).",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
