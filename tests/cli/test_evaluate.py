@@ -446,3 +446,32 @@ def test_episodes_that_do_not_end_are_truncated_and_told(
     head, line = (line.split() for line in shown.out.splitlines() if line.strip() and "─" not in line)
     assert line[head.index("truncated")] == str(sum(endless))
     assert f"first: {sum(endless)} of 12 episodes of Endless were truncated after 20 decisions" in shown.err
+
+
+def test_what_a_player_says_is_not_mixed_with_the_results(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The player is a program of its own, which tells its arguments before it becomes a simulation."""
+    actor = random_actor(behavior([vector(20)], 0, (3,)))
+    saved(tmp_path / "run" / "Basic" / "checkpoint.pt", checkpoint_of(actor, network()))
+    player, told = tmp_path / "player.sh", tmp_path / "arguments"
+    simulation = f'exec {sys.executable} -m trajtrainer.sim Basic "$@"'
+    player.write_text(f'#!/bin/sh\necho "Mono path: chatter"\necho "$@" > {told}\n{simulation}\n')
+    player.chmod(0o755)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    options = [f"--results-dir={tmp_path}", f"--env={player}", "--episodes=2", "--seed=1", "--max-decisions=50"]
+    assert evaluate("run", *options) == 0
+    shown = capfd.readouterr()
+    assert "chatter" not in shown.out + shown.err
+    assert f"-logFile {temporary}/trajtrainer-players-" in told.read_text()
+    assert not list(temporary.iterdir()), "nothing is left of an evaluation that went well"
+
+    player.write_text('#!/bin/sh\necho chatter\necho "the game broke" > "$4"\nexit 3\n')
+    assert evaluate("run", *options) == 1
+    shown = capfd.readouterr()
+    assert "chatter" not in shown.out + shown.err
+    (log,) = temporary.glob("*/Player-0.log")
+    assert f"The end of its log {log}:\n  the game broke" in shown.err
+    assert log.with_name("Player-0.stdout.log").read_text() == "chatter\n"

@@ -133,6 +133,7 @@ def connect_player(
                 analytics=None if run is None else RunAnalytics(run),
                 busy_wait=busy_wait,
                 connection=connection,
+                show_output=None if run is None else run.debug,
             )
         except PortInUseError as error:
             taken = taken or error
@@ -177,7 +178,7 @@ class UnityWorker:
         side_channels: more channels, of the user's own.
         analytics: tells the player about the training, if it announces that it wants to know.
         busy_wait: see ``Communicator``.
-        connection: see ``PlayerSession``.
+        connection, show_output: see ``PlayerSession``.
 
     Raises:
         EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
@@ -197,6 +198,7 @@ class UnityWorker:
         analytics: RunAnalytics | None = None,
         busy_wait: bool = False,
         connection: Connection | None = None,
+        show_output: bool | None = None,
     ) -> None:
         engine_channel = EngineConfigurationChannel()
         queue_engine(engine_channel, engine)
@@ -225,6 +227,7 @@ class UnityWorker:
             connection=connection,
             raw_image_order=settings.raw_image_order,
             presumed_raw_image_order=settings.presumed_raw_image_order,
+            show_output=show_output,
         )
 
     def reset(self, parameters: Parameters) -> None:

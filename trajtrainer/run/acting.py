@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,9 +15,9 @@ from attrs import evolve
 
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import make_separate_environments
-from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.envs.unity_environment import LogFolder, PlayerLogs
+from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
-from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.run import RunSettings
 
@@ -44,9 +46,12 @@ def tell_parameters(parameters: Parameters) -> None:
 def opened(
     settings: RunSettings,
     stop: StopRequest,
-    make: Callable[[RunSettings, RunFolder], Environment] = make_separate_environments,
+    make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
 ) -> Iterator[Environment | None]:
     """Start the environment, and close it in the end.
+
+    Players write their logs and output into a folder for temporary files. It is removed in the end, but kept after an
+    error, whose message names the log.
 
     Meanwhile the signals are connected with ``stop``; None if one came before the environment was there.
 
@@ -55,16 +60,30 @@ def opened(
     """
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop, saves=False))
+        logs = stack.enter_context(_player_logs())
         environment = None
         try:
             with stop.interrupting():
-                environment = make(settings, RunFolder(settings.checkpoint_settings))
+                environment = make(settings, logs)
                 stack.callback(_close, environment, stop)
         except StopInterrupt:
             environment = None
         if environment is not None:
             stop.on_abort(environment.kill)
         yield environment
+
+
+@contextlib.contextmanager
+def _player_logs() -> Iterator[PlayerLogs]:
+    folder = Path(tempfile.mkdtemp(prefix="trajtrainer-players-"))
+    try:
+        yield LogFolder(folder)
+    except TrajtrainerError:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _close(environment: Environment, stop: StopRequest) -> None:

@@ -124,26 +124,25 @@ def _play(
 ) -> EnvironmentFaultError | None:
     """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
     env = settings.env_settings
-    with opened(settings, stop) as environment:
-        if environment is None:
-            return None
-        try:
-            num_areas = env.num_areas
+    try:
+        with opened(settings, stop) as environment:
+            if environment is None:
+                return None
             for result in play(
                 environment,
                 entrants,
                 games=games,
                 seed=env.seed,
                 max_decisions=max_decisions,
-                num_areas=num_areas,
+                num_areas=env.num_areas,
                 parameters=parameters,
             ):
                 if result is not None:
                     results.append(result)
                 if stop.requested:
                     break
-        except EnvironmentFaultError as fault:
-            return fault_after(results, fault, stop)
+    except EnvironmentFaultError as fault:
+        return fault_after(results, fault, stop)
     return None
 
 

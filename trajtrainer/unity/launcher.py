@@ -69,6 +69,11 @@ def own_log(folder: str, worker_id: int) -> Path:
     return Path(os.path.abspath(os.path.join(folder, f"Player-{worker_id}.log")))
 
 
+def output_file(folder: str, worker_id: int) -> Path:
+    """Return where the standard output of a player goes that is not to be seen."""
+    return own_log(folder, worker_id).with_name(f"Player-{worker_id}.stdout.log")
+
+
 def log_file(arguments: Sequence[str]) -> Path | None:
     """Return where a player with these arguments writes its log; None if it is not known."""
     for argument, value in itertools.pairwise(arguments):
@@ -98,27 +103,37 @@ class PlayerProcess:
     Args:
         arguments: the whole command.
         show_output: let its output through to ours. Otherwise only the end of its standard error output is kept.
+        output: the file of its standard output, if that is not shown; None drops it.
         on_exit: called from another thread as soon as the process has ended.
 
     Raises:
         LaunchError: the system refuses to start it.
     """
 
-    def __init__(self, arguments: Sequence[str], *, show_output: bool, on_exit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        show_output: bool,
+        on_exit: Callable[[], None],
+        output: Path | None = None,
+    ) -> None:
         self.log_file = log_file(arguments)
         self._show_output = show_output
         self._last_words = b""
         _LOGGER.debug("Starting the player: %s", list(arguments))
         try:
-            self._process = subprocess.Popen(  # noqa: S603  (the user asks for this program)
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=None if show_output else subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                # So that Ctrl-C reaches the trainer alone, which then ends the player in order.
-                start_new_session=True,
-                creationflags=_CREATION_FLAGS,
-            )
+            with contextlib.ExitStack() as stack:
+                stdout = None if show_output else stack.enter_context(Path(output or os.devnull).open("wb"))
+                self._process = subprocess.Popen(  # noqa: S603  (the user asks for this program)
+                    arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=subprocess.PIPE,
+                    # So that Ctrl-C reaches the trainer alone, which then ends the player in order.
+                    start_new_session=True,
+                    creationflags=_CREATION_FLAGS,
+                )
         except PermissionError as error:
             raise LaunchError(
                 f"The system does not allow to run {arguments[0]}. Make it executable, for example with "

@@ -88,6 +88,7 @@ class PlayerSession:
         connection: to a player that is there, so that no program is started and no port taken.
         raw_image_order: ``auto``, ``hwc`` or ``chw``, see ``EnvironmentSettings``; a simulation sends ``hwc``.
         presumed_raw_image_order: of raw images that do not show theirs.
+        show_output: let the player's output through to ours; None does so where debug lines are logged.
 
     Attributes:
         owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than we for its message.
@@ -118,6 +119,7 @@ class PlayerSession:
         connection: Connection | None = None,
         raw_image_order: RawImageOrder | str = RawImageOrder.AUTO,
         presumed_raw_image_order: RawImageOrder = RawImageOrder.AUTO,
+        show_output: bool | None = None,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise LaunchError(
@@ -166,7 +168,10 @@ class PlayerSession:
                 if log_folder is not None:
                     launcher.set_aside(launcher.own_log(log_folder, worker_id))
                 self._process = launcher.PlayerProcess(
-                    command, show_output=_LOGGER.isEnabledFor(logging.DEBUG), on_exit=self._communicator.wake
+                    command,
+                    show_output=_LOGGER.isEnabledFor(logging.DEBUG) if show_output is None else show_output,
+                    on_exit=self._communicator.wake,
+                    output=None if log_folder is None else launcher.output_file(log_folder, worker_id),
                 )
             announced = self._shake_hands(seed, num_areas)
         except BaseException:
