@@ -475,3 +475,20 @@ def test_what_a_player_says_is_not_mixed_with_the_results(
     (log,) = temporary.glob("*/Player-0.log")
     assert f"The end of its log {log}:\n  the game broke" in shown.err
     assert log.with_name("Player-0.stdout.log").read_text() == "chatter\n"
+
+
+def test_random_and_written_policies_are_compared_with_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actor = random_actor(behavior([vector(20)], 0, (3,)))
+    saved(tmp_path / "run" / "Basic" / "checkpoint.pt", checkpoint_of(actor, network()))
+    (tmp_path / "run" / "configuration.yaml").write_text("environment_parameters: {bonus: 3.0}\n")
+    out = tmp_path / "out.json"
+    own = [f"--results-dir={tmp_path}", "--env=sim:Basic", "--episodes=8", "--seed=1", "--max-decisions=99"]
+    assert evaluate("random", "run", "heuristic", *own, f"--json={out}") == 0
+    found = {each["model"]: each["behaviors"]["Basic"] for each in json.loads(out.read_text())["results"]}
+    assert list(found) == ["random", "run", "heuristic"]
+    assert found["heuristic"]["mean"] > 0.9, "it goes straight to the larger goal"
+    assert found["random"]["mean"] < found["heuristic"]["mean"]
+    assert "sampled actions; environment parameters as run was trained with" in capsys.readouterr().out
+    assert "There is no written policy" in refused(capsys, "heuristic", "--env=sim:Sorter", *own[:1])

@@ -251,3 +251,10 @@ def test_what_ends_it_early_leaves_the_games_before(
     assert f"{played} of 300 games were played" in shown.err
     assert 4 < played < 12
     assert len(shown.out.splitlines()) == 4
+
+
+def test_a_model_plays_against_random_actions(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tournament("random", "first", f"--results-dir={results}", GAME, "--games=20", "--deterministic") == 0
+    rows = table(capsys)
+    assert list(rows) == ["first", "random"]
+    assert int(rows["first"][2]) > 10, "wins of the highest bid"

@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="MODEL",
         help="a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each; the best with "
-        "@best behind it), a .pt file of ours or of ML-Agents, or an .onnx; 'RUN/*', in quotes, is all checkpoints of "
-        "a run. Others are compared with the first",
+        "@best behind it), a .pt file of ours or of ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, "
+        "is all checkpoints of a run. Others are compared with the first",
     )
     parser.add_argument(
         "--episodes",
@@ -88,7 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         sections = {"environment_parameters": dict(arguments.environment_parameters)}
-        settings = acting.resolve(arguments, arguments.models[:1], sections if arguments.environment_parameters else {})
+        from trajtrainer.evaluation.models import SCRIPTED
+
+        trained = [word for word in arguments.models if word not in SCRIPTED][:1]
+        settings = acting.resolve(arguments, trained, sections if arguments.environment_parameters else {})
         from trajtrainer.run.evaluate import Wishes, evaluate  # late: imports what help does not need
 
         wishes = Wishes(
@@ -111,9 +114,13 @@ def make_table(evaluation: Evaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from trajtrainer.evaluation.result import actions_in_words
+
     compared = len(evaluation.results) > 1
     truncated = any(result.num_truncated for each in evaluation.results for result in each.behaviors.values())
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    how = actions_in_words(deterministic=evaluation.settings.deterministic)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.caption = Text(one_line(f"{how}; {evaluation.parameters}"))
     for title in ("model", "behavior"):
         table.add_column(title, overflow="fold")
     numbers = ["episodes", *["truncated"] * truncated, "mean", "std", "95 % interval", "length", "decisions/s"]

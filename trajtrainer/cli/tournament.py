@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="MODEL",
         help="two or more: a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each), a "
-        ".pt file of ours or of ML-Agents, or an .onnx; 'RUN/*', in quotes, is all checkpoints of a run",
+        ".pt file of ours or of ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, is all checkpoints "
+        "of a run",
     )
     parser.add_argument(
         "--games",
@@ -59,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: models or environment that do not exist or do not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        settings = acting.resolve(arguments, arguments.models[:1])
+        from trajtrainer.evaluation.models import SCRIPTED
+
+        settings = acting.resolve(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
         from trajtrainer.tournament.run import hold  # late: imports what help does not need
 
         held = hold(

@@ -12,6 +12,7 @@ import torch
 
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.errors import CheckpointError, SettingsError, TrajtrainerError
+from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
 from trajtrainer.export.onnx_policy import OnnxPolicy
@@ -25,6 +26,9 @@ from trajtrainer.spec import BehaviorId, BehaviorSpec, misfits
 _ALL = "*"
 _MODEL = ".onnx"
 _STEP = re.compile(r"-(\d{1,18})$")
+RANDOM, HEURISTIC = "random", "heuristic"
+SCRIPTED = (RANDOM, HEURISTIC)
+"""Words that mean a policy that nobody has trained."""
 _SAME_FILE = "best"  # best.onnx lies in the folder of its behavior
 
 
@@ -152,6 +156,35 @@ class OnnxFile(PolicyFile):
         return OnnxPolicy(self.path, seed=seed, deterministic=chosen)
 
 
+class ScriptedFile(PolicyFile):
+    """A policy that nobody has trained, for one behavior; no file is behind it."""
+
+    def __init__(self, word: str, behavior: str) -> None:
+        super().__init__(Path(word))
+        self._behavior = behavior
+        self._spec: BehaviorSpec | None = None
+
+    def check(self) -> None:
+        """See ``PolicyFile``."""
+
+    def check_fit(self, spec: BehaviorSpec) -> None:
+        """See ``PolicyFile``."""
+        if self.path.name == HEURISTIC:
+            heuristic_policy(self._behavior, spec)
+        self._spec = spec
+
+    def spec(self) -> BehaviorSpec:
+        """See ``PolicyFile``."""
+        raise CheckpointError(f"{self.path} plays what the environment asks for.")
+
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:  # noqa: ARG002
+        """See ``PolicyFile``. It acts in its own way, whatever ``deterministic`` says."""
+        assert self._spec is not None
+        if self.path.name == RANDOM:
+            return random_policy(self._spec, seed)
+        return heuristic_policy(self._behavior, self._spec)
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """One policy, or one for each behavior of a run.
@@ -161,12 +194,14 @@ class Model:
         policies: behavior -> its file.
         series: the run whose checkpoints these are, for ``RUN/*``.
         steps: it was trained for; None where nothing tells.
+        scripted: nobody has trained it, and it plays every behavior; ``policies`` are those of the behaviors so far.
     """
 
     name: str
     policies: Mapping[str, PolicyFile]
     series: str | None = None
     steps: int | None = None
+    scripted: bool = False
 
     def plays(self, behavior: str, behaviors: Collection[str]) -> bool:
         """Return whether there is a policy for a behavior.
@@ -176,7 +211,7 @@ class Model:
             behaviors: all of the environment that are known. A single policy that is called like none of them plays
                 any.
         """
-        plays_any = len(self.policies) == 1 and not self.policies.keys() & set(behaviors)
+        plays_any = self.scripted or (len(self.policies) == 1 and not self.policies.keys() & set(behaviors))
         return plays_any or behavior in self.policies
 
     def file(self, behavior: str, behaviors: Collection[str]) -> PolicyFile:
@@ -185,6 +220,10 @@ class Model:
         Raises:
             CheckpointError: there is none.
         """
+        if self.scripted:
+            assert isinstance(self.policies, dict)
+            found: PolicyFile = self.policies.setdefault(behavior, ScriptedFile(self.name, behavior))
+            return found
         if self.plays(behavior, behaviors):
             return self.policies.get(behavior) or next(iter(self.policies.values()))
         raise CheckpointError(
@@ -231,7 +270,7 @@ class Roles:
         return self._models[model].file(behavior, self._behaviors).policy(seed)
 
 
-def find_models(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
+def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, scripted: bool = False) -> list[Model]:
     """Return the models that are meant, in this order.
 
     Args:
@@ -239,6 +278,7 @@ def find_models(words: Sequence[str], results: Path, options: ActingOptions) -> 
             or behavior its best checkpoint, with ``/*`` all of them.
         results: the folder where run ids are looked for.
         options: how they act.
+        scripted: take the words ``SCRIPTED`` for policies that nobody has trained.
 
     Raises:
         SettingsError: some of them are none. All mistakes are told.
@@ -246,6 +286,9 @@ def find_models(words: Sequence[str], results: Path, options: ActingOptions) -> 
     models: list[Model] = []
     problems = []
     for word in words:
+        if scripted and word in SCRIPTED:
+            models.append(Model(word, {}, scripted=True))
+            continue
         try:
             models += _models(word, results, options)
         except TrajtrainerError as error:

@@ -104,11 +104,13 @@ class Evaluation:
         results: of the models in their order; without those that had no time left.
         settings: with the seed that was taken.
         exit_code: 0; ``TOO_LOW``; 1 if it failed; after a signal 128 and its number.
+        parameters: whose environment parameters all of them played with, in words.
     """
 
     results: list[Evaluated]
     settings: RunSettings
     exit_code: int
+    parameters: str
 
     def difference(self, number: int, behavior: str) -> Sample | None:
         """Return how much better a model's episodes are than those of the first; None for that itself."""
@@ -138,17 +140,21 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     settings = settled(settings)
     set_threads()
     options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
-    found = find_models(models, Path(settings.checkpoint_settings.results_dir), options)
+    found = find_models(models, Path(settings.checkpoint_settings.results_dir), options, scripted=True)
     for model in found:
         _check_names(model, wishes.at_least)
     settings = settings.presuming(image_order_of_runs(found))
     given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
-    parameters = {**parameters_of_run(found[0]), **given}
+    whose = next((each for each in found if not each.scripted), found[0])
+    parameters = {**parameters_of_run(whose), **given}
     tell_parameters(parameters)
     stop = StopRequest()
     results: list[Evaluated] = []
     failure = _evaluate_all(found, settings, wishes, parameters, stop, results)
-    evaluation = Evaluation(results, settings, 0)
+    told = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
+    if given:
+        told = ", ".join(filter(None, [told, f"given {', '.join(f'{key}={value}' for key, value in given.items())}"]))
+    evaluation = Evaluation(results, settings, 0, told or "the environment's own parameters")
     files = [
         wishes.json_file is None or write_file(wishes.json_file, lambda path: _write_json(path, evaluation)),
         wishes.csv_file is None or write_file(wishes.csv_file, lambda path: _write_csv(path, evaluation)),
@@ -160,7 +166,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
         code = FAILED
     else:
         code = TOO_LOW if _are_too_low(results, wishes.at_least) else 0
-    return Evaluation(results, settings, code)
+    return Evaluation(results, settings, code, evaluation.parameters)
 
 
 def _evaluate_all(
@@ -325,6 +331,7 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
     """Return all results as plain data (docs/evaluation.md#json)."""
     env = evaluation.settings.env_settings
     how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
+    how["environment_parameters"] = evaluation.parameters
     results = []
     for number, evaluated in enumerate(evaluation.results):
         behaviors: dict[str, Any] = {}

@@ -12,12 +12,9 @@ from trajtrainer.demos.demo_file import SUFFIX
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import Source
 from trajtrainer.demos.summary import Summary, summarize
-from trajtrainer.envs.protocol import Parameters
 from trajtrainer.errors import DemonstrationError, SettingsError
-from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
-from trajtrainer.evaluation.play import Announce
+from trajtrainer.evaluation.models import ActingOptions, Roles, find_models
 from trajtrainer.evaluation.recording import Recording, record
-from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
 from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled, tell_parameters
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
@@ -27,9 +24,6 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 
 logger = logging.getLogger(__name__)
-
-RANDOM, HEURISTIC = "random", "heuristic"
-SCRIPTED = (RANDOM, HEURISTIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,29 +131,15 @@ class _Role:
     """
 
     def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
-        self._word = word
-        self._roles: Roles | None = None
-        self.models: list[Model] = []
-        self.parameters: Parameters = {}
-        if word not in SCRIPTED:
-            models = find_models([word], results, options)
-            if len(models) != 1:
-                raise SettingsError(f"{word} means {len(models)} models, expected one.")
-            self.models, self._roles = models, Roles(models)
-            self.parameters = parameters_of_run(models[0])
+        models = find_models([word], results, options, scripted=True)
+        if len(models) != 1:
+            raise SettingsError(f"{word} means {len(models)} models, expected one.")
+        self.models, self._roles = models, Roles(models)
+        self.parameters = parameters_of_run(models[0])
+        self.announce = self._roles.announce
 
-    @property
-    def announce(self) -> Announce:
-        return self._check if self._roles is None else self._roles.announce
-
-    def policy(self, behavior: BehaviorId, spec: BehaviorSpec, seed: int) -> Acts:
-        if self._roles is not None:
-            return self._roles.policy(0, behavior.name, seed)
-        return random_policy(spec, seed) if self._word == RANDOM else heuristic_policy(behavior.name, spec)
-
-    def _check(self, specs: Mapping[str, BehaviorSpec]) -> None:
-        for behavior_id, spec in specs.items():
-            self.policy(BehaviorId.parse(behavior_id), spec, 0)
+    def policy(self, behavior: BehaviorId, _: BehaviorSpec, seed: int) -> Acts:
+        return self._roles.policy(0, behavior.name, seed)
 
 
 class _Chosen:

@@ -72,6 +72,8 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
 
 def parameters_of_run(model: Model) -> Parameters:
     """Return the environment parameters with which a model's run trained, in the lessons that it has reached."""
+    if model.scripted:
+        return {}
     folder = _folder_of_run(next(iter(model.policies.values())).path)
     settings = None if folder is None else _settings_of_run(folder, "environment_parameters")
     if folder is None or settings is None:

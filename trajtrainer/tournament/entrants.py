@@ -18,8 +18,9 @@ def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -
         SettingsError: some of them are none, or only one is left. All mistakes are told.
     """
     entrants: dict[tuple[Path, ...], Model] = {}
-    for model in find_models(words, results, options):
-        entrants.setdefault(tuple(file.path.resolve() for file in model.policies.values()), model)
+    for model in find_models(words, results, options, scripted=True):
+        files = tuple(file.path.resolve() for file in model.policies.values())
+        entrants.setdefault(files or (Path(model.name),), model)
     if len(entrants) < _FEWEST:
         raise SettingsError(
             f"A tournament needs at least two models, and this is one: {next(iter(entrants.values())).name}. Give "

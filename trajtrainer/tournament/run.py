@@ -80,7 +80,7 @@ def hold(
     pairs = len(entrants) * (len(entrants) - 1) // 2
     logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, seed)
     settings = settings.presuming(image_order_of_runs(entrants))
-    parameters = parameters_of_run(entrants[0])
+    parameters = parameters_of_run(next((each for each in entrants if not each.scripted), entrants[0]))
     tell_parameters(parameters)
     stop = StopRequest()
     results: list[Result] = []
