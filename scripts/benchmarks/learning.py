@@ -31,8 +31,8 @@ import numpy as np
 import yaml
 
 from scripts.benchmarks.report import Row
-from trajtrainer.report.series import Series, read_scalars
 from trajtrainer.report.spread import course, interquartile_mean, interval, late_mean
+from trajtrainer.rundir.series import Series, read_scalars
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

@@ -26,9 +26,9 @@ from trajtrainer.page.folder import Folder
 from trajtrainer.page.histograms import percentiles, percentiles_of_tensor
 from trajtrainer.page.points import find_points
 from trajtrainer.page.viewer import Viewer
-from trajtrainer.report.series import scalar_of
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile, masked_crc
+from trajtrainer.rundir.series import scalar_of
 
 MOST = 1 << 12
 

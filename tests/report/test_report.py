@@ -21,13 +21,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from trajtrainer.cli.main import main
-from trajtrainer.report import series as series_module
 from trajtrainer.report.drawing import number, ticks
 from trajtrainer.report.runs import group_runs, load_runs
-from trajtrainer.report.series import Series, read_scalars
 from trajtrainer.report.spread import course, interquartile_mean, interval
 from trajtrainer.rundir import event_file
+from trajtrainer.rundir import series as series_module
 from trajtrainer.rundir.event_file import EventFile
+from trajtrainer.rundir.series import Series, read_scalars
 
 REWARD = "Environment/Cumulative Reward"
 LOSS = "Losses/Policy Loss"

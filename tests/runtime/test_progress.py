@@ -252,6 +252,34 @@ def test_redraws_are_limited_and_give_the_rate(monkeypatch: pytest.MonkeyPatch) 
     assert "49s" in plain(terminal.getvalue())
 
 
+def test_a_summary_is_shown_however_slow_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    Terminal(monkeypatch)
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    view = LiveView(Console())
+    monkeypatch.setattr("trajtrainer.run.progress._PAUSE_PER_COST", 1e9)
+
+    def slow(*_arguments: object) -> None:
+        nonlocal now
+        now += 0.1
+
+    monkeypatch.setattr(view, "_show", slow)
+    snapshot = RunSnapshot([BehaviorSnapshot("Ball", 0, 100_000)])
+    assert view.due(0)
+    view.update(snapshot)
+    now += 1000
+    assert not view.due(0), "a redraw costs too much to be made without a reason"
+    assert view.due(1)
+    view.update(snapshot)
+    assert not view.due(2), "that was a moment ago"
+    assert not view.due(2)
+    now += 0.6
+    assert view.due(2)
+    view.update(snapshot)
+    now += 1000
+    assert not view.due(2)
+
+
 def test_reward_history_remembers_each_summary() -> None:
     history = RewardHistory()
     reporter = StatsReporter("Ball", [history])
@@ -260,6 +288,7 @@ def test_reward_history_remembers_each_summary() -> None:
         reporter.write(1)
         reporter.write(2)  # nothing ended
     assert history.of("Ball") == [1.5, 2.5]
+    assert history.num_summaries == 4, "also those in which no episode ended"
     assert history.of("Other") == []
 
 

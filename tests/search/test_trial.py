@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from trajtrainer.errors import SettingsError
-from trajtrainer.report.series import Series, read_scalars
 from trajtrainer.run.signals import StopRequest
+from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.search.process import TrialProcess
 from trajtrainer.search.trial import TrialTask, measure, run
 from trajtrainer.settings.search import Measured

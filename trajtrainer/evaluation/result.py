@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,21 @@ class EvaluationResult:
         returns = self.returns
         spread = f", return {returns.mean:.3f} ± {returns.std:.3f}" if self.episodes else ""
         return f"<EvaluationResult {self.behavior}: {len(self.episodes)} episodes{spread}>"
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it: a table of one row."""
+        returns, length = self.returns, self.lengths.mean
+        cells = (
+            self.behavior,
+            f"{len(self.episodes):,}",
+            f"{returns.mean:.3f} ± {returns.std:.3f}",
+            f"{returns.min:.3f} to {returns.max:.3f}",
+            f"{length:.1f}",
+        )
+        titles = ("behavior", "episodes", "return", "range", "mean length")
+        head = "".join(f"<th>{title}</th>" for title in titles)
+        body = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>"
 
     @property
     def returns(self) -> Sample:

@@ -12,8 +12,8 @@ from trajtrainer.page.curves import FEWEST_BUCKETS, MOST_BUCKETS, Curve
 from trajtrainer.page.folder import Entry, Folder, Parts
 from trajtrainer.page.histograms import LEVELS
 from trajtrainer.page.points import Found, Points, find_points
-from trajtrainer.report.series import MOST_TAGS, EventReader
 from trajtrainer.rundir.event_file import PREFIX
+from trajtrainer.rundir.series import MOST_TAGS, EventReader
 
 # Of all curves of a run together; with many tags each has fewer.
 _MOST_BUCKETS_OF_RUN = 1 << 19

@@ -20,7 +20,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 
 from trajtrainer.page.histograms import percentiles, percentiles_of_tensor
-from trajtrainer.report.series import LONGEST_TAG, scalar_of
+from trajtrainer.rundir.series import LONGEST_TAG, scalar_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

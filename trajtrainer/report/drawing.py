@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.report.series import Series
 from trajtrainer.report.spread import Course, course
+from trajtrainer.rundir.series import Series
 
 NUM_COLORS = 8
 _WIDTH, _HEIGHT = 460, 250

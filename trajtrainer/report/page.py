@@ -13,10 +13,10 @@ import numpy as np
 from trajtrainer.printable import counted
 from trajtrainer.report.drawing import NUM_COLORS, chart, line, number
 from trajtrainer.report.runs import Group, SavedRun
-from trajtrainer.report.series import Series, tags_of
 from trajtrainer.report.spread import interquartile_mean, interval, late_mean
 from trajtrainer.report.tables import table
 from trajtrainer.report.time_spent import time_section
+from trajtrainer.rundir.series import Series, tags_of
 from trajtrainer.version import __version__
 
 REWARD = "Environment/Cumulative Reward"

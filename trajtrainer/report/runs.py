@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.errors import RunFolderError, SettingsError
-from trajtrainer.report.series import Series, event_files, read_scalars
+from trajtrainer.rundir.series import Series, event_files, read_scalars
 from trajtrainer.settings.document import Written, read
 
 logger = logging.getLogger(__name__)

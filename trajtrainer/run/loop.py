@@ -162,7 +162,7 @@ class Loop:
             self.lessons.update(self.behaviors)
             self._play_on()
         self._tell()
-        if self.view.due():
+        if self.view.due(self.run.rewards.num_summaries):
             self.show()
         if time.monotonic() >= self._timers_due_s:
             self.run.refresh_timers()

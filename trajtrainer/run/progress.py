@@ -1,4 +1,4 @@
-"""The live view of a run: one line per behaviour, redrawn every one or two seconds by the main loop.
+"""The live view of a run: one line per behavior, drawn again at each summary and every few seconds between them.
 
 It is on a terminal, or below a notebook's cell. There is no thread. The loop asks ``due()`` (one clock reading) and
 then hands over plain data. Elsewhere nothing is drawn and the summary lines of the log tell how the run gets on.
@@ -97,8 +97,12 @@ class RunSnapshot:
 class ProgressView(Protocol):
     """The place where the main loop shows how far it is."""
 
-    def due(self) -> bool:
-        """Return whether it is time for ``update``; False most of the time, so that no snapshot is made in vain."""
+    def due(self, num_summaries: int = 0) -> bool:
+        """Return whether it is time for ``update``; False most of the time, so that no snapshot is made in vain.
+
+        Args:
+            num_summaries: that there were so far. A new one is shown soon.
+        """
 
     def update(self, snapshot: RunSnapshot) -> None:
         """Show ``snapshot``."""
@@ -113,7 +117,7 @@ class ProgressView(Protocol):
 class NoView:
     """For pipes, files, CI, ``--debug`` and ``--quiet``: the log lines are all there is."""
 
-    def due(self) -> bool:
+    def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
         """See ``ProgressView``."""
         return False
 
@@ -137,9 +141,14 @@ class _Drawing:
         self.snapshot: RunSnapshot | None = None
         self._started = time.monotonic()
         self._next = 0.0
+        self._drawn = 0.0
+        self._num_summaries = 0
         self._rates: dict[str, _Rate] = {}
 
-    def due(self) -> bool:
+    def due(self, num_summaries: int) -> bool:
+        is_new, self._num_summaries = num_summaries != self._num_summaries, num_summaries
+        if is_new:
+            self._next = min(self._next, self._drawn + _INTERVAL_S)
         return time.monotonic() >= self._next
 
     def draw(self, snapshot: RunSnapshot, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
@@ -151,6 +160,7 @@ class _Drawing:
             rate = self._rates.setdefault(behavior.name, _Rate())
             rates[behavior.name] = rate.update(now, behavior.step)
         show(render(snapshot, rates, now - self._started, options))
+        self._drawn = now
         self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
 
 
@@ -172,9 +182,9 @@ class LiveView:
         if handler is not None:
             handler.sink = self._print
 
-    def due(self) -> bool:
+    def due(self, num_summaries: int = 0) -> bool:
         """See ``ProgressView``."""
-        return self._drawing.due()
+        return self._drawing.due(num_summaries)
 
     def update(self, snapshot: RunSnapshot) -> None:
         """See ``ProgressView``."""
@@ -215,9 +225,9 @@ class NotebookView:
         self._place: Any = None
         self._drawing = _Drawing()
 
-    def due(self) -> bool:
+    def due(self, num_summaries: int = 0) -> bool:
         """See ``ProgressView``."""
-        return self._drawing.due()
+        return self._drawing.due(num_summaries)
 
     def update(self, snapshot: RunSnapshot) -> None:
         """See ``ProgressView``."""
@@ -265,17 +275,23 @@ def _notebook() -> Any:
 
 
 class RewardHistory(StatsWriter):
-    """Remembers the mean reward of each summary for the view."""
+    """Remembers the mean reward of each summary for the view.
+
+    Attributes:
+        num_summaries: of all behaviors, so far.
+    """
 
     def __init__(self) -> None:
+        self.num_summaries = 0
         self._means: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:  # noqa: ARG002
         """See ``StatsWriter``."""
         reward = values.get(CUMULATIVE_REWARD)
-        if reward is not None:
-            with self._lock:
+        with self._lock:
+            self.num_summaries += 1
+            if reward is not None:
                 self._means.setdefault(category, deque(maxlen=_HISTORY)).append(reward.mean)
 
     def of(self, behavior: str) -> list[float]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.learn import Session
+from trajtrainer.rundir.filenames import behavior_file_name
 from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.episodes import MeanReturn
 
@@ -41,6 +44,10 @@ class BehaviorResult:
         """Return it in one line."""
         return f"<BehaviorResult {self._in_short}>"
 
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it: a table of one row."""
+        return _table([self])
+
     @property
     def _in_short(self) -> str:
         reward = "no episode"
@@ -67,6 +74,38 @@ class LearnResult:
         """Return it in one line; all settings would fill pages."""
         parts = [str(self.run_folder), *(each._in_short for each in self.behaviors.values())]
         return f"<LearnResult {'; '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it: a table of the behaviors."""
+        return f"{_table(list(self.behaviors.values()))}<p>{escape(str(self.run_folder))}</p>"
+
+    def curves(self) -> dict[str, dict[str, Series]]:
+        """Return behavior -> tag -> the course of that statistic in the run, earlier sessions of it included.
+
+        A ``Series`` has the arrays ``steps`` and ``values``. Without a summary there is none.
+
+        Raises:
+            OSError: an event file cannot be read.
+        """
+        folders = {name: self.run_folder / behavior_file_name(name) for name in self.behaviors}
+        return {name: read_scalars(folder) for name, folder in folders.items()}
+
+
+def _table(results: Sequence[BehaviorResult]) -> str:
+    rows = [
+        (
+            each.name,
+            f"{each.steps:,}",
+            "–" if each.mean_reward is None else f"{each.mean_reward:.3f}",
+            f"{each.num_episodes:,}",
+            each.onnx.name if each.onnx else "–",
+        )
+        for each in results
+    ]
+    titles = ("behavior", "steps", "mean reward", "of episodes", "policy")
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def result_of(run: Session) -> LearnResult:
