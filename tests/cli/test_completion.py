@@ -20,7 +20,6 @@ press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_trajtr
 
 @pytest.fixture
 def bash_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    pytest.importorskip("shtab")
     if shutil.which("bash") is None or sys.platform == "win32":
         pytest.skip("needs bash")
     assert main(["completion", "bash"]) == 0
@@ -47,7 +46,6 @@ def test_bash_completes_commands_options_and_files(bash_script: Path) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("shtab")
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(command.name in script for command in COMMANDS)
@@ -59,9 +57,3 @@ def test_every_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]
 def test_help_says_where_a_script_goes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "--help"]) == 0
     assert "~/.config/fish/completions/trajtrainer.fish" in capsys.readouterr().out
-
-
-def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 1
-    assert "pip install 'trajtrainer[completion]'" in capsys.readouterr().err

@@ -27,8 +27,9 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], No
     return replace
 
 
-def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
+@pytest.mark.parametrize(("arguments", "exit_code"), [(["--help"], 0), ([], 2)])
+def test_help_lists_the_commands(arguments: list[str], exit_code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == exit_code
 
     shown = capsys.readouterr().out
     assert all(f"  {command.name} " in shown for command in COMMANDS)
@@ -42,7 +43,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "COMMAND"),
         (["lern"], "unknown command 'lern', expected one of learn, config, "),
         (["lern"], "; did you mean learn?"),
         (["3DBall.yaml"], "to train with a configuration: trajtrainer learn 3DBall.yaml"),

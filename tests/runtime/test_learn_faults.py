@@ -103,6 +103,7 @@ def test_a_stopped_start_waits_for_no_player_that_never_connected(tmp_path: Path
     assert finished.exit_code == 0, finished.output
     assert "Stopped before the environment was connected" in finished.output
     assert "within 10 s" not in finished.output
+    assert not finished.folder.exists()
     wait_for_end(everything, ENDS_WITHIN_S)
 
 

@@ -30,12 +30,30 @@ def test_a_path_and_an_ending_do_not_matter(name: str | Path) -> None:
     assert config_path(name) == CONFIG / "ppo" / "Basic.yaml"
 
 
-def test_unknown_names_are_told_with_what_there_is() -> None:
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("ppo/3dbal", "ppo/3DBall"), ("lunarlander", "gym/LunarLander"), ("Sorter", "ppo/Sorter")]
+)
+def test_a_typo_is_answered_with_the_nearest_name(wrong: str, meant: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        config_path("builtin:ppo/3dbal")
+        config_path(f"builtin:{wrong}")
     told = str(caught.value)
-    assert told.startswith("There is no configuration builtin:ppo/3dbal; did you mean ppo/3DBall?")
-    assert all(f"builtin:{name}" in told for name in builtin_configs())
+    assert (
+        told
+        == f"There is no configuration builtin:{wrong}; did you mean builtin:{meant}? 'trajtrainer init' lists all."
+    )
+
+
+def test_the_prefix_alone_lists_all_by_folder() -> None:
+    with pytest.raises(SettingsError) as caught:
+        config_path("builtin:")
+    head, *lines = str(caught.value).splitlines()
+    assert head == "There is no configuration builtin:. Expected one of:"
+    assert all(len(line) <= 110 for line in lines)
+    words = " ".join(lines).split()
+    for name in builtin_configs():
+        folder, _, file = name.rpartition("/")
+        assert f"builtin:{folder}/" in words
+        assert file in words
 
 
 @pytest.mark.parametrize("name", ["builtin:", "builtin:../pyproject", "builtin:/etc/passwd", "builtin:ppo"])
@@ -52,5 +70,5 @@ def test_the_command_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_library_takes_them() -> None:
-    with pytest.raises(SettingsError, match="builtin:ppo/Basik; did you mean ppo/Basic"):
+    with pytest.raises(SettingsError, match="builtin:ppo/Basik; did you mean builtin:ppo/Basic"):
         trajtrainer.learn("builtin:ppo/Basik", "sim:Basic")

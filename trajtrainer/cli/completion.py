@@ -6,7 +6,6 @@ import argparse
 import importlib
 
 from trajtrainer.cli.main import COMMANDS  # which knows this module by its name only
-from trajtrainer.errors import SettingsError
 
 SHELLS = ("bash", "zsh", "fish")
 _HOW = """Put it where the shell looks for it:
@@ -26,16 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script.
+    """Print the script."""
+    import shtab  # late: no other command needs it
 
-    Raises:
-        SettingsError: the package that writes it is missing.
-    """
-    try:
-        import shtab
-    except ImportError:
-        message = "Completion needs the package shtab. Install it with: pip install 'trajtrainer[completion]'."
-        raise SettingsError(message) from None
     parser = _whole_parser()
     for action in _actions(parser):
         names = {action.metavar} if isinstance(action.metavar, str) else set(action.metavar or ())

@@ -23,6 +23,7 @@ INTERRUPTED = 130
 _ONE_LINE = 10_000
 # What the loader of shared libraries says when there is no room for one.
 _NO_MEMORY = ("failed to map segment", "Cannot allocate memory")
+_WRONG_USAGE = 2  # as argparse has it
 _ALIAS = "mlagents-learn"  # by ``trajtrainer alias``
 
 
@@ -212,6 +213,9 @@ def _choose(first: Sequence[str]) -> Command:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("command", metavar="COMMAND", help="what to do")
+    if not first:
+        parser.print_help()
+        parser.exit(_WRONG_USAGE)
     name = parser.parse_args(first).command
     by_name = {command.name: command for command in COMMANDS}
     if name not in by_name:

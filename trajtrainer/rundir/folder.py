@@ -21,6 +21,7 @@ import itertools
 import logging
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,7 @@ class RunFolder:
         self._overwrites = False  # there is an earlier run in the folder, which is still its own
         self._set_aside: Path | None = None  # where that one went
         self._has_begun = False
+        self._is_new = False  # there was no folder of this name before
         self._start_logs = self.path.with_name(f"{self.path.name}.start")
         # Resuming wins over starting from another run's weights.
         initialize_from = None if self.resume else settings.initialize_from
@@ -257,9 +259,11 @@ class RunFolder:
         try:
             self._overwrites = self._force and _has_training_data(self.path)
             self._gather_logs()  # of a run that was killed
+            self._is_new = not self.path.exists()
             yield
         finally:
             self._gather_logs()
+            self._remove_if_nothing_began()
             self.take_stop()
             lock.release()
 
@@ -418,6 +422,15 @@ class RunFolder:
             self._start_logs.rmdir()
         except OSError as error:
             logger.warning("The logs in %s stay there: %s.", self._start_logs, error.strerror or error)
+
+    def _remove_if_nothing_began(self) -> None:
+        """Remove a new folder whose environment never connected; not if a player left a log that tells why."""
+        if not self._is_new or self._has_begun or not self.path.is_dir():
+            return
+        files = [path for path in self.path.rglob("*") if path.is_file()]
+        own = (self.configuration.name, self.status.name, self.timers.name)
+        if all(path.name in own or path.name.startswith("trainer") or not path.stat().st_size for path in files):
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _refuse_shared_folder(self, folder: BehaviorFolder) -> None:
         for other in self._behaviors.values():

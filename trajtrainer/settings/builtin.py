@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from textwrap import TextWrapper
 
 from trajtrainer.errors import SettingsError
-from trajtrainer.settings.checks import closest
+from trajtrainer.settings.checks import nearest
 
 PREFIX = "builtin:"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -16,7 +18,8 @@ def config_path(name: str | Path) -> Path:
     """Return the file that a configuration's name stands for: ``name`` itself unless it begins with ``builtin:``.
 
     Raises:
-        SettingsError: there is no such configuration in this package; the message lists those that are.
+        SettingsError: there is no such configuration in this package. The message names the nearest one, or all of
+            them where none is near.
     """
     text = str(name)
     if not text.startswith(PREFIX):
@@ -24,10 +27,29 @@ def config_path(name: str | Path) -> Path:
     known = builtin_configs()
     wanted = Path(text.removeprefix(PREFIX)).as_posix().removesuffix(_SUFFIX)
     if wanted not in known:
-        listed = ", ".join(PREFIX + each for each in known)
-        hint = closest(wanted, known) or "."
-        raise SettingsError(f"There is no configuration {text}{hint} Expected one of: {listed}.")
+        match = next((each for each in known if _is_last_part(wanted, each)), None) or nearest(wanted, known)
+        if match is not None:
+            raise SettingsError(
+                f"There is no configuration {text}; did you mean {PREFIX}{match}? 'trajtrainer init' lists all."
+            )
+        raise SettingsError(f"There is no configuration {text}. Expected one of:\n{_listed(known)}")
     return known[wanted]
+
+
+def _is_last_part(wanted: str, name: str) -> bool:
+    return bool(wanted) and name.rpartition("/")[2].lower() == wanted.lower()
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names as lines, a folder each."""
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        folders.setdefault(folder, []).append(file)
+    width = max(map(len, folders)) + 1
+    wrap = TextWrapper(110, subsequent_indent=" " * (len(PREFIX) + width + 3), break_on_hyphens=False)
+    lines = (wrap.fill(f"  {PREFIX}{f'{folder}/':<{width}} {'  '.join(files)}") for folder, files in folders.items())
+    return "\n".join(lines)
 
 
 def builtin_hint(path: Path) -> str:
