@@ -128,3 +128,22 @@ def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "results" / "ppo" / "status.json"
     atomic.write_text(path, "text")
     assert path.read_text() == "text"
+
+
+def test_what_only_informs_is_whole_without_waiting_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise AssertionError("waited for the disk")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    atomic.write_unsynced(tmp_path / "timers.json", "new")
+    assert (tmp_path / "timers.json").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["timers.json"]
+
+
+def test_a_slow_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(atomic, "_SLOW_S", -1.0)
+    atomic.write_text(tmp_path / "a.txt", "1")
+    assert f"The disk is slow: it took 0.0 s to save a file in {tmp_path}." in caplog.text

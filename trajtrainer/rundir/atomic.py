@@ -8,6 +8,7 @@ The folder is made where it is missing: somebody may have deleted it while a run
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import sys
@@ -19,6 +20,9 @@ _MARK = ".partial"
 # Windows refuses to replace a file that another program has open: a virus scanner, a backup, an editor.
 _PATIENCE_S = 5.0 if sys.platform == "win32" else 0.0
 _PAUSE_S = 0.05
+_SLOW_S = 1.0  # what takes longer is told: otherwise the end of a run seems to hang
+
+logger = logging.getLogger(__name__)
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
@@ -40,18 +44,18 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write text like ``write_text``, but leave it to the system when it reaches the disk.
+def write_unsynced(path: Path, text: str) -> None:
+    """Replace the content of ``path``, whole for every reader and killed process, but not after a power failure.
 
-    Readers see the old content or the new one. After a power failure there may be neither.
+    For a file that only informs and is written often: bringing it to a slow disk would make the end of a run long.
 
     Raises:
-        OSError: as ``write_bytes``.
+        OSError: it could not be written. The old content is untouched.
     """
-    temporary = write_apart(path, lambda place: place.write_text(text, "utf-8", "backslashreplace", newline=""))
+    temporary = write_apart(path, lambda apart: apart.write_bytes(text.encode("utf-8", "backslashreplace")))
     try:
-        os.replace(temporary, path)
-    except OSError:
+        _patiently(lambda: os.replace(temporary, path))
+    except BaseException:
         _discard(temporary)
         raise
 
@@ -167,10 +171,14 @@ def _temporary(path: Path) -> Path:
 
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR)
+    begun_s = time.monotonic()
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    took_s = time.monotonic() - begun_s
+    if took_s > _SLOW_S:
+        logger.info("The disk is slow: it took %.1f s to save a file in %s.", took_s, path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -81,6 +81,7 @@ class CheckpointManager:
             return True
         try:
             self._save(step, reward, state, export)
+            self._update_status(None)
         except CheckpointError as error:
             logger.error("%s Training goes on; the next checkpoint is tried when it is due.", error)
             return False
@@ -98,10 +99,14 @@ class CheckpointManager:
             return
         try:
             record, exported = self._save(step, reward, state, export)
-            if exported is not None:
-                with _writing(self.folder.exported):
-                    atomic.write_with(self.folder.exported, lambda temporary: shutil.copyfile(exported, temporary))
-                logger.info("Copied %s to %s.", exported, self.folder.exported)
+            try:
+                if exported is not None:
+                    with _writing(self.folder.exported):
+                        atomic.write_with(self.folder.exported, lambda temporary: shutil.copyfile(exported, temporary))
+                    logger.info("Copied %s to %s.", exported, self.folder.exported)
+            except CheckpointError:
+                self._update_status(None)  # the numbered one is there
+                raise
             self._update_status(record)
         except CheckpointError as error:
             raise CheckpointError(
@@ -219,7 +224,6 @@ class CheckpointManager:
         surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
         stuck = [old for old in records[:surplus] if not self._remove(old)]
         self._records = stuck + records[surplus:]
-        self._update_status(None)
 
     def _remove(self, record: CheckpointRecord) -> bool:
         """Remove a checkpoint's files. A failure is logged and returned as False."""

@@ -22,7 +22,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -350,17 +350,20 @@ class RunFolder:
 
     def write_configuration(self, text: str) -> None:
         """Write ``configuration.yaml``; before ``begin`` no earlier one. A failure is logged and ends no run."""
-        self._write("configuration", self.configuration, text)
+        with contextlib.suppress(OSError, ValueError):
+            if self.configuration.read_text(encoding="utf-8") == text:
+                return
+        self._write("configuration", self.configuration, text, atomic.write_text)
 
     def write_timers(self, text: str) -> None:
         """Write ``timers.json``; before ``begin`` no earlier one. A failure is logged and ends no run."""
-        self._write("timers", self.timers, text)
+        self._write("timers", self.timers, text, atomic.write_unsynced)
 
     def refresh_timers(self, text: str) -> None:
-        """Replace ``timers.json`` without waiting for the disk. A failure is reported by the next ``write_timers``."""
+        """Write ``timers.json`` once more while the run goes on. A failure is reported by the next ``write_timers``."""
         if self.writes and self._has_begun:
             with contextlib.suppress(OSError):
-                atomic.replace_text(self.timers, text)
+                atomic.write_unsynced(self.timers, text)
 
     def read_timers(self) -> str:
         """Return ``timers.json`` as an earlier session left it; empty where there is none that can be read."""
@@ -395,12 +398,12 @@ class RunFolder:
                 "Make sure models have already been saved with that run ID."
             )
 
-    def _write(self, what: str, path: Path, text: str) -> None:
+    def _write(self, what: str, path: Path, text: str, write: Callable[[Path, str], None]) -> None:
         is_of_earlier_run = not self._has_begun and path.exists()
         if not self.writes or self._overwrites or is_of_earlier_run:
             return
         try:
-            atomic.write_text(path, text)
+            write(path, text)
         except OSError as error:
             logger.error("The %s could not be written to %s: %s.", what, path, error.strerror or error)
 
