@@ -34,7 +34,12 @@ from trajtrainer.spec import BehaviorSpec
 
 
 def export_policy(
-    actor: Actor, spec: BehaviorSpec, path: str | os.PathLike[str], *, opset: int = contract.DEFAULT_OPSET
+    actor: Actor,
+    spec: BehaviorSpec,
+    path: str | os.PathLike[str],
+    *,
+    opset: int = contract.DEFAULT_OPSET,
+    synced: bool = True,
 ) -> None:
     """Write an actor's policy for Unity.
 
@@ -47,13 +52,14 @@ def export_policy(
         path: of the file; what is there is replaced.
         opset: of the ONNX operators, 9 to 15. 9 loads in every Unity package with ML-Agents models; 15 is what the
             manuals of Sentis and Inference Engine recommend.
+        synced: wait until it is on the disk. False where the caller does that.
 
     Raises:
         ExportError: the policy cannot be exported or written.
     """
     model = build_model(actor, spec, opset=opset)
     _verify(model, actor, spec)
-    _write(Path(path), model.SerializeToString(deterministic=True))
+    _write(Path(path), model.SerializeToString(deterministic=True), synced=synced)
 
 
 def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
@@ -107,13 +113,14 @@ def _verify(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec) -> None:
     check_parity(model, actor, spec)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, *, synced: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

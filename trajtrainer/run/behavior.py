@@ -273,7 +273,7 @@ class Behavior:
         # Late: it takes long to import and is needed at the first checkpoint.
         from trajtrainer.export.onnx import export_policy
 
-        export_policy(self.trainer.actor, self.trainer.context.spec, path)
+        export_policy(self.trainer.actor, self.trainer.context.spec, path, synced=False)
 
 
 def make_behavior(run: Run, found: NewBehavior) -> Behavior:

@@ -192,7 +192,9 @@ class BestModels:
         exported = path.with_suffix(".onnx")
         try:
             policy = recover_policy(state, source=str(path))
-            atomic.write_with(exported, lambda temporary: export_policy(policy.actor, policy.spec, temporary))
+            atomic.write_with(
+                exported, lambda temporary: export_policy(policy.actor, policy.spec, temporary, synced=False)
+            )
         except TrajtrainerError as error:
             # What is there is of another model.
             exported.unlink(missing_ok=True)
