@@ -196,3 +196,15 @@ def test_closing() -> None:
     for wrong in ({"behavior": "Nobody"}, {"observations": "list"}, {"seed": 3}):
         with pytest.raises(SettingsError):
             UnityVectorEnv(World(0), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [("flatten_branched", "MultiDiscrete"), ("allow_multiple_obs", "observations='tuple'"), ("sed", "'seed'")],
+)
+def test_an_argument_that_does_not_exist_is_named(argument: str, told: str) -> None:
+    arguments: dict[str, Any] = {argument: True}
+    with pytest.raises(SettingsError, match=f"A Unity scene takes no argument '{argument}'") as raised:
+        UnityVectorEnv("sim:Basic", **arguments)
+    assert told.strip("'") in str(raised.value)
+    assert "PlayerSession" not in str(raised.value)

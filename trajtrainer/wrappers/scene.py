@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -9,11 +10,13 @@ from os import PathLike, fspath
 from typing import Any
 
 from trajtrainer.errors import SettingsError
+from trajtrainer.settings.checks import closest
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.steps import StepBatch
 from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.unity.faults import PlayerTimeoutError
+from trajtrainer.unity.session import PlayerSession
 from trajtrainer.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -29,6 +32,11 @@ Player = UnityEnvironment | str | PathLike[str] | None
 """A build, ``sim:NAME``, None for the Editor, or an environment that is connected already."""
 Batches = dict[str, StepBatch]
 _PARAMETERS = "parameters"
+# Arguments of ML-Agents' wrappers for which there is none here.
+_GONE = {
+    "flatten_branched": ". Branches are a MultiDiscrete space, which Stable-Baselines3 takes as it is.",
+    "allow_multiple_obs": ". Use observations='tuple' for all sensors.",
+}
 
 
 class Scene:
@@ -73,6 +81,11 @@ class Scene:
             raise
 
     def _start(self, file_name: str | None, time_scale: float, arguments: dict[str, Any]) -> UnityEnvironment:
+        known = inspect.signature(PlayerSession).parameters
+        unknown = [name for name in arguments if name not in known]
+        if unknown:
+            hint = "".join(_GONE.get(name, closest(name, known)) for name in unknown) or "."
+            raise SettingsError(f"A Unity scene takes no argument {', '.join(map(repr, unknown))}{hint}")
         given: Sequence[SideChannel] = arguments.pop("side_channels", None) or ()
         channels = list(given)
         if not any(isinstance(channel, EngineConfigurationChannel) for channel in given):
