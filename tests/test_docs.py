@@ -54,7 +54,8 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
     expert = run_examples(DOCS / "offline.md")["balance"]
     assert expert([np.ones((5, 8), np.float32)], None).shape == (5, 2)
-    run_examples(DOCS / "architecture.md")
+    monkeypatch.syspath_prepend(str(PLUGINS.parent))
+    run_examples(DOCS / "architecture.md")  # whose tests tests/test_contract_examples.py runs
 
     capsys.readouterr()
     run_examples(DOCS / "unity-environments.md")

@@ -1,4 +1,4 @@
-"""Contracts that environments, reward signals and algorithms keep, as tests to inherit.
+"""Contracts that plugins and environments keep, as tests to inherit: one class for each kind.
 
 A package tests its own by a class that pytest collects::
 
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.minibatch import Minibatch, torch_dtype
@@ -33,10 +33,13 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.plugins import resolve
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.convert import trainer_settings
+from trajtrainer.settings.network import EncoderRow, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, BoolArray, EnvironmentEvent, IntArray, StepBatch
+from trajtrainer.stats import StatsSummary, StatsWriter, StatsWriterRow
+from trajtrainer.steps import WORKER_SHIFT, ActionBatch, Aggregation, BoolArray, EnvironmentEvent, IntArray, StepBatch
 from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_algorithm
 from trajtrainer.trainers.state import learned_state, load_generators, load_learned
@@ -313,6 +316,99 @@ class AlgorithmContract:
         self.train(algorithm)
         export_policy(algorithm.actor, self.spec(), tmp_path / "policy.onnx")
         assert (tmp_path / "policy.onnx").stat().st_size > 0
+
+
+class EncoderContract:
+    """What every encoder of pictures keeps. Set ``row`` and ``name``; override what does not fit.
+
+    Attributes:
+        row: of the encoder.
+        name: in the YAML; the package must be installed.
+    """
+
+    row: ClassVar[EncoderRow]
+    name: ClassVar[str]
+
+    def shape(self) -> tuple[int, int, int]:
+        """Return (channels, height, width) of the pictures."""
+        return 3, self.row.smallest_side, self.row.smallest_side + 3
+
+    def make(self, size: int = 7) -> nn.Module:
+        """Return a new encoder of pictures, whose output has ``size`` numbers."""
+        encoder: nn.Module = resolve(self.row.create)(self.shape(), size)
+        return encoder
+
+    def test_it_encodes_each_picture_by_itself(self) -> None:
+        encoder, pictures = self.make(), torch.rand(5, *self.shape())
+        encoded = encoder(pictures)
+        assert encoded.shape == (5, 7)
+        assert encoded.dtype == torch.float32
+        assert torch.isfinite(encoded).all()
+        torch.testing.assert_close(encoder(pictures[2:3]), encoded[2:3])
+
+    def test_it_learns(self) -> None:
+        encoder = self.make()
+        encoder(torch.rand(5, *self.shape())).square().sum().backward()
+        for name, weights in encoder.named_parameters():
+            assert weights.grad is not None, name
+            assert torch.isfinite(weights.grad).all(), name
+
+    def test_its_policy_is_exported(self, tmp_path: Path) -> None:
+        moves = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
+        properties = (DimensionProperty.NONE, moves, moves)
+        sensor = ObservationSpec(self.shape(), properties, ObservationType.DEFAULT, "picture")
+        spec = BehaviorSpec([sensor], ActionSpec(2, (3,)))
+        actor = Actor(spec, NetworkSettings(hidden_units=8, num_layers=1, vis_encode_type=self.name))
+        export_policy(actor, spec, tmp_path / "policy.onnx")  # which compares both
+        assert (tmp_path / "policy.onnx").stat().st_size > 0
+
+
+class StatsWriterContract:
+    """What every statistics writer keeps. Set ``row``; override ``settings`` if it needs more.
+
+    Attributes:
+        row: of the writer.
+    """
+
+    row: ClassVar[StatsWriterRow]
+
+    def settings(self, folder: Path) -> RunSettings:
+        """Return the settings of a run that writes below a folder."""
+        return RunSettings(checkpoint_settings=CheckpointSettings(run_id="run", results_dir=str(folder)))
+
+    def make(self, folder: Path) -> list[StatsWriter]:
+        """Return the writers that a run gets."""
+        (folder / "run").mkdir(exist_ok=True)
+        made: StatsWriter | list[StatsWriter] = resolve(self.row.create)(self.settings(folder))
+        return made if isinstance(made, list) else [made]
+
+    def test_it_is_a_writer(self, tmp_path: Path) -> None:
+        for writer in self.make(tmp_path):
+            assert isinstance(writer, StatsWriter)
+            writer.close()
+
+    def test_it_takes_what_a_run_has(self, tmp_path: Path) -> None:
+        values = {
+            "Environment/Cumulative Reward": StatsSummary([1.0, 3.0]),
+            "Goals": StatsSummary(np.array([2.0, 5.0]), Aggregation.SUM),
+            "Losses/Policy Loss": StatsSummary([]),
+        }
+        for writer in self.make(tmp_path):
+            writer.add_hyperparameters("A", "trainer_type: ppo")
+            writer.add_settings("A", {"trainer_type": "ppo", "hyperparameters": {"batch_size": 8}})
+            for step in (100, 200):
+                writer.write_stats("A", values, step)
+            writer.close()
+
+    def test_it_goes_on_after_a_kill(self, tmp_path: Path) -> None:
+        values = {"Environment/Cumulative Reward": StatsSummary([1.0])}
+        for writer in self.make(tmp_path):
+            writer.write_stats("A", values, 100)
+            writer.write_stats("A", values, 200)
+        for writer in self.make(tmp_path):
+            writer.resume("A", 100)
+            writer.write_stats("A", values, 200)
+            writer.close()
 
 
 class EnvironmentContract:

@@ -1,0 +1,80 @@
+"""What docs/architecture.md says to authors of plugins: its contract tests pass, its table of columns is complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from tests.plugins import REGISTRIES, Install
+from trajtrainer import testing
+from trajtrainer.columns import TABLE, Store
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+CONTRACTS = {name for name in vars(testing) if name.endswith("Contract")}
+TYPES = {"f32": "<f4", "i32": "<i4", "bool": "?"}
+
+
+def examples() -> str:
+    """The block of the page that tests one plugin of each kind."""
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "Contract" in text)
+    return str(block)
+
+
+def test_there_is_one_example_for_each_contract_and_kind_of_plugin() -> None:
+    used = re.findall(r"\(testing\.(\w+)\)", examples())
+    assert Counter(used) == Counter(CONTRACTS)
+    assert len(CONTRACTS) == len(REGISTRIES) + 1  # and environments, which need no entry point
+
+
+def test_the_examples_pass(install: Install, tmp_path: Path) -> None:
+    install()
+    (tmp_path / "test_page.py").write_text(examples(), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = Counter(re.findall(r"::(\w+)::\w+ PASSED", done.stdout))
+    for name, contract in re.findall(r"class (\w+)\(testing\.(\w+)\)", examples()):
+        methods = [each for each in vars(getattr(testing, contract)) if each.startswith("test_")]
+        assert passed[name] == len(methods) > 0, name
+
+
+def test_the_table_of_columns_is_that_of_the_code() -> None:
+    row = re.compile(r"^\| `([\w.]+)`[^|]*\|([^|]+)\|([^|]*)\|[^|]+\|$", re.MULTILINE)
+    table = {}
+    for name, kind, shape in row.findall(PAGE.partition("### Columns of")[2]):
+        table[name.removesuffix(".0")] = ("" if name == "obs.0" else TYPES[kind.strip()], shape.strip())
+    kept = [column for column in TABLE if column.stores & (Store.POOL | Store.GROUP)]
+    assert table == {column.name: (column.dtype, "".join(column.shape)) for column in kept}
+
+
+def test_packed_steps_have_these_columns() -> None:
+    packed = testing.random_steps(testing.vector_spec(), groups=True, memory_size=4)
+    named = {re.sub(r"\.\d+$", "", name) for name, _ in packed.steps.items()}
+    assert named == {column.name for column in TABLE if column.stores & (Store.POOL | Store.GROUP)}
+    assert packed["log_prob"].dtype == np.float32
+
+
+def test_plugins_import_public_modules_only() -> None:
+    folder = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"
+    imports = [
+        found
+        for file in folder.glob("*.py")
+        for found in re.findall(r"^from (trajtrainer[\w.]*) import", file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert set(imports) <= {"trajtrainer", "trajtrainer.validators"}
