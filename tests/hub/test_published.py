@@ -27,9 +27,9 @@ from tests.ports import free_ports
 from trajtrainer.cli.main import main
 from trajtrainer.hub.cleaning import clean_events, clean_onnx
 from trajtrainer.hub.places import Places
-from trajtrainer.report.series import EventReader
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
+from trajtrainer.rundir.series import EventReader
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")

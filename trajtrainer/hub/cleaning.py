@@ -18,8 +18,8 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.hub.places import Places
-from trajtrainer.report.series import EventReader
 from trajtrainer.rundir import event_file
+from trajtrainer.rundir.series import EventReader
 
 logger = logging.getLogger(__name__)
 
