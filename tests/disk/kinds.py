@@ -113,8 +113,8 @@ class Learning(Kind):
             tell({"saved": step})
             return saved
 
-        def publishing(temporary: Path, path: Path) -> None:
-            publish(temporary, path)
+        def publishing(temporary: Path, path: Path, **options: bool) -> None:
+            publish(temporary, path, **options)
             tell({"published": str(path)})
 
         CheckpointManager._save = saving  # type: ignore[method-assign,assignment]

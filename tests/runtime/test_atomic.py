@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -142,8 +144,31 @@ def test_what_only_informs_is_whole_without_waiting_for_the_disk(
     assert [path.name for path in tmp_path.iterdir()] == ["timers.json"]
 
 
-def test_a_slow_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_disk_is_reported_while_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(atomic, "_SLOW_S", -1.0)
-    atomic.write_text(tmp_path / "a.txt", "1")
-    assert f"The disk is slow: it took 0.0 s to save a file in {tmp_path}." in caplog.text
+    monkeypatch.setattr(atomic, "_SLOW_S", 0.0)
+    path = tmp_path / "a.txt"
+    sync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        for _ in range(1000):  # the message comes from another thread
+            if caplog.text:
+                break
+            time.sleep(0.01)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    atomic.write_text(path, "1")
+    assert f"The disk is slow. Waiting until {path} is saved." in caplog.text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders are not synced on Windows")
+def test_several_files_share_one_sync_of_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode)))
+    for name in ("a.pt", "b.pt"):
+        atomic.write_bytes(tmp_path / name, b"1", syncs_folder=False)
+    atomic.sync_folder(tmp_path)
+    assert synced == [False, False, True]

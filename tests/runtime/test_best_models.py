@@ -161,11 +161,11 @@ def test_a_kill_between_two_files_leaves_a_whole_best_model(
     run.save(20, 2.0)
     publish, left = atomic.publish, [writes]
 
-    def killing(temporary: Path, path: Path) -> None:
+    def killing(temporary: Path, path: Path, **options: bool) -> None:
         if not left[0]:
             raise KilledError
         left[0] -= 1
-        publish(temporary, path)
+        publish(temporary, path, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "publish", killing)
@@ -195,7 +195,7 @@ def test_a_full_disk_costs_nothing_but_time(
     run = Run(tmp_path)
     run.save(10, 1.0)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

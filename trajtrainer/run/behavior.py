@@ -159,7 +159,7 @@ class Behavior:
             state = self._state()
             if self.judge is not None:
                 self.judge.take_last()
-                self.judge.best_models.write()
+                self.judge.best_models.write(saves_status=False)
                 if not trainer.clock.should_still_train:
                     self.judge.note_end(self.judge.stopped_by or "max_steps")
             self.checkpoints.save_final(trainer.step, trainer.episodes.reward_since_update, state, self._export)

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,13 +21,13 @@ _MARK = ".partial"
 # Windows refuses to replace a file that another program has open: a virus scanner, a backup, an editor.
 _PATIENCE_S = 5.0 if sys.platform == "win32" else 0.0
 _PAUSE_S = 0.05
-_SLOW_S = 1.0  # what takes longer is told: otherwise the end of a run seems to hang
+_SLOW_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
-def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Replace the content of ``path``.
+def write_bytes(path: Path, data: bytes | memoryview, *, syncs_folder: bool = True) -> None:
+    """Replace the content of ``path``. Arguments as ``publish``.
 
     Raises:
         OSError: it could not be written (full disk, missing rights). The old content is untouched.
@@ -36,7 +37,7 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
         with temporary.open("wb") as file:
             file.write(data)
 
-    write_with(path, write)
+    write_with(path, write, syncs_folder=syncs_folder)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -60,14 +61,16 @@ def write_unsynced(path: Path, text: str) -> None:
         raise
 
 
-def write_with(path: Path, writer: Callable[[Path], object]) -> None:
+def write_with(path: Path, writer: Callable[[Path], object], *, syncs_folder: bool = True) -> None:
     """Replace ``path`` with the file that ``writer`` makes at the path it is given (same folder, same suffix).
+
+    ``syncs_folder`` as in ``publish``.
 
     Raises:
         OSError: the file could not be brought to the disk. The old content is untouched.
         Exception: whatever ``writer`` raises. The old content is untouched.
     """
-    publish(write_apart(path, writer), path)
+    publish(write_apart(path, writer), path, syncs_folder=syncs_folder)
 
 
 def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
@@ -87,21 +90,28 @@ def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
     return temporary
 
 
-def publish(temporary: Path, path: Path) -> None:
+def publish(temporary: Path, path: Path, *, syncs_folder: bool = True) -> None:
     """Bring the temporary file of ``write_with`` to the disk and put it in the place of ``path``: its second half.
 
     Of a large file this takes the longest, and it may be done in another thread.
+
+    Args:
+        temporary: what ``write_apart`` returned.
+        path: its place.
+        syncs_folder: False if the caller calls ``sync_folder`` after several files. Until then, a power failure may
+            undo the rename, but the file is whole all the same.
 
     Raises:
         OSError: it could not be brought to the disk. The old content is untouched, the temporary file is gone.
     """
     try:
-        _patiently(lambda: _sync(temporary))
+        _patiently(lambda: _sync(temporary, path))
         _patiently(lambda: os.replace(temporary, path))
     except BaseException:
         _discard(temporary)
         raise
-    _sync_folder(path.parent)
+    if syncs_folder:
+        sync_folder(path.parent)
 
 
 def move(folder: Path, target: Path) -> None:
@@ -111,7 +121,7 @@ def move(folder: Path, target: Path) -> None:
         OSError: it could not be done; the folder is where it was.
     """
     _patiently(lambda: os.rename(folder, target))
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
@@ -141,7 +151,7 @@ def try_writing(folder: Path, size: int) -> None:
     temporary = _temporary(folder / "probe")
     try:
         temporary.write_bytes(bytes(size))
-        _sync(temporary)
+        _sync(temporary, temporary)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -169,20 +179,24 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{_MARK}{path.suffix}")
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    begun_s = time.monotonic()
+def _sync(temporary: Path, path: Path) -> None:
+    """Bring a file to the disk. If that takes long, say so meanwhile: otherwise the end of a run seems to hang."""
+    slow = threading.Timer(_SLOW_S, logger.info, ("The disk is slow. Waiting until %s is saved.", path))
+    slow.daemon = True
+    slow.start()
+    descriptor = os.open(temporary, os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
+        slow.cancel()
         os.close(descriptor)
-    took_s = time.monotonic() - begun_s
-    if took_s > _SLOW_S:
-        logger.info("The disk is slow: it took %.1f s to save a file in %s.", took_s, path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the rename last. Windows has no such call; some network file systems refuse it, which is no failure."""
+def sync_folder(folder: Path) -> None:
+    """Make the renames in a folder last.
+
+    Windows has no such call; some network file systems refuse it, which is no failure.
+    """
     if os.name == "nt":
         return
     with contextlib.suppress(OSError):

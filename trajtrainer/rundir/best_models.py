@@ -137,14 +137,18 @@ class BestModels:
         training = -math.inf if model.training is None else model.training
         return is_measured, first, reward, model.lesson, training, model.steps
 
-    def write(self) -> None:
-        """Write what was taken since the last call. A failure is logged, and tried again at the next one."""
+    def write(self, *, saves_status: bool = True) -> None:
+        """Write what was taken since the last call. A failure is logged, and tried again at the next one.
+
+        ``saves_status`` is False where the caller saves the status next.
+        """
         if not self._unwritten:
             return
         try:
             for model in reversed(self._models):  # the best last: until then the one before is there
                 if model.steps in self._unwritten:
                     self._write(model, self._unwritten[model.steps])
+            atomic.sync_folder(self.folder.path)
             self._remove_surplus()
         except OSError as error:
             logger.error(
@@ -156,6 +160,8 @@ class BestModels:
             return
         self._unwritten = {}
         self._note()
+        if saves_status:
+            self._status.save()
 
     def restore(self) -> None:
         """Take over what the files of the run tell, and put right what a kill left half done."""
@@ -182,7 +188,7 @@ class BestModels:
         places = [self.folder.best_numbered(model.steps, ".pt")] if self._keep > 1 else []
         places += [self.folder.best_checkpoint] if model is self.best else []
         for path in places:
-            atomic.write_bytes(path, buffer.getbuffer())
+            atomic.write_bytes(path, buffer.getbuffer(), syncs_folder=False)
             self._export(state, path)
 
     def _export(self, state: State, path: Path) -> None:
@@ -193,7 +199,9 @@ class BestModels:
         try:
             policy = recover_policy(state, source=str(path))
             atomic.write_with(
-                exported, lambda temporary: export_policy(policy.actor, policy.spec, temporary, synced=False)
+                exported,
+                lambda temporary: export_policy(policy.actor, policy.spec, temporary, synced=False),
+                syncs_folder=False,
             )
         except TrajtrainerError as error:
             # What is there is of another model.
@@ -214,7 +222,6 @@ class BestModels:
             "auxillary_file_paths": [str(self.folder.best_checkpoint)],
         }
         self._status.set_best(self.folder.behavior, {**entries[0], **files}, entries if self._keep > 1 else None)
-        self._status.save()
 
     def _entry(self, model: BestModel) -> dict[str, Any]:
         return {

@@ -167,11 +167,11 @@ class CheckpointManager:
         numbered = self.folder.numbered(step, ".pt")
         refusal: OSError | None = None
         try:
-            atomic.write_bytes(self.folder.checkpoint, data)
+            atomic.write_bytes(self.folder.checkpoint, data, syncs_folder=False)
         except OSError as error:  # another program may have that one file open
             refusal = error
         with _writing(numbered):
-            atomic.write_bytes(numbered, data)
+            atomic.write_bytes(numbered, data, syncs_folder=False)
         if refusal is not None:
             logger.error(
                 "%s could not be written: %s. %s has the same, and --resume takes it.",
@@ -180,6 +180,7 @@ class CheckpointManager:
                 numbered,
             )
         exported = self._export(self.folder.numbered(step, ".onnx"), export)
+        atomic.sync_folder(self.folder.path)
         record = CheckpointRecord(step, finite_or_none(reward), time.time())
         self._add(record)
         return record, exported
@@ -201,7 +202,7 @@ class CheckpointManager:
 
     def _export(self, path: Path, export: Callable[[Path], object]) -> Path | None:
         try:
-            atomic.write_with(path, export)
+            atomic.write_with(path, export, syncs_folder=False)
         except Exception as error:
             logger.error(
                 "The policy of behavior %r could not be exported to %s (%s). The .pt checkpoint is kept.",
