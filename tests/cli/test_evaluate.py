@@ -443,7 +443,9 @@ def test_episodes_that_do_not_end_are_truncated_and_told(
     assert {row["length"] for row in by_seed if row["truncated"] == "1"} == {"20"}
     assert found["truncated"] == sum(endless)
     assert found["mean"] == pytest.approx(np.mean([float(row["return"]) for row in rows]))
-    head, line = (line.split() for line in shown.out.splitlines() if line.strip() and "─" not in line)
+    lines = [line.split() for line in shown.out.splitlines()]
+    head = next(line for line in lines if line[:1] == ["model"])
+    line = next(line for line in lines if line[:1] == ["first"])
     assert line[head.index("truncated")] == str(sum(endless))
     assert f"first: {sum(endless)} of 12 episodes of Endless were truncated after 20 decisions" in shown.err
 

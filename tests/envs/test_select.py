@@ -139,7 +139,7 @@ def test_who_has_no_editor_is_told_of_the_simulations(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(select, "make_unity_environment", lambda settings, logs, beside, here: None)
+    monkeypatch.setattr(select, "make_unity_environment", lambda settings, logs, ports_of_run, here: None)
     caplog.set_level("INFO")
     select.make_environment(RunSettings(behaviors=dict.fromkeys(behaviors, TrainerSettings())), NoLogs())
     assert hint in caplog.text if hint else caplog.text == ""
@@ -353,7 +353,7 @@ def test_each_call_must_make_a_new_environment() -> None:
 @pytest.mark.parametrize("path", [None, "sim:Basic", "Builds/3DBall", r"C:\Builds\Game.exe"])
 def test_all_else_is_unity(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RunSettings] = []
-    monkeypatch.setattr(select, "make_unity_environment", lambda settings, logs, beside, here: asked.append(settings))
+    monkeypatch.setattr(select, "make_unity_environment", lambda given, logs, ports_of_run, here: asked.append(given))
     given = settings(path)
     select.make_environment(given, NoLogs())
     assert asked == [given]

@@ -17,6 +17,7 @@ from trajtrainer.run.loop import Loop
 from trajtrainer.run.progress import NoView, RewardHistory
 from trajtrainer.run.run import Run
 from trajtrainer.run.signals import StopRequest
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.timers import Timers
 
@@ -77,6 +78,7 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
         actors=ActorReport(),
         rewards=RewardHistory(),
         hooks=Hooks(),
+        calls=UserCalls(),
     )
     nothing = cast(Any, None)
     behavior = Behavior(cast(Run, run), acting=nothing, trainer=trainer, checkpoints=nothing, replay=None)

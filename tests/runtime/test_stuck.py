@@ -120,7 +120,7 @@ def test_an_environment_that_does_not_close_costs_nothing(tmp_path: Path) -> Non
     finished = run.finish(ENDS_WITHIN_S)
     assert finished.exit_code == 143, finished.output
     assert "The close of the environment StuckWorld has not returned for" in finished.output
-    assert finished.output.count("steps, mean reward") == 1
+    assert finished.output.count("steps, mean return") == 1
     assert finished.status()["StuckWorld"]["final_checkpoint"]["steps"] == steps_of(run.folder) > 500
 
 

@@ -103,7 +103,7 @@ class PlayerProcess:
     Args:
         arguments: the whole command.
         show_output: let its output through to ours. Otherwise only the end of its standard error output is kept.
-        output: the file of its standard output, if that is not shown; None drops it.
+        output: the file of its standard output, if that is not shown; None drops it. An empty one is removed.
         on_exit: called from another thread as soon as the process has ended.
 
     Raises:
@@ -120,6 +120,7 @@ class PlayerProcess:
     ) -> None:
         self.log_file = log_file(arguments)
         self._show_output = show_output
+        self._output = None if show_output else output
         self._last_words = b""
         _LOGGER.debug("Starting the player: %s", list(arguments))
         try:
@@ -236,6 +237,10 @@ class PlayerProcess:
         listener.join(_LAST_WORDS_S)  # longer only if something that it started holds the pipe
         if self._guard is not None:
             self._guard.release()
+        if self._output is not None:
+            with contextlib.suppress(OSError):
+                if not self._output.stat().st_size:
+                    self._output.unlink()
         self._ended.set()
         self._on_exit()
 
