@@ -227,22 +227,28 @@ tracking: {wandb: {mode: offline}}
 """
 
 
-@pytest.mark.parametrize("breaks_at", [-1, 40])
+class Unreachable(Pad):
+    """A service that is there when the run begins, and never again."""
+
+    def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
+        raise ConnectionError("no network")
+
+
+@pytest.mark.parametrize("kind", [Pad, Unreachable])
 def test_the_exit_code_tells_whether_a_service_has_everything(
-    breaks_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Pad], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pad = Pad()
+    pad, has_everything = kind(), kind is Pad
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
     monkeypatch.setattr(tracking, "Wandb", lambda settings: pad)
-    pad.breaks_at = breaks_at
     (tmp_path / "a.yaml").write_text(RUN)
     learn = ["learn", str(tmp_path / "a.yaml"), "--env=sim:Basic", f"--results-dir={tmp_path}", "--run-id=run"]
-    assert main([*learn, f"--base-port={free_ports(1)}"]) == (0 if breaks_at < 0 else 1)
+    assert main([*learn, f"--base-port={free_ports(1)}"]) == (0 if has_everything else 1)
     told = capsys.readouterr()
     lacking = "wandb does not have all of this run: ConnectionError: no network. The event files"
-    assert (lacking in told.out + told.err) == (breaks_at > 0)
+    assert (lacking in told.out + told.err) == (not has_everything)
     assert (tmp_path / "run" / "Basic.onnx").is_file()
-    assert ("end" in pad.told) == (breaks_at < 0)
+    assert ("end" in pad.told) == has_everything
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,6 @@ class RunFolder:
         self._overwrites = False  # there is an earlier run in the folder, which is still its own
         self._set_aside: Path | None = None  # where that one went
         self._has_begun = False
-        self._is_new = False  # there was no folder of this name before
         self._start_logs = self.path.with_name(f"{self.path.name}.start")
         # Resuming wins over starting from another run's weights.
         initialize_from = None if self.resume else settings.initialize_from
@@ -256,14 +255,17 @@ class RunFolder:
             self.take_stop()  # it was for an earlier run
         except OSError as error:
             raise self._unwritable(error) from error
+        is_new, has_failed = False, True
         try:
             self._overwrites = self._force and _has_training_data(self.path)
             self._gather_logs()  # of a run that was killed
-            self._is_new = not self.path.exists()
+            is_new = not self.path.exists()
             yield
+            has_failed = False
         finally:
             self._gather_logs()
-            self._remove_if_nothing_began()
+            if is_new and not self._has_begun and not (has_failed and self._has_player_logs()):
+                shutil.rmtree(self.path, ignore_errors=True)
             self.take_stop()
             lock.release()
 
@@ -426,14 +428,13 @@ class RunFolder:
         except OSError as error:
             logger.warning("The logs in %s stay there: %s.", self._start_logs, error.strerror or error)
 
-    def _remove_if_nothing_began(self) -> None:
-        """Remove a new folder whose environment never connected; not if a player left a log that tells why."""
-        if not self._is_new or self._has_begun or not self.path.is_dir():
-            return
-        files = [path for path in self.path.rglob("*") if path.is_file()]
+    def _has_player_logs(self) -> bool:
+        """Return whether a player has written anything, to which the message about its failure points."""
         own = (self.configuration.name, self.status.name, self.timers.name)
-        if all(path.name in own or path.name.startswith("trainer") or not path.stat().st_size for path in files):
-            shutil.rmtree(self.path, ignore_errors=True)
+        files = [path for path in self.path.rglob("*") if path.is_file()]
+        return any(
+            path.stat().st_size and path.name not in own and not path.name.startswith("trainer") for path in files
+        )
 
     def _refuse_shared_folder(self, folder: BehaviorFolder) -> None:
         for other in self._behaviors.values():
