@@ -149,8 +149,11 @@ def test_pettingzoo_and_base_env_factories(tmp_path: Path) -> None:
 
 def test_runs_go_on_and_start_from_one_another(tmp_path: Path) -> None:
     first = learn(tmp_path, settings(max_steps=500), Lamp, run_id="one")
-    with pytest.raises(RunFolderError, match="Previous data"):
+    with pytest.raises(RunFolderError, match="use resume=True to resume this run, or use force=True to over") as error:
         learn(tmp_path, settings(max_steps=1000), Lamp, run_id="one")
+    assert "--" not in str(error.value)
+    with pytest.raises(RunFolderError, match="by removing resume=True"):
+        learn(tmp_path, settings(max_steps=1000), Lamp, run_id="none", resume=True)
     resumed = learn(tmp_path, settings(max_steps=1000), Lamp, run_id="one", resume=True)
     assert resumed.behaviors["Lamp"].steps > 1000 > first.behaviors["Lamp"].steps
     other = learn(tmp_path, settings(max_steps=200), Lamp, run_id="two", initialize_from="one")
@@ -340,6 +343,10 @@ def test_what_an_environment_raises_comes_out_and_what_was_trained_is_kept(tmp_p
         (None, Lamp, {"episodes": 0, "inference": True}, "episodes.*at least 1"),
         (None, Lamp, {"episodes": 2.5, "inference": True}, "episodes.*whole number"),
         (None, list, {}, "made a builtins.list"),
+        (None, 3, {}, "environment is a int, expected a text such as 'gym:CartPole-v1'"),
+        (None, "gym:", {}, "environment 'gym:' names no environment"),
+        (None, Lamp, {"env_args": ["colour"]}, "env_args has 'colour'"),
+        (None, Lamp, {"torch_device": "coal"}, "leave torch_device out"),
     ],
 )
 def test_mistakes_are_explained(

@@ -192,7 +192,7 @@ def test_a_run_of_several_behaviors(tmp_path: Path) -> None:
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     checkpoint, exported = files(random_actor(behavior([vector(7)], 3)), {}, tmp_path)
-    with pytest.raises(SettingsError, match="no folder nowhere, and no run of this name"):
+    with pytest.raises(SettingsError, match=r"no run of this name.*or a run id with results_dir"):
         load_policy("nowhere", results_dir=tmp_path)
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(exported.read_bytes()[:500])

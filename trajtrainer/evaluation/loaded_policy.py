@@ -5,6 +5,7 @@ Shape legend: N agents, O an observation's own shape, D sum of branch sizes, H m
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from trajtrainer.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.evaluation.forms import ColumnsForm, Form
 from trajtrainer.evaluation.models import ActingOptions, PolicyFile, find_models
 from trajtrainer.settings.checks import closest
+from trajtrainer.settings.python_names import python_names
 from trajtrainer.steps import FloatArray
 
 _PICTURE_RANK = 3
@@ -119,7 +121,8 @@ class LoadedPolicy:
 
     def _policy(self, *, deterministic: bool) -> Acts:
         if deterministic not in self._policies:
-            self._policies[deterministic] = self._file.policy(self._seed, deterministic=deterministic)
+            with python_names(("deterministic",)):
+                self._policies[deterministic] = self._file.policy(self._seed, deterministic=deterministic)
         return self._policies[deterministic]
 
 
@@ -152,8 +155,8 @@ def load_policy(
         SettingsError: there is no such run, checkpoint or model, or a package for it is missing.
         CheckpointError: it is damaged, does not tell what its agents see, or is of other agents than those of ``env``.
     """
-    options = ActingOptions(device=device)
-    models = find_models([os.fspath(path)], Path(results_dir), options)
+    with python_names(inspect.signature(load_policy).parameters):
+        models = find_models([os.fspath(path)], Path(results_dir), ActingOptions(device=device))
     if len(models) > 1:
         raise SettingsError(f"{path} is {len(models)} checkpoints. Give one of them, or a run.")
     policies = models[0].policies

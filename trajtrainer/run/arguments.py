@@ -75,8 +75,8 @@ def name_of(environment: EnvironmentSource | None, source: str) -> str | None:
         return environment
     if not callable(environment):
         raise SettingsError(
-            f"{source}: environment is a {type(environment).__name__}, expected a text as after --env, or a callable "
-            "that returns an environment (each copy is made by a call)."
+            f"{source}: environment is a {type(environment).__name__}, expected a text such as "
+            "'gym:CartPole-v1', or a callable that returns an environment (each copy is made by a call)."
         )
     name = getattr(environment, "__qualname__", type(environment).__qualname__)
     return f"python:{getattr(environment, '__module__', '?')}:{name}"

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from signal import SIGINT
 from types import TracebackType
@@ -20,6 +20,7 @@ from trajtrainer.run.hooks import BestCheckpoint, Evaluation, Hooks, SavedCheckp
 from trajtrainer.run.learn import Session, session
 from trajtrainer.run.logs import ConsoleHandler, banner, console_logging
 from trajtrainer.run.results import LearnResult, result_of
+from trajtrainer.settings.python_names import python_names
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.timers import Timers
 
@@ -82,7 +83,7 @@ class Training:
             raise SettingsError(f"{self.called}: this run is over or under way; make another object for another run.")
         self._stack = ExitStack()
         self._process = ProcessState()
-        with self._process.exchanged(), ExitStack() as stack:
+        with self._python_names(), self._process.exchanged(), ExitStack() as stack:
             handler = stack.enter_context(_console(verbose=self.verbose))
             timers = Timers()
             with timers("run_training.settings"):
@@ -137,7 +138,7 @@ class Training:
         assert self._stack is not None
         if self._iterator is not None:
             self._iterator.close()
-        with self._process.exchanged():
+        with self._python_names(), self._process.exchanged():
             if self._was_raised_for_signal(error):
                 self._stack.close()
             else:
@@ -209,7 +210,7 @@ class Training:
                 opened.stop.request()
 
     def _next(self, opened: Session, meter: EpochMeter) -> EpochStats | None:
-        with self._process.exchanged():
+        with self._python_names(), self._process.exchanged():
             while opened.step():
                 if meter.is_over():
                     return meter.take()
@@ -229,6 +230,9 @@ class Training:
                 yield
             finally:
                 self._stop.raises = False
+
+    def _python_names(self) -> AbstractContextManager[None]:
+        return python_names([each.name for each in fields(self) if each.init])
 
     @property
     def _is_inference(self) -> bool:
