@@ -19,7 +19,7 @@ from trajtrainer.envs.gymnasium_environment import check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.rendering import Rendering, TakeFrame
+from trajtrainer.envs.rendering import FirstPicture, Rendering, TakeFrame
 from trajtrainer.errors import SettingsError, UnsupportedError
 from trajtrainer.settings.checks import closest
 from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
@@ -60,7 +60,7 @@ class EnvPoolEnvironment(InProcessEnvironment):
 
     def film(self, take: TakeFrame) -> None:
         """See ``InProcessEnvironment``."""
-        self._pool = Rendering(_Pictured(self._pool), self.name, take)
+        self._pool = Rendering(FirstPicture(self._pool), self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``.
@@ -119,20 +119,6 @@ class EnvPoolEnvironment(InProcessEnvironment):
 
     def _close(self) -> None:
         self._pool = None  # its threads end with it
-
-
-class _Pictured:
-    """A pool whose pictures are those of its first copy, as ``Rendering`` takes them."""
-
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pool, name)
-
-    def render(self) -> Any:
-        """Return a picture, u8 [height, width, 3]."""
-        return self._pool.render()[0]
 
 
 def make_pool(

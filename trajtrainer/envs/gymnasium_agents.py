@@ -70,7 +70,7 @@ class AgentSpaces:
         Raises:
             InvalidDataError: an observation is not of the space.
         """
-        return self._observations.batch_columns(observations)
+        return self._observations.batch_columns(observations[_OBSERVATION] if self._masked else observations)
 
     def masks(self, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> BoolArray:
         """Return bool [N, D], True = forbidden.
@@ -84,6 +84,28 @@ class AgentSpaces:
             for row, mask in zip(forbidden, masks, strict=True):
                 if mask is not None:
                     self._read_mask(mask, row)
+        return forbidden
+
+    def batch_masks(self, observations: Any, infos: Mapping[str, Any], number: int) -> BoolArray:
+        """Return what ``masks`` does, of N observations and infos as a vectorized environment of Gymnasium gives them.
+
+        There the infos have an array [N, ...] under a name, and which copies it counts for under ``_name``, if not all.
+
+        Raises:
+            InvalidDataError: masks of another number or size than the actions.
+        """
+        forbidden = np.zeros((number, self._num_choices), np.bool_)
+        masks = observations[_MASK] if self._masked else infos.get(_MASK)
+        if not self._num_choices or masks is None:
+            return forbidden
+        counts = np.ones(number, np.bool_) if self._masked else infos.get(f"_{_MASK}", np.ones(number, np.bool_))
+        # A tuple has an array [N, size] for each branch.
+        rows = list(zip(*masks, strict=True)) if isinstance(masks, tuple) else masks
+        if len(rows) != number or len(counts) != number:
+            raise InvalidDataError(f"{self._where}: there are action_masks for {len(rows)} of {number} copies.")
+        for row, mask, has_one in zip(forbidden, rows, counts, strict=True):
+            if has_one and mask is not None:
+                self._read_mask(mask, row)
         return forbidden
 
     def _read_mask(self, mask: Any, row: BoolArray) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -26,8 +26,6 @@ from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatc
 Env = gymnasium.Env[Any, Any]
 # What may say whether an episode has ended.
 _TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
-# Characters of a wrong value in a message.
-_LONGEST = 200
 
 
 class GymnasiumEnvironment(InProcessEnvironment):
@@ -61,13 +59,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         super().__init__(environment_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._envs = list(envs)
         first = self._envs[0]
-        for attribute in ("observation_space", "action_space"):
-            space = getattr(first, attribute, None)
-            if not isinstance(space, gymnasium.Space):
-                raise UnsupportedError(
-                    f"The environment {self.name} has no {attribute}: found {type(space).__name__}, expected a space "
-                    "of gymnasium.spaces. Set it in __init__ or as an attribute of the class."
-                )
+        check_spaces(first, ("observation_space", "action_space"), self.name)
         for env in self._envs[1:]:
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
                 raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
@@ -141,11 +133,6 @@ class GymnasiumEnvironment(InProcessEnvironment):
             raise self._misfit("reset()", begun, "(observation, info)")
         return begun[0], begun[1]
 
-    def _misfit(self, call: str, found: object, expected: str) -> InvalidDataError:
-        shown = repr(found)
-        shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
-        return InvalidDataError(f"The {call} of the environment {self.name} returned {shown}, expected {expected}.")
-
     def _event(
         self,
         worker: int,
@@ -189,7 +176,22 @@ class GymnasiumEnvironment(InProcessEnvironment):
         self._envs = []
 
 
-def environment_name(env: Env) -> str:
+def check_spaces(env: Any, attributes: Iterable[str], where: str) -> None:
+    """Refuse an environment that lacks one of its spaces.
+
+    Raises:
+        UnsupportedError: it does.
+    """
+    for attribute in attributes:
+        space = getattr(env, attribute, None)
+        if not isinstance(space, gymnasium.Space):
+            raise UnsupportedError(
+                f"The environment {where} has no {attribute}: found {type(space).__name__}, expected a space of "
+                "gymnasium.spaces. Set it in __init__ or as an attribute of the class."
+            )
+
+
+def environment_name(env: Any) -> str:
     """Return the id with its version ("CartPole-v1"), or the class for environments that are not registered."""
     bare = env.unwrapped  # a wrapper's spec is a copy that tells of the wrapper
     return type(bare).__name__ if bare.spec is None else bare.spec.id

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import TakeFrame
 from trajtrainer.envs.user_code import blame, is_our_bug
-from trajtrainer.errors import TrajtrainerError, UnsupportedError
+from trajtrainer.errors import InvalidDataError, TrajtrainerError, UnsupportedError
 from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 _Actions = Mapping[str, ActionBatch]
+# Characters of a wrong value in a message.
+_LONGEST = 200
 
 
 def first_seeded(seed: int) -> Iterator[int | None]:
@@ -114,6 +116,12 @@ class InProcessEnvironment(ABC):
         """Name the call that is under way, for messages."""
         doing, number = self.call or ("code", 0)
         return f"The {doing} of the environment {self._named(number)}"
+
+    def _misfit(self, call: str, found: object, expected: str) -> InvalidDataError:
+        """Return the error for a call of the environment that returned something else than its interface says."""
+        shown = repr(found)
+        shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+        return InvalidDataError(f"The {call} of the environment {self.name} returned {shown}, expected {expected}.")
 
     def _named(self, number: int) -> str:
         return f"{self.name} (copy {number})" if self._num_copies > 1 else self.name

@@ -75,3 +75,17 @@ class Rendering:
                 f"The environment {self._name} cannot be filmed: it renders {what}, expected uint8 [height, width, 3]."
             )
         return picture.copy()
+
+
+class FirstPicture:
+    """Copies that are stepped together, whose pictures are those of the first, as ``Rendering`` takes them."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def render(self) -> Any:
+        """Return a picture, u8 [height, width, 3]."""
+        return self._env.render()[0]

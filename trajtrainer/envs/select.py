@@ -26,6 +26,7 @@ from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.envs.wrapping import wrap
 from trajtrainer.errors import SettingsError, TrajtrainerError
+from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.registry import simulation_of
 from trajtrainer.unity import executable
@@ -43,7 +44,8 @@ def make_environment(
 ) -> Environment:
     """Return the environment that ``env_settings.env_path`` names.
 
-    - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first.
+    - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first. One that is
+      registered with a vectorized environment alone is that.
     - ``envpool:ID``: one of EnvPool, whose copies are stepped by threads of its own.
     - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
       your own.
@@ -158,11 +160,12 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     """Return the environment of a factory.
 
     It returns a Gymnasium environment, a PettingZoo environment (parallel or AEC) or a ``mlagents_envs`` BaseEnv. It is
-    called once per copy (``num_envs``).
+    called once per copy (``num_envs``), or once for a vectorized environment of Gymnasium, which has all copies in it.
 
     Args:
         factory: called with ``env_args``, and, where it has parameters of these names, ``worker_id`` (0, 1, ...),
-            ``seed`` (of the run, plus the worker id) and ``side_channels`` (a list, for a BaseEnv).
+            ``seed`` (of the run, plus the worker id), ``side_channels`` (a list, for a BaseEnv) and ``num_envs`` (where
+            it is more than 1).
         settings: of the run.
         what: it is, for messages.
 
@@ -187,6 +190,8 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
             return offered[copy].all()  # type: ignore[no-any-return]
 
         offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
+        if settings.env_settings.num_envs > 1:  # otherwise a factory of vectorized environments has its own default
+            offers["num_envs"] = lambda: settings.env_settings.num_envs
         made = call(factory, what, arguments, offers)
         if isinstance(made, type):
             raise SettingsError(
@@ -198,7 +203,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     if len({id(env) for env in envs}) < len(envs):
         _close(envs)
         raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
-    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings.seed, rule, picture, what))
+    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings, rule, picture, what))
 
 
 def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
@@ -211,8 +216,11 @@ def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
 
         if is_pettingzoo(env):
             return wrap(env, wrappers, BASES)
-    if "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].Env):
-        return wrap(env, wrappers, (sys.modules["gymnasium"].Env,))
+    if "gymnasium" in sys.modules:
+        bases = (sys.modules["gymnasium"].Env, sys.modules["gymnasium"].vector.VectorEnv)
+        kind = next((base for base in bases if isinstance(env, base)), None)
+        if kind is not None:
+            return wrap(env, wrappers, (kind,))
     raise SettingsError(
         f"{what} made a {type(env).__module__}.{type(env).__qualname__}, which has no wrappers: --wrapper is for "
         "environments of Gymnasium and PettingZoo."
@@ -220,9 +228,14 @@ def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
 
 
 def _adapt(
-    envs: list[Any], channels: list[Any], seed: int, rule: dict[str, Any], picture: dict[str, Any], what: str
+    envs: list[Any],
+    channels: list[Any],
+    env_settings: EnvironmentSettings,
+    rule: dict[str, Any],
+    picture: dict[str, Any],
+    what: str,
 ) -> Environment:
-    first = envs[0]
+    first, seed = envs[0], env_settings.seed
     if "pettingzoo" in sys.modules:
         from trajtrainer.envs.pettingzoo_agents import AgentRule
         from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
@@ -249,10 +262,32 @@ def _adapt(
 
         if isinstance(first, sys.modules["gymnasium"].Env):
             return GymnasiumEnvironment(envs, seed=seed, **picture)
+        if _is_vectorized(first):
+            return _vectorized(first, env_settings, picture, what)
     raise SettingsError(
-        f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a PettingZoo "
-        "ParallelEnv or AECEnv, or a mlagents_envs BaseEnv (not a vectorised environment: --num-envs makes copies)."
+        f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a "
+        "gymnasium.vector.VectorEnv, a PettingZoo ParallelEnv or AECEnv, or a mlagents_envs BaseEnv (not a vectorized "
+        "environment of another kind: --num-envs makes copies)."
     )
+
+
+def _is_vectorized(env: Any) -> bool:
+    """Return whether this is a vectorized environment of Gymnasium."""
+    # Who has made an object of a package has imported it.
+    return "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].vector.VectorEnv)
+
+
+def _vectorized(env: Any, settings: EnvironmentSettings, picture: dict[str, Any], what: str) -> Environment:
+    from trajtrainer.envs.gymnasium_vector import VectorEnvironment, copies_of
+
+    copies = copies_of(env, what)
+    if settings.num_envs not in (1, copies):
+        raise SettingsError(
+            f"{what} made a vectorized environment of {copies} copies, which does not fit --num-envs "
+            f"{settings.num_envs}. Leave --num-envs out, or give the factory a parameter num_envs that says how many "
+            "copies to make."
+        )
+    return VectorEnvironment(env, seed=settings.seed, **picture)
 
 
 def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
@@ -265,16 +300,31 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
     arguments = keyword_arguments(settings.env_settings.env_args)
     picture = _take_smallest_picture(gymnasium.make, arguments)
 
+    env_settings = settings.env_settings
+
     def make(_: int) -> Any:
         try:
             # The checker would run in the hot loop; what matters of it, the adapter checks itself.
             env = call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
         except TrajtrainerError as error:
-            raise _explained(error, path, name) from error
-        return wrap(env, settings.env_settings.wrappers, (gymnasium.Env,))
+            if not _is_only_vectorized(name):
+                raise _explained(error, path, name) from error
+            own = {"id": name, "num_envs": env_settings.num_envs, "vectorization_mode": "vector_entry_point"}
+            env = call(gymnasium.make_vec, f"--env {path}", {**own, **arguments}, {})
+        return _wrap_made(env, env_settings.wrappers, f"--env {path}")
 
-    envs = _copies(make, settings.env_settings.num_envs)
-    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=settings.env_settings.seed, **picture))
+    envs = _copies(make, env_settings.num_envs)
+    if _is_vectorized(envs[0]):
+        return _closing(envs, lambda: _vectorized(envs[0], env_settings, picture, f"--env {path}"))
+    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **picture))
+
+
+def _is_only_vectorized(name: str) -> bool:
+    """Return whether an id of Gymnasium is registered with a vectorized environment alone."""
+    from gymnasium.envs.registration import registry
+
+    spec = registry.get(name.rpartition(":")[2])
+    return spec is not None and spec.entry_point is None and spec.vector_entry_point is not None
 
 
 def _envpool(path: str, name: str, settings: RunSettings) -> Environment:
@@ -376,7 +426,10 @@ _SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] 
 
 
 def _copies(make: Callable[[int], Any], count: int) -> list[Any]:
-    """Return ``count`` environments; if one cannot be made, those before it are closed."""
+    """Return ``count`` environments, or one that has all copies in it.
+
+    If one cannot be made, those before it are closed.
+    """
     envs: list[Any] = []
     for copy in range(count):
         try:
@@ -384,6 +437,8 @@ def _copies(make: Callable[[int], Any], count: int) -> list[Any]:
         except BaseException:
             _close(envs)
             raise
+        if _is_vectorized(envs[0]):
+            break
     return envs
 
 

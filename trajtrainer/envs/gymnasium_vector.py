@@ -1,0 +1,286 @@
+"""Vectorized environments of Gymnasium: copies that step together, as the agents of one worker.
+
+Shape legend: N copies, T of them whose episode ended with this step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_environment import check_rewards, check_spaces, environment_name
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.rendering import FirstPicture, Rendering, TakeFrame
+from trajtrainer.errors import InvalidDataError, UnsupportedError
+from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray, StepBatch
+
+logger = logging.getLogger(__name__)
+
+_MODE, _FINAL = "autoreset_mode", "final_obs"
+_STEPPED = "(observations, rewards, terminations, truncations, infos)"
+
+
+class _Seen(NamedTuple):
+    """What all copies observe, a row for each."""
+
+    columns: tuple[ObservationArray, ...]
+    masks: BoolArray
+
+
+class VectorEnvironment(InProcessEnvironment):
+    """A ``gymnasium.vector.VectorEnv``, each of whose copies is an agent of the behavior named like the environment.
+
+    An event has the ends of episodes first, each with its final observation, and then the copies that decide. Which
+    these are depends on the autoreset mode of the environment:
+
+    - NEXT_STEP: a copy whose episode ended does not decide. The step after it takes no action of it and brings the
+      first observation of its next episode.
+    - SAME_STEP: all decide. The final observations are those of ``infos["final_obs"]``.
+    - DISABLED: all decide. Copies whose episode ended are reset at once, with ``options={"reset_mask": ...}``.
+
+    Args:
+        env: the environment.
+        seed: of the first reset.
+        name: of the behavior, if it shall not be the environment's.
+        smallest_picture: see ``ObservationLayout``.
+
+    Raises:
+        UnsupportedError: a space that is missing or cannot be translated, or an unknown autoreset mode.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        seed: int,
+        name: str | None = None,
+        smallest_picture: int = SMALLEST_PICTURE,
+    ) -> None:
+        super().__init__(environment_name(env) if name is None else name, num_workers=1)
+        check_spaces(env, ("single_observation_space", "single_action_space"), self.name)
+        self._env: Any = env
+        self._number = copies_of(env, self.name)
+        self._mode = _autoreset_mode(env, self.name)
+        self._spaces = AgentSpaces(env.single_observation_space, env.single_action_space, self.name, smallest_picture)
+        self._action_space = env.single_action_space
+        self._seed: int | None = seed
+        # Which copies have ended and begin with the next step.
+        self._over: BoolArray = np.zeros(self._number, np.bool_)
+        self._announced = False
+
+    def film(self, take: TakeFrame) -> None:
+        """See ``InProcessEnvironment``."""
+        self._env = Rendering(FirstPicture(self._env), self.name, take)
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``.
+
+        Raises:
+            UnsupportedError: there are some.
+        """
+        if parameters:
+            raise UnsupportedError(
+                f"The vectorized environment {self.name} takes no environment_parameters ({', '.join(parameters)}), as "
+                "it begins most episodes by itself. A factory that makes a single environment gets them in reset()."
+            )
+
+    def _begin(self, worker: int) -> EnvironmentEvent:
+        seen = self._reset(seed=self._seed)
+        self._seed = None
+        self._over[:] = False
+        nobody, nothing = np.zeros(self._number, np.bool_), np.zeros(self._number, np.float32)
+        event = self._event(worker, seen.columns, nothing, nobody, nobody, seen, nothing)
+        event.is_reset = True
+        return event
+
+    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+        decided = actions[self.name]
+        seen, rewards, terminated, truncated, infos = self._step(decided, ~self._over)
+        ended = terminated | truncated
+        self._check_begun(ended & self._over)
+        final, earned = seen.columns, np.where(ended | self._over, np.float32(0), rewards)
+        self._over = np.zeros(self._number, np.bool_)
+        if ended.any():
+            match self._mode:
+                case AutoresetMode.NEXT_STEP if ended.all():  # nobody is left to decide
+                    seen, _, terminated_at_once, truncated_at_once, _ = self._step(decided, ~ended)
+                    self._check_begun(terminated_at_once | truncated_at_once)
+                case AutoresetMode.NEXT_STEP:
+                    self._over = ended
+                case AutoresetMode.SAME_STEP:
+                    final = self._final(infos, ended)
+                case AutoresetMode.DISABLED:
+                    begun = self._reset(options={"reset_mask": ended.copy()})
+                    seen = _merged(ended, begun, seen)
+        return self._event(worker, final, rewards, ended, ended & ~terminated, seen, earned)
+
+    def _reset(self, **arguments: Any) -> _Seen:
+        self.call = ("reset", 0)
+        begun: Any = self._env.reset(**arguments)
+        if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], dict)):
+            raise self._misfit("reset()", begun, "(observations, infos)")
+        return self._seen("reset()", *begun)
+
+    def _step(
+        self, decided: ActionBatch, deciding: BoolArray
+    ) -> tuple[_Seen, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
+        """Step all copies with the actions of those that decide; the others take none, and get any."""
+        self.call = ("step", 0)
+        stepped: Any = self._env.step(self._chosen(decided, deciding))
+        try:
+            observations, rewards, terminated, truncated, infos = stepped
+        except (TypeError, ValueError) as error:
+            raise self._misfit("step()", stepped, _STEPPED) from error
+        if not isinstance(infos, dict):
+            raise self._misfit("step()", infos, "a dict for the infos")
+        try:
+            earned = np.array(rewards, np.float32)
+        except (TypeError, ValueError) as error:
+            raise self._misfit("step()", rewards, "a number for each reward") from error
+        if earned.shape != (self._number,):
+            raise self._misfit("step()", rewards, f"an array of {self._number} rewards, one for each copy")
+        check_rewards(earned, self.name)
+        ends = [np.array(flags) for flags in (terminated, truncated)]
+        if any(flags.shape != (self._number,) or flags.dtype.kind not in "biu" for flags in ends):
+            expected = f"arrays of {self._number} True or False for terminations and truncations"
+            raise self._misfit("step()", (terminated, truncated), expected)
+        if _FINAL in infos and self._mode is not AutoresetMode.SAME_STEP:
+            raise InvalidDataError(
+                f"The environment {self.name} gave infos[{_FINAL!r}], which only those of the mode SAME_STEP have. "
+                f"{self._told_mode()}"
+            )
+        return self._seen("step()", observations, infos), earned, ends[0].astype(bool), ends[1].astype(bool), infos
+
+    def _chosen(self, decided: ActionBatch, deciding: BoolArray) -> Any:
+        if not deciding.all():
+            continuous = np.zeros((self._number, decided.env_continuous.shape[1]), np.float32)
+            discrete = np.zeros((self._number, decided.discrete.shape[1]), np.int32)
+            if deciding.any():
+                continuous[deciding], discrete[deciding] = decided.env_continuous, decided.discrete
+            decided = replace(decided, env_continuous=continuous, discrete=discrete)
+        rows: Any = self._spaces.actions(decided)
+        return concatenate(self._action_space, rows, create_empty_array(self._action_space, self._number))  # type: ignore[arg-type]
+
+    def _seen(self, call: str, observations: Any, infos: Mapping[str, Any]) -> _Seen:
+        columns = self._spaces.batch_columns(observations)
+        if any(len(column) != self._number for column in columns):
+            raise self._misfit(call, observations, f"observations of {self._number} copies")
+        return _Seen(columns, self._spaces.batch_masks(observations, infos, self._number))
+
+    def _final(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[ObservationArray, ...]:
+        """Return the final observations, with anything in the rows of the other copies."""
+        found = infos.get(_FINAL)
+        copies = np.flatnonzero(ended)
+        if isinstance(found, dict):  # of a Dict space, an array for each part
+            return self._seen("step()", found, {}).columns
+        if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
+            raise InvalidDataError(
+                f"The environment {self.name} gave no final observation for each of the copies {copies.tolist()}, "
+                f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._told_mode()}"
+            )
+        last = self._spaces.columns([found[copy] for copy in copies])
+        places = np.cumsum(ended) - 1  # row of each copy in ``last``
+        return tuple(column[np.maximum(places, 0)] for column in last)
+
+    def _check_begun(self, over: BoolArray) -> None:
+        """Refuse episodes that end with their first observation."""
+        if over.any():
+            raise InvalidDataError(
+                f"The environment {self.name} ended the episodes of the copies {np.flatnonzero(over).tolist()} in the "
+                f"step that began them. {self._told_mode()}"
+            )
+
+    def _told_mode(self) -> str:
+        return f'Its mode is {self._mode.name}; metadata["{_MODE}"] says so.'
+
+    def _event(
+        self,
+        worker: int,
+        final: tuple[ObservationArray, ...],
+        final_rewards: FloatArray,
+        ended: BoolArray,
+        interrupted: BoolArray,
+        seen: _Seen,
+        rewards: FloatArray,
+    ) -> EnvironmentEvent:
+        """Return the event of T ends and of all copies that go on. Each array has a row for every copy."""
+        copies = np.arange(self._number, dtype=np.int64)
+        goes_on = ~self._over
+        num_terminal = int(ended.sum())
+        masks = seen.masks[goes_on]
+        total = num_terminal + len(masks)
+        batch = StepBatch(
+            agent=np.concatenate([copies[ended], copies[goes_on]]),
+            obs=tuple(
+                np.concatenate([last[ended], column[goes_on]]) for last, column in zip(final, seen.columns, strict=True)
+            ),
+            reward=np.concatenate([final_rewards[ended], rewards[goes_on]]),
+            group=np.zeros(total, np.int32),
+            group_reward=np.zeros(total, np.float32),
+            mask=np.concatenate([np.zeros((num_terminal, masks.shape[1]), np.bool_), masks]),
+            interrupted=interrupted[ended],
+            num_terminal=num_terminal,
+        )
+        event = EnvironmentEvent(worker, {self.name: batch})
+        if not self._announced:
+            self._announced = True
+            event.new_specs = {self.name: self._spaces.spec}
+        return event
+
+    def _close(self) -> None:
+        self.call = ("close", 0)
+        with contextlib.suppress(Exception):
+            self._env.close()
+
+
+def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:
+    """Return the number of copies.
+
+    Raises:
+        UnsupportedError: it has none.
+    """
+    number = getattr(env, "num_envs", None)
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+        raise UnsupportedError(
+            f"The vectorized environment {where} has num_envs = {number!r}, expected the number of its copies. Set it "
+            "in __init__."
+        )
+    return int(number)
+
+
+def _merged(which: BoolArray, begun: _Seen, seen: _Seen) -> _Seen:
+    columns = []
+    for new, old in zip(begun.columns, seen.columns, strict=True):
+        merged = old.copy()  # the old one still has the final observations
+        merged[which] = new[which]
+        columns.append(merged)
+    return _Seen(tuple(columns), np.where(which[:, None], begun.masks, seen.masks))
+
+
+def _autoreset_mode(env: VectorEnv[Any, Any, Any], where: str) -> AutoresetMode:
+    found = (getattr(env, "metadata", None) or {}).get(_MODE)
+    if found is None:
+        logger.warning(
+            '%s does not say how it begins new episodes. NEXT_STEP is assumed; metadata["%s"] = '
+            "gymnasium.vector.AutoresetMode.SAME_STEP (or DISABLED) says something else.",
+            where,
+            _MODE,
+        )
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(found)
+    except ValueError as error:
+        raise UnsupportedError(
+            f'The environment {where} has metadata["{_MODE}"] = {found!r}, expected one of '
+            f"{', '.join(f'gymnasium.vector.{mode}' for mode in AutoresetMode)}."
+        ) from error
