@@ -112,6 +112,51 @@ def test_what_is_large_enough_for_a_picture_can_be_said() -> None:
     assert [tuple(spec.shape) for spec in ObservationLayout(space, "Board", 7).specs] == [(84,)]
 
 
+@pytest.mark.parametrize("stack", [False, True])
+def test_lists_are_filled_up_with_zeros(stack: bool) -> None:
+    space = spaces.Dict({"tiles": spaces.Sequence(spaces.Box(-9, 9, (2,)), stack=stack), "speed": spaces.Box(0, 1)})
+    layout = ObservationLayout(space, "Env", max_items=3)
+    lists = [[[1, 2], [3, 4]], [], [[5, 6], [7, 8], [9, -9]]]
+    given: Any = [np.array(items, np.float32).reshape(-1, 2) for items in lists]
+    given = given if stack else [tuple(items) for items in given]
+    _, tiles = layout.specs
+    assert (tiles.name, tiles.shape, observation_kind(tiles)) == ("tiles", (3, 2), ObservationKind.VARIABLE_LENGTH)
+    expected = [[[1, 2], [3, 4], [0, 0]], [[0, 0]] * 3, lists[2]]
+    _, column = layout.columns([{"tiles": items, "speed": [0.5]} for items in given])
+    assert column.dtype == np.float32
+    assert column.tolist() == expected
+    _, column = layout.batch_columns({"tiles": tuple(given), "speed": np.full((3, 1), 0.5)})
+    assert column.tolist() == expected
+
+
+def test_lists_have_their_own_lengths_and_items_of_any_vector() -> None:
+    space = spaces.Tuple([spaces.Sequence(spaces.Discrete(3, start=5)), spaces.Sequence(spaces.MultiBinary(2))])
+    layout = ObservationLayout(space, "Env", max_items={"0": 2, "1": 1})
+    assert [tuple(spec.shape) for spec in layout.specs] == [(2, 3), (1, 2)]
+    choices, flags = layout.columns([((6,), ([1, 0],))])
+    assert choices.tolist() == [[[0, 1, 0], [0, 0, 0]]]
+    assert flags.tolist() == [[[1, 0]]]
+
+
+def test_lists_that_are_too_long_or_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+    space = spaces.Sequence(spaces.Box(-9, 9, (2,)))
+    for most in (None, {"walls": 3}):
+        with pytest.raises(UnsupportedError, match=r"max_items=20, or 'max_items=\{observation: 20\}'"):
+            ObservationLayout(space, "Env", max_items=most)
+    layout = ObservationLayout(space, "Env", max_items=2)
+    with pytest.raises(InvalidDataError, match=r"'observation' has a list of 3 items, more than max_items, which is 2"):
+        layout.columns([(np.ones(2),), (np.ones(2),) * 3])
+    with pytest.raises(InvalidDataError, match=r"shape \(3,\), expected \(2,\)"):
+        layout.columns([(np.ones(3),)])
+    assert not caplog.text
+    layout.columns([(np.ones(2), np.zeros(2))])
+    layout.columns([(np.ones(2), np.zeros(2))])
+    assert caplog.text.count("has an item of zeros only") == 1
+    for items in (spaces.Sequence(space), byte_picture(20, 24, 3)):
+        with pytest.raises(UnsupportedError, match=r"cannot be made into sensors|list of pictures"):
+            ObservationLayout(spaces.Sequence(items), "Env", max_items=2)
+
+
 @pytest.mark.parametrize("shape", [(128,), (7, 5, 3), (19, 40), (2, 7, 5, 3), (2, 2, 30, 30, 1)])
 def test_bytes_that_are_no_picture_are_seen_as_0_to_1(shape: tuple[int, ...], caplog: pytest.LogCaptureFixture) -> None:
     bytes_ = np.random.default_rng(0).integers(0, 256, shape, np.uint8)

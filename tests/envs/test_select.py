@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
+import trajtrainer
 from tests.envs.gymnasium_samples import CountingEnv, SpacesEnv
 from tests.envs.pettingzoo_samples import Arena
 from tests.envs.test_base_env_environment import RUNNER, Scripted, script
+from tests.runtime.runs import ppo
 from trajtrainer.envs import select
 from trajtrainer.envs.base_env_environment import BaseEnvEnvironment
 from trajtrainer.envs.factories import keyword_arguments, to_keywords
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -305,6 +308,57 @@ def test_what_is_large_enough_for_a_picture_is_given_by_env_args(path: str) -> N
         environment.close()
     with pytest.raises(SettingsError, match="smallest_picture='large': expected a whole number"):
         make(path, "smallest_picture=large")
+
+
+class Tiles(SpacesEnv):
+    """A list of 1 to 3 numbers, which says what to do: 1 if there are more than two."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Dict({"tiles": spaces.Sequence(spaces.Box(1, 9, (2,)))}), spaces.Discrete(2))
+
+    def _observe(self) -> Any:
+        number = int(self.np_random.integers(1, 4))
+        self.observations.append({"tiles": tuple(np.full(2, number + 1, np.float32) for _ in range(number))})
+        return self.observations[-1]
+
+    def step(self, action: Any) -> Any:
+        reward = float(action == (len(self.observations[-1]["tiles"]) > 2))
+        observation, _, *_ = super().step(action)
+        return observation, reward, len(self.observations) % 8 == 0, False, {}
+
+
+def tile_vector() -> Any:
+    return SyncVectorEnv([Tiles, Tiles])
+
+
+@pytest.mark.parametrize("factory", ["Tiles", "tile_vector"])
+def test_the_most_items_of_a_list_are_given_by_env_args(factory: str) -> None:
+    path = f"python:tests.envs.test_select:{factory}"
+    for given, shape in (("max_items=4", (4, 2)), ("max_items={tiles: 5}", (5, 2))):
+        environment = make(path, given)
+        environment.reset({})
+        (event,) = environment.wait()
+        assert [batch.obs[0].shape[1:] for batch in event.steps.values()] == [shape]
+        environment.close()
+    for wrong in ("0", "many", "{tiles: 0}", "{}", "true"):
+        with pytest.raises(SettingsError, match=r"--env-args max_items=.*: expected a whole number"):
+            make(path, f"max_items={wrong}")
+    with pytest.raises(UnsupportedError, match="Say how many items there are at most"):
+        make(path)
+
+
+def test_lists_are_learned_from_and_acted_on(tmp_path: Path) -> None:
+    given = {"behaviors": {"Tiles": ppo(2000, network_settings={"hidden_units": 16})}, "env_settings": {"seed": 3}}
+    result = trajtrainer.learn(
+        given, Tiles, env_args={"max_items": 3}, run_id="t", results_dir=tmp_path, torch_device="cpu", verbose=False
+    )
+    assert result.behaviors["Tiles"].mean_reward is not None
+    policy = trajtrainer.load_policy(result.run_folder, env=Tiles())
+    items: Any = tuple(np.full(2, 3, np.float32) for _ in range(2))
+    single = policy.act({"tiles": items}, deterministic=True).action
+    several = policy.act({"tiles": (items, items[:1], ())}, deterministic=True).action
+    assert len(several) == 3
+    assert several[0] == single
 
 
 def test_a_base_env_tells_itself_what_is_a_picture() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from trajtrainer.envs.gymnasium_actions import ActionLayout
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, ObservationLayout
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems, ObservationLayout
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.spec import BehaviorSpec
 from trajtrainer.steps import ActionBatch, BoolArray, ObservationArray
@@ -30,7 +30,7 @@ class AgentSpaces:
         observation_space: of the agents.
         action_space: of the agents.
         where: whose they are, for messages.
-        smallest_picture: see ``ObservationLayout``.
+        smallest_picture, max_items: see ``ObservationLayout``.
 
     Attributes:
         spec: the behaviour.
@@ -45,11 +45,12 @@ class AgentSpaces:
         action_space: spaces.Space[Any],
         where: str,
         smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
     ) -> None:
         self._where = where
         self._masked = isinstance(observation_space, spaces.Dict) and set(observation_space) == {_OBSERVATION, _MASK}
         seen = observation_space[_OBSERVATION] if self._masked else observation_space  # type: ignore[index]
-        self._observations = ObservationLayout(seen, where, smallest_picture)
+        self._observations = ObservationLayout(seen, where, smallest_picture, max_items)
         self._actions = ActionLayout(action_space, where)
         self.spec = BehaviorSpec(self._observations.specs, self._actions.spec)
         self._num_choices = sum(self._actions.spec.discrete_branches)

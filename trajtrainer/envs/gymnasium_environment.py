@@ -16,7 +16,7 @@ import numpy as np
 
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import Rendering, TakeFrame
@@ -46,7 +46,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         envs: the copies; all of the same spaces.
         seed: of the run.
         name: of the behaviour, if it shall not be the environment's.
-        smallest_picture: see ``ObservationLayout``.
+        smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: a space that is missing or cannot be translated.
@@ -54,7 +54,13 @@ class GymnasiumEnvironment(InProcessEnvironment):
     """
 
     def __init__(
-        self, envs: Sequence[Env], *, seed: int, name: str | None = None, smallest_picture: int = SMALLEST_PICTURE
+        self,
+        envs: Sequence[Env],
+        *,
+        seed: int,
+        name: str | None = None,
+        smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
     ) -> None:
         super().__init__(environment_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._envs = list(envs)
@@ -63,7 +69,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         for env in self._envs[1:]:
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
                 raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
-        self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, smallest_picture)
+        self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, smallest_picture, max_items)
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
         self._parameters = EpisodeParameters()
         self._copies: LongArray = np.arange(len(envs), dtype=np.int64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ _BYTE = 255
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 Key = str | int
+# The most items of a Sequence, of all or by the names of their sensors.
+MaxItems = int | Mapping[str, int] | None
 # The same leaf of N observations -> a column [N, *O].
 Read = Callable[[Sequence[Any]], ObservationArray]
 
@@ -50,20 +52,28 @@ class ObservationLayout:
       255 are seen as 0 to 1: pictures stay u8 until their encoder divides them, vectors are divided here. All else is
       f32 as it is.
     - Discrete: one-hot. MultiDiscrete: the one-hots of its numbers side by side. MultiBinary: a vector of 0 and 1.
+    - Sequence of what is a vector: a list of entities, as of Unity's buffer sensor, filled up with zeros.
     - Dict and Tuple: the sensors of their parts, named by the path ("arm.angle").
 
     Args:
         space: to be described.
         where: whose it is, for messages.
         smallest_picture: least height and width of what is a picture.
+        max_items: of each Sequence, or by the names of their sensors: a Sequence has no maximum of its own.
 
     Raises:
-        UnsupportedError: a space of another kind, or one without any numbers.
+        UnsupportedError: a space of another kind, one without any numbers, or a Sequence whose maximum is not given.
     """
 
-    def __init__(self, space: spaces.Space[Any], where: str, smallest_picture: int = SMALLEST_PICTURE) -> None:
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        where: str,
+        smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
+    ) -> None:
         self._where = where
-        self._sensors = list(_sensors(space, (), where, smallest_picture))
+        self._sensors = list(_sensors(space, (), _Reading(where, smallest_picture, max_items)))
         if not self._sensors:
             raise UnsupportedError(f"{where}: the observation space {space} holds nothing to observe.")
 
@@ -107,6 +117,15 @@ class ObservationLayout:
         return column
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a space is read; see ``ObservationLayout``."""
+
+    where: str
+    smallest: int
+    max_items: MaxItems
+
+
 def _of_each(observations: Sequence[Any], key: Key) -> Sequence[Any]:
     return [observation[key] for observation in observations]
 
@@ -115,14 +134,15 @@ def _of_all(observations: Any, key: Key) -> Any:
     return observations[key]
 
 
-def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str, smallest: int) -> Iterator[_Sensor]:
+def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading) -> Iterator[_Sensor]:
+    where, smallest = reading.where, reading.smallest
     match space:
         case spaces.Dict():
             for key, part in space.spaces.items():
-                yield from _sensors(part, (*path, key), where, smallest)
+                yield from _sensors(part, (*path, key), reading)
         case spaces.Tuple():
             for index, part in enumerate(space.spaces):
-                yield from _sensors(part, (*path, index), where, smallest)
+                yield from _sensors(part, (*path, index), reading)
         case spaces.Box() if (channels := _channel_axis(space, smallest)) is not None:
             yield _picture(space, channels, path)
         case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
@@ -135,10 +155,13 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], where: str, smalle
             yield _vector(path, int(space.n), _one_hots(np.array([space.n]), np.array([space.start]), ()))
         case spaces.MultiDiscrete() if space.nvec.size:
             yield _vector(path, int(space.nvec.sum()), _one_hots(space.nvec, space.start, space.shape))
+        case spaces.Sequence() if isinstance(space.feature_space, _ITEMS):
+            yield _entities(space, path, reading)
         case _:
             raise UnsupportedError(
                 f"{where}: the observation space {space}{_at(path)} cannot be made into sensors. Supported are "
-                f"{SUPPORTED}, none of them empty; a wrapper (gymnasium.ObservationWrapper) can translate it."
+                f"{SUPPORTED}, and Sequence of any of the first four, none of them empty; a wrapper "
+                "(gymnasium.ObservationWrapper) can translate it."
             )
 
 
@@ -154,6 +177,65 @@ def _at(path: tuple[Key, ...]) -> str:
 def _vector(path: tuple[Key, ...], size: int, read: Read) -> _Sensor:
     spec = ObservationSpec((size,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, sensor_name(path))
     return _Sensor(path, spec, read)
+
+
+# What the items of a Sequence may be: what is a vector.
+_ITEMS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def _entities(space: spaces.Sequence, path: tuple[Key, ...], reading: _Reading) -> _Sensor:
+    name = sensor_name(path)
+    given = reading.max_items
+    most = given.get(name) if isinstance(given, Mapping) else given
+    if most is None:
+        raise UnsupportedError(
+            f"{reading.where}: the observation space {space}{_at(path)} is a list without a largest length, which the "
+            f"network needs. Say how many items there are at most: --env-args max_items=20, or "
+            f"'max_items={{{name}: 20}}' where lists differ."
+        )
+    (item,) = _sensors(space.feature_space, path, reading)
+    if len(item.spec.shape) != 1:
+        raise UnsupportedError(
+            f"{reading.where}: the observation space {space}{_at(path)} is a list of pictures, which no encoder takes. "
+            "A list has vectors as items."
+        )
+    (size,) = item.spec.shape
+    spec = ObservationSpec((most, size), USUAL_PROPERTIES[2], ObservationType.DEFAULT, name)
+    return _Sensor(path, spec, _Entities(item.read, most, size, f"{reading.where}: sensor {name!r}"))
+
+
+class _Entities:
+    """Reads lists of up to ``most`` items as a column [N, most, size], the rest of which is zero.
+
+    Networks take an item that is zero as a whole for none, as ML-Agents' do.
+    """
+
+    def __init__(self, read: Read, most: int, size: int, where: str) -> None:
+        self._read = read
+        self._most, self._size = most, size
+        self._where = where
+        self._has_told_of_zeros = False
+
+    def __call__(self, values: Sequence[Any]) -> ObservationArray:
+        lengths = np.array([len(items) for items in values], np.int64)
+        column = np.zeros((len(values), self._most, self._size), np.float32)
+        if lengths.max(initial=0) > self._most:
+            raise InvalidDataError(
+                f"{self._where} has a list of {lengths.max()} items, more than max_items, which is {self._most}. Give "
+                f"a larger number (--env-args max_items={lengths.max()}), or fewer items."
+            )
+        items = [item for items in values for item in items]
+        if items:
+            seen = self._read(items)
+            if not (self._has_told_of_zeros or seen.any(axis=1).all()):
+                self._has_told_of_zeros = True
+                logger.warning(
+                    "%s has an item of zeros only, which the network takes for no item. Add a number to each item that "
+                    "is always 1.",
+                    self._where,
+                )
+            column[np.arange(self._most) < lengths[:, None]] = seen
+        return column
 
 
 def _holds_bytes(space: spaces.Box) -> bool:

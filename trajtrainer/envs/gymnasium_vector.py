@@ -17,7 +17,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.gymnasium_environment import check_rewards, check_spaces, environment_name
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import FirstPicture, Rendering, TakeFrame
@@ -52,7 +52,7 @@ class VectorEnvironment(InProcessEnvironment):
         env: the environment.
         seed: of the first reset.
         name: of the behavior, if it shall not be the environment's.
-        smallest_picture: see ``ObservationLayout``.
+        smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: a space that is missing or cannot be translated, or an unknown autoreset mode.
@@ -65,13 +65,16 @@ class VectorEnvironment(InProcessEnvironment):
         seed: int,
         name: str | None = None,
         smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
     ) -> None:
         super().__init__(environment_name(env) if name is None else name, num_workers=1)
         check_spaces(env, ("single_observation_space", "single_action_space"), self.name)
         self._env: Any = env
         self._number = copies_of(env, self.name)
         self._mode = _autoreset_mode(env, self.name)
-        self._spaces = AgentSpaces(env.single_observation_space, env.single_action_space, self.name, smallest_picture)
+        self._spaces = AgentSpaces(
+            env.single_observation_space, env.single_action_space, self.name, smallest_picture, max_items
+        )
         self._action_space = env.single_action_space
         self._seed: int | None = seed
         # Which copies have ended and begin with the next step.

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 from gymnasium import spaces
 
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.errors import SettingsError
 from trajtrainer.spec import BehaviorSpec
 
@@ -125,7 +125,7 @@ class AgentTypes:
         where: the environment's name, for messages.
         rule: what is not as the rule has it.
         in_turns: agents act one after the other.
-        smallest_picture: see ``ObservationLayout``.
+        smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
@@ -141,11 +141,13 @@ class AgentTypes:
         *,
         in_turns: bool = False,
         smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
     ) -> None:
         agents = list(agents)
         self._env = env
         self._where = where
         self._smallest_picture = smallest_picture
+        self._max_items = max_items
         self._rule = rule or AgentRule()
         self._rule.check(agents)
         teams = self._rule.teams
@@ -219,6 +221,6 @@ class AgentTypes:
             env = self._env
             where = f"{self._where}, agent {agent_label(agent)}"
             self._spaces[behavior_id] = AgentSpaces(
-                env.observation_space(agent), env.action_space(agent), where, self._smallest_picture
+                env.observation_space(agent), env.action_space(agent), where, self._smallest_picture, self._max_items
             )
         return behavior_id

@@ -12,7 +12,7 @@ import numpy as np
 
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_environment import check_rewards
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
 from trajtrainer.envs.pettingzoo_game import Game, Record, as_parallel
@@ -53,7 +53,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         seed: of the run.
         name: for messages.
         rule: where behaviours, teams and groups are not what the names tell.
-        smallest_picture: see ``ObservationLayout``.
+        smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
@@ -69,6 +69,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         name: str | None = None,
         rule: AgentRule | None = None,
         smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
     ) -> None:
         super().__init__(_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._games = [Game(as_parallel(env), seed + copy) for copy, env in enumerate(envs)]
@@ -78,7 +79,9 @@ class PettingZooEnvironment(InProcessEnvironment):
             if not all(alike(first, game.env, agent) for agent in agents):
                 raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
         in_turns = self._games[0].in_turns
-        self._types = AgentTypes(first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture)
+        self._types = AgentTypes(
+            first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items
+        )
         self._parameters = EpisodeParameters()
         self._ids: dict[tuple[int, AgentName], _Ids] = {}
         # Copy and what tells a group within it -> its id.

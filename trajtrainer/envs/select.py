@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 # Fields of ``pettingzoo_agents.AgentRule``, which is imported with Gymnasium only.
 _RULE_NAMES = ("behaviors", "teams", "groups")
-_SMALLEST_PICTURE = "smallest_picture"
+_SMALLEST_PICTURE, _MAX_ITEMS = "smallest_picture", "max_items"
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 
 
@@ -54,8 +54,9 @@ def make_environment(
 
     All but the last make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
     ``behaviors``, ``teams`` and ``groups`` among them sort the agents of PettingZoo environments
-    (``pettingzoo_agents.AgentRule``), ``smallest_picture`` tells pictures from vectors (``ObservationLayout``), unless
-    what makes the environment has a parameter of this name. But for EnvPool's each copy is within ``wrappers``.
+    (``pettingzoo_agents.AgentRule``), ``smallest_picture`` tells pictures from vectors and
+    ``max_items`` how long lists are (``ObservationLayout``), unless what makes the environment has a parameter of this
+    name. But for EnvPool's each copy is within ``wrappers``.
 
     Args:
         settings: of the run.
@@ -176,7 +177,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     """
     what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
     arguments = keyword_arguments(settings.env_settings.env_args)
-    rule, picture = _take_rule(factory, arguments), _take_smallest_picture(factory, arguments)
+    rule, reading = _take_rule(factory, arguments), _take_reading(factory, arguments)
     offered: list[Any] = []
 
     def make(copy: int) -> Any:
@@ -203,7 +204,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     if len({id(env) for env in envs}) < len(envs):
         _close(envs)
         raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
-    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings, rule, picture, what))
+    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings, rule, reading, what))
 
 
 def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
@@ -232,7 +233,7 @@ def _adapt(
     channels: list[Any],
     env_settings: EnvironmentSettings,
     rule: dict[str, Any],
-    picture: dict[str, Any],
+    reading: dict[str, Any],
     what: str,
 ) -> Environment:
     first, seed = envs[0], env_settings.seed
@@ -242,16 +243,16 @@ def _adapt(
         from trajtrainer.envs.pettingzoo_game import is_pettingzoo
 
         if is_pettingzoo(first):
-            return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **picture)
+            return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **reading)
     if rule:
         raise SettingsError(
             f"{what} takes no argument {next(iter(rule))!r}, and made no PettingZoo environment, whose agents "
             f"--env-args {', '.join(_RULE_NAMES)} sort."
         )
     if isinstance(first, BaseEnv):
-        if picture:
+        if reading:
             raise SettingsError(
-                f"{what} takes no argument {_SMALLEST_PICTURE!r}, and a BaseEnv tells what is a picture."
+                f"{what} takes no argument {next(iter(reading))!r}, and a BaseEnv tells itself what its sensors are."
             )
         from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
 
@@ -261,9 +262,9 @@ def _adapt(
         from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 
         if isinstance(first, sys.modules["gymnasium"].Env):
-            return GymnasiumEnvironment(envs, seed=seed, **picture)
+            return GymnasiumEnvironment(envs, seed=seed, **reading)
         if _is_vectorized(first):
-            return _vectorized(first, env_settings, picture, what)
+            return _vectorized(first, env_settings, reading, what)
     raise SettingsError(
         f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a "
         "gymnasium.vector.VectorEnv, a PettingZoo ParallelEnv or AECEnv, or a mlagents_envs BaseEnv (not a vectorized "
@@ -277,7 +278,7 @@ def _is_vectorized(env: Any) -> bool:
     return "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].vector.VectorEnv)
 
 
-def _vectorized(env: Any, settings: EnvironmentSettings, picture: dict[str, Any], what: str) -> Environment:
+def _vectorized(env: Any, settings: EnvironmentSettings, reading: dict[str, Any], what: str) -> Environment:
     from trajtrainer.envs.gymnasium_vector import VectorEnvironment, copies_of
 
     copies = copies_of(env, what)
@@ -287,7 +288,7 @@ def _vectorized(env: Any, settings: EnvironmentSettings, picture: dict[str, Any]
             f"{settings.num_envs}. Leave --num-envs out, or give the factory a parameter num_envs that says how many "
             "copies to make."
         )
-    return VectorEnvironment(env, seed=settings.seed, **picture)
+    return VectorEnvironment(env, seed=settings.seed, **reading)
 
 
 def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
@@ -298,7 +299,7 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
     from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 
     arguments = keyword_arguments(settings.env_settings.env_args)
-    picture = _take_smallest_picture(gymnasium.make, arguments)
+    reading = _take_reading(gymnasium.make, arguments)
 
     env_settings = settings.env_settings
 
@@ -315,8 +316,8 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
 
     envs = _copies(make, env_settings.num_envs)
     if _is_vectorized(envs[0]):
-        return _closing(envs, lambda: _vectorized(envs[0], env_settings, picture, f"--env {path}"))
-    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **picture))
+        return _closing(envs, lambda: _vectorized(envs[0], env_settings, reading, f"--env {path}"))
+    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **reading))
 
 
 def _is_only_vectorized(name: str) -> bool:
@@ -339,8 +340,8 @@ def _envpool(path: str, name: str, settings: RunSettings) -> Environment:
 
     env = settings.env_settings
     arguments = keyword_arguments(env.env_args)
-    picture = _take_smallest_picture(envpool.make, arguments)
-    return make_pool(name, env.num_envs, env.seed, arguments, **picture)
+    reading = _take_smallest_picture(envpool.make, arguments)
+    return make_pool(name, env.num_envs, env.seed, arguments, **reading)
 
 
 def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
@@ -380,14 +381,14 @@ def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
     factory = factory_of(module, entry, f"--env {path}")
     arguments = keyword_arguments(settings.env_settings.env_args)
-    rule, picture = AgentRule.parse(_take_rule(factory, arguments)), _take_smallest_picture(factory, arguments)
+    rule, reading = AgentRule.parse(_take_rule(factory, arguments)), _take_reading(factory, arguments)
 
     def make(_: int) -> Any:
         return wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
 
     envs = _copies(make, settings.env_settings.num_envs)
     seed = settings.env_settings.seed
-    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **picture))
+    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **reading))
 
 
 def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -407,6 +408,21 @@ def _take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[
             "of a Box that is a picture."
         )
     return {_SMALLEST_PICTURE: side}
+
+
+def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the arguments that tell how spaces are read, but those that the factory has itself."""
+    taken = _take_smallest_picture(factory, arguments)
+    if _MAX_ITEMS not in arguments or _MAX_ITEMS in named_parameters(factory):
+        return taken
+    most = arguments.pop(_MAX_ITEMS)
+    numbers = list(most.values()) if isinstance(most, dict) else [most]
+    if not numbers or any(type(number) is not int or number < 1 for number in numbers):
+        raise SettingsError(
+            f"--env-args {_MAX_ITEMS}={most!r}: expected a whole number, the most items of a Sequence, or a mapping "
+            "from the names of sensors such as {tiles: 20, walls: 5}."
+        )
+    return {**taken, _MAX_ITEMS: most}
 
 
 def _python(path: str, name: str, settings: RunSettings) -> Environment:

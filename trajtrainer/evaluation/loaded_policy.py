@@ -21,7 +21,7 @@ from trajtrainer.settings.checks import closest
 from trajtrainer.settings.python_names import python_names
 from trajtrainer.steps import FloatArray
 
-_PICTURE_RANK = 3
+_PICTURE_RANK, _LIST_RANK = 3, 2
 
 
 class Acted(NamedTuple):
@@ -183,7 +183,7 @@ def _spaces_of(env: Any) -> list[Any]:
 def _spaces_form(file: PolicyFile, observation_space: Any, action_space: Any) -> Form:
     from trajtrainer.evaluation.spaces_form import SpacesForm  # late: not everybody has Gymnasium
 
-    form = SpacesForm(observation_space, action_space, str(file.path), _smallest_picture(file))
+    form = SpacesForm(observation_space, action_space, str(file.path), _smallest_picture(file), _max_items(file))
     file.check_fit(form.spec)
     return form
 
@@ -196,3 +196,13 @@ def _smallest_picture(file: PolicyFile) -> int | None:
         return None
     sides = [min(sensor.shape[1:]) for sensor in sensors if len(sensor.shape) == _PICTURE_RANK]
     return min(sides, default=None)
+
+
+def _max_items(file: PolicyFile) -> int | dict[str, int] | None:
+    """Return the lengths of the lists that a policy sees: one for all where they are alike, else by name."""
+    try:
+        sensors = file.spec().observation_specs
+    except CheckpointError:  # it does not tell
+        return None
+    lengths = {sensor.name: int(sensor.shape[0]) for sensor in sensors if len(sensor.shape) == _LIST_RANK}
+    return next(iter(lengths.values())) if len(set(lengths.values())) == 1 else lengths or None

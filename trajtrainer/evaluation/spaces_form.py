@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
+from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.errors import InvalidDataError
 from trajtrainer.evaluation.forms import Asked
 from trajtrainer.spec import BehaviorSpec
@@ -28,6 +28,7 @@ class SpacesForm:
         action_space: of one agent.
         where: whose they are, for messages.
         smallest_picture: see ``ObservationLayout``; None for what the environments have without ``--env-args``.
+        max_items: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: a space that has no translation.
@@ -39,10 +40,11 @@ class SpacesForm:
         action_space: spaces.Space[Any],
         where: str,
         smallest_picture: int | None = None,
+        max_items: MaxItems = None,
     ) -> None:
         self._observation_space, self._action_space = observation_space, action_space
         smallest = SMALLEST_PICTURE if smallest_picture is None else min(SMALLEST_PICTURE, smallest_picture)
-        self._agents = AgentSpaces(observation_space, action_space, where, smallest)
+        self._agents = AgentSpaces(observation_space, action_space, where, smallest, max_items)
 
     @property
     def spec(self) -> BehaviorSpec:
@@ -52,15 +54,13 @@ class SpacesForm:
     def ask(self, observations: Any, mask: Any) -> Asked:
         """See ``Form``."""
         number = _number(self._observation_space, observations)
-        rows = [observations] if number is None else self._rows(observations, number)
+        space = self._observation_space
+        rows = [observations] if number is None else [_row(space, observations, index) for index in range(number)]
         masks = [mask] if number is None or mask is None else mask
         infos: Sequence[Mapping[str, Any]] = [{}] * len(rows) if mask is None else [{"action_mask": m} for m in masks]
         if len(infos) != len(rows):
             raise InvalidDataError(f"There are {len(infos)} masks for {len(rows)} observations.")
         return Asked(self._agents.columns(rows), self._agents.masks(rows, infos), number is None)
-
-    def _rows(self, observations: Any, number: int) -> list[Any]:
-        return list(iterate(batch_space(self._observation_space, number), observations))
 
     def answer(self, actions: ActionBatch, *, is_single: bool) -> Any:
         """See ``Form``."""
@@ -69,6 +69,16 @@ class SpacesForm:
             return rows[0]
         batch: Any = create_empty_array(self._action_space, len(rows))
         return concatenate(self._action_space, rows, batch)
+
+
+def _row(space: spaces.Space[Any], observations: Any, index: int) -> Any:
+    """Return one observation of several."""
+    match space:
+        case spaces.Dict():
+            return {key: _row(part, observations[key], index) for key, part in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(_row(part, observations[place], index) for place, part in enumerate(space.spaces))
+    return observations[index]
 
 
 def _number(space: spaces.Space[Any], observations: Any) -> int | None:
@@ -83,5 +93,8 @@ def _number(space: spaces.Space[Any], observations: Any) -> int | None:
             space, observations = space[key], observations[key]  # type: ignore[index]
     except (KeyError, IndexError, TypeError) as error:
         raise InvalidDataError(f"The observation does not fit the space {space}: {error!r} is missing.") from error
+    if isinstance(space, spaces.Sequence):  # lists of different lengths are no array
+        shape = np.shape(observations[0]) if len(observations) else ()
+        return None if not len(observations) or shape == space.feature_space.shape else len(observations)
     array = np.asarray(observations)
     return len(array) if array.ndim > len(space.shape or ()) else None
