@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -387,6 +388,63 @@ def test_rewards_must_be_finite() -> None:
     begin(environment)
     with pytest.raises(InvalidDataError, match="arena, a gave a reward"):
         act(environment, a=[0])
+
+
+class Misfit(Arena):
+    """Returns what an environment of PettingZoo does not."""
+
+    def __init__(self, call: str, change: Callable[[list[Any]], Any]) -> None:
+        super().__init__({"a_0": 1, "a_1": 5})
+        self.call, self.change = call, change
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed, options)
+        return self.change(list(found)) if self.call == "reset" else found
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        found = super().step(actions)
+        return self.change(list(found)) if self.call == "step" else found
+
+
+def put(place: int, value: Any) -> Callable[[list[Any]], Any]:
+    return lambda found: (*found[:place], value, *found[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("call", "change", "expected"),
+    [
+        ("reset", lambda found: found[0], r"\(observations, infos\), each a dict"),
+        ("reset", put(1, None), r"\(observations, infos\), each a dict"),
+        ("step", lambda _: None, r"\(observations, rewards, terminations, truncations, infos\), each a dict"),
+        ("step", lambda found: (*found[:3], found[4]), "truncations, infos"),
+        ("step", put(1, None), "each a dict with an entry for each agent"),
+        ("step", put(1, [1.0, 2.0]), "each a dict with an entry for each agent"),
+        ("step", put(1, {"a_0": None, "a_1": 1.0}), "a number for each reward"),
+        ("step", put(1, {"a_0": "much", "a_1": 1.0}), "a number for each reward"),
+        ("step", put(1, {"a_0": np.ones(3), "a_1": 1.0}), "a number for each reward"),
+        ("step", put(2, {"a_0": "no", "a_1": False}), "True or False for each termination"),
+    ],
+)
+def test_what_calls_return_is_checked(call: str, change: Callable[[list[Any]], Any], expected: str) -> None:
+    environment = PettingZooEnvironment([Misfit(call, change)], seed=0)
+
+    def play() -> None:
+        begin(environment)
+        act(environment, a=[0, 0])
+
+    with pytest.raises(InvalidDataError, match=rf"(?s)The {call}\(\) of the environment arena returned .*{expected}"):
+        play()
+
+
+def test_an_environment_must_tell_its_agents() -> None:
+    class Shy(Arena):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            found = super().reset(seed, options)
+            del self.agents
+            return found
+
+    with pytest.raises(InvalidDataError, match=r"arena has no list of agents: found None\. Set self\.agents in reset"):
+        begin(PettingZooEnvironment([Shy({"a_0": 3})], seed=0))
 
 
 def test_copies_must_be_alike() -> None:

@@ -25,7 +25,7 @@ from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatc
 
 Env = gymnasium.Env[Any, Any]
 # What may say whether an episode has ended.
-_TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
+TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
 
 
 class GymnasiumEnvironment(InProcessEnvironment):
@@ -115,7 +115,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
             except (TypeError, ValueError) as error:
                 raise self._misfit("step()", stepped, "(observation, reward, terminated, truncated, info)") from error
             if terminated or truncated:
-                if not (isinstance(terminated, _TRUTH) and isinstance(truncated, _TRUTH)):
+                if not (isinstance(terminated, TRUTH) and isinstance(truncated, TRUTH)):
                     flags = (terminated, truncated)
                     raise self._misfit("step()", flags, "True or False for terminated and truncated")
                 ended.append(copy)

@@ -22,6 +22,13 @@ def first_seeded(seed: int) -> Iterator[int | None]:
     return itertools.chain([seed], itertools.repeat(None))
 
 
+def misfit(name: str, call: str, found: object, expected: str) -> InvalidDataError:
+    """Return the error for a call of an environment that returned something else than its interface says."""
+    shown = repr(found)
+    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    return InvalidDataError(f"The {call} of the environment {name} returned {shown}, expected {expected}.")
+
+
 class InProcessEnvironment(ABC):
     """An ``Environment`` whose workers work within ``wait``, in the order of their numbers.
 
@@ -118,10 +125,7 @@ class InProcessEnvironment(ABC):
         return f"The {doing} of the environment {self._named(number)}"
 
     def _misfit(self, call: str, found: object, expected: str) -> InvalidDataError:
-        """Return the error for a call of the environment that returned something else than its interface says."""
-        shown = repr(found)
-        shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
-        return InvalidDataError(f"The {call} of the environment {self.name} returned {shown}, expected {expected}.")
+        return misfit(self.name, call, found, expected)
 
     def _named(self, number: int) -> str:
         return f"{self.name} (copy {number})" if self._num_copies > 1 else self.name

@@ -72,7 +72,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         max_items: MaxItems = None,
     ) -> None:
         super().__init__(_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
-        self._games = [Game(as_parallel(env), seed + copy) for copy, env in enumerate(envs)]
+        self._games = [Game(as_parallel(env), seed + copy, self.name) for copy, env in enumerate(envs)]
         first = self._games[0].env
         agents = list(getattr(first, "possible_agents", ()))
         for game in self._games[1:]:
@@ -166,7 +166,11 @@ class PettingZooEnvironment(InProcessEnvironment):
         records = part.ended + part.deciding
         ids = np.array(part.ended_ids + part.deciding_ids, np.int64)
         decisions = spaces.masks([r.observation for r in part.deciding], [r.info for r in part.deciding])
-        rewards = np.array([record.reward for record in records], np.float32)
+        try:
+            rewards = np.array([record.reward for record in records], np.float32)
+        except (TypeError, ValueError) as error:
+            found = [record.reward for record in records]
+            raise self._misfit("step()", found, "a number for each reward") from error
         check_rewards(rewards, f"{self.name}, {behavior}")
         return StepBatch(
             agent=ids[:, 0],
