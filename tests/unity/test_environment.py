@@ -10,7 +10,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from mlagents_envs.base_env import ActionTuple, BaseEnv
-from mlagents_envs.exception import UnityActionException, UnityEnvironmentException, UnityWorkerInUseException
+from mlagents_envs.exception import (
+    UnityActionException,
+    UnityEnvironmentException,
+    UnityTimeOutException,
+    UnityWorkerInUseException,
+)
 
 import trajtrainer
 from tests.ports import free_port
@@ -55,6 +60,25 @@ def environment(*messages: bytes) -> Iterator[tuple[UnityEnvironment, list[Unity
 def test_it_is_a_base_env() -> None:
     assert issubclass(UnityEnvironment, BaseEnv)
     assert trajtrainer.UnityEnvironment is UnityEnvironment
+
+
+def test_errors_name_its_arguments() -> None:
+    with pytest.raises(UnityEnvironmentException, match=r"^Couldn't launch.*Give file_name the path of a build"):
+        UnityEnvironment("no/such/build")
+    with pytest.raises(UnityTimeOutException, match=r"needs no_graphics=True or xvfb.*a larger timeout_wait\."):
+        UnityEnvironment(base_port=free_port(), timeout_wait=0.05)
+
+
+def test_a_hanging_player_is_told_with_arguments() -> None:
+    port = free_port()
+    with connected(port) as exchange:
+        playing = in_background(lambda: [exchange(each) for each in (handshake(), header())])
+        env = UnityEnvironment(base_port=port, timeout_wait=LIMIT_S)
+        env.timeout_wait = 0.05
+        with pytest.raises(UnityTimeOutException, match=r"longer for a step needs a larger timeout_wait\."):
+            env.reset()
+        playing.result(LIMIT_S)
+        env.close()
 
 
 def test_its_arguments_are_those_of_ml_agents() -> None:

@@ -5,9 +5,10 @@ See docs/mlagents-behavior.md#python-api and docs/unity-environments.md.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from mlagents_envs.base_env import (
@@ -20,13 +21,15 @@ from mlagents_envs.base_env import (
 )
 from numpy.typing import NDArray
 
-from trajtrainer.steps import StepBatch
+from trajtrainer.settings.python_names import python_names
+from trajtrainer.steps import EnvironmentEvent, StepBatch
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession
 from trajtrainer.unity.versions import API_VERSION
 
 _LOCAL_ID = 0xFFFFFFFF
+_ARGUMENTS = tuple(inspect.signature(PlayerSession).parameters)
 
 
 class UnityEnvironment(PlayerSession, BaseEnv):
@@ -49,6 +52,9 @@ class UnityEnvironment(PlayerSession, BaseEnv):
 
     _has_been_reset = False
 
+    if not TYPE_CHECKING:  # where it has the signature of PlayerSession's
+        __init__ = python_names(_ARGUMENTS)(PlayerSession.__init__)
+
     @property
     def academy_capabilities(self) -> UnityRLCapabilitiesProto:
         """The capabilities that the player announced."""
@@ -59,6 +65,11 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         """All behaviours seen so far."""
         specs: Mapping[str, BehaviorSpec] = BehaviorMapping(self._specs)
         return specs
+
+    def receive(self) -> EnvironmentEvent:
+        """See ``PlayerSession``."""
+        with python_names(_ARGUMENTS):
+            return super().receive()
 
     def reset(self) -> None:
         """Begin all episodes anew and wait for the first observations. Raises what ``poll`` raises."""

@@ -12,7 +12,6 @@ from typing import Any
 from trajtrainer.errors import SettingsError
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
-from trajtrainer.settings.python_names import python_names
 from trajtrainer.spec import BehaviorId, BehaviorSpec
 from trajtrainer.steps import StepBatch
 from trajtrainer.unity.environment import UnityEnvironment
@@ -69,8 +68,7 @@ class Scene:
                 raise SettingsError(f"The environment runs already, and takes no {', '.join(arguments)} any more.")
             self._env = env
         else:
-            with python_names(inspect.signature(PlayerSession).parameters):
-                self._env = self._start(None if env is None else fspath(env), time_scale, dict(arguments))
+            self._env = self._start(None if env is None else fspath(env), time_scale, dict(arguments))
         self.specs: dict[str, BehaviorSpec] = {}
         self._others: list[str] = []
         try:
