@@ -21,7 +21,7 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.rundir import atomic
-from trajtrainer.rundir.best_models import BestModel, BestModels
+from trajtrainer.rundir.best_models import TRAINING, BestModel, BestModels
 from trajtrainer.rundir.checkpoint_state import copied, to_checkpoint
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.saved_policies import find_policies
@@ -146,6 +146,16 @@ def test_another_measure_begins_anew(tmp_path: Path) -> None:
     assert run.models.best == BestModel(10, 500.0, "training")
     assert run.save(20, -3.0, by="evaluation")
     assert run.files() == {"best.pt": 20, "best.onnx": 20}
+
+
+def test_a_lucky_episode_before_the_first_summary_is_not_the_best_for_good(tmp_path: Path) -> None:
+    models = Run(tmp_path).models
+    assert models.offer(BestModel(35, 1.0, TRAINING, training=1.0), dict)
+    assert models.best is not None
+    assert models.best.measure == "mean return of all so far"
+    assert models.offer(BestModel(200, 0.4, TRAINING, training=0.4, summary=200), dict)
+    assert models.best.measure == "mean return of the summary of step 200"
+    assert not models.offer(BestModel(235, 1.0, TRAINING, training=1.0), dict)
 
 
 class KilledError(BaseException):

@@ -69,9 +69,15 @@ class BestModel:
     @property
     def measure(self) -> str:
         """What ``reward`` is, in words."""
-        return MEASURES.get(self.by, self.by) + (
-            f" of step {self.summary}" if self.by == TRAINING and self.summary else ""
-        )
+        if self.by == TRAINING and self.is_before_summaries:
+            return "mean return of all so far"
+        of = f" of step {self.summary}" if self.by == TRAINING and self.summary else ""
+        return MEASURES.get(self.by, self.by) + of
+
+    @property
+    def is_before_summaries(self) -> bool:
+        """Whether ``training`` is of all episodes of a run that was stopped before its first summary."""
+        return self.training is not None and self.summary is None
 
 
 class BestModels:
@@ -130,7 +136,9 @@ class BestModels:
         Evaluations are all of one task, whatever the lesson of the training, which then only tells whether returns of
         training can be compared.
         """
-        is_measured, reward = model.by == self._by, model.reward
+        # Before the first summary there are few episodes, so that one that was lucky would be the best for good.
+        is_measured = model.by == self._by and not (model.by == TRAINING and model.is_before_summaries)
+        reward = model.reward
         if self._by == EVALUATION and model.evaluation is not None:
             is_measured, reward = True, model.evaluation
         first = 0 if is_measured and self._by == EVALUATION else model.lesson
