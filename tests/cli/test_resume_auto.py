@@ -89,3 +89,9 @@ def test_config_shows_what_would_happen(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "x/Basic/checkpoint.pt").touch()
     assert main(["config", *options]) == 0
     assert "  resume: true\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["--resume auto builtin:ppo/Basic", "builtin:ppo/Basic --resume auto"])
+def test_auto_without_its_sign_is_explained(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn", *words.split()]) == 2
+    assert "write --resume=auto, with the '='" in capsys.readouterr().err

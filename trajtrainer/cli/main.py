@@ -68,6 +68,9 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
+            words = list(sys.argv[1:] if args is None else args)
+            if "auto" in words and words[words.index("auto") - 1] == "--resume":
+                self.error("--resume is a switch; write --resume=auto, with the '='")
             options = [
                 option
                 for action in self._actions
@@ -206,7 +209,7 @@ def _choose(first: Sequence[str]) -> Command:
     parser = argparse.ArgumentParser(
         "trajtrainer",
         usage="%(prog)s [-h] [--version] COMMAND ...",
-        description="Trains Unity ML-Agents behaviors.",
+        description="Trains the agents of Unity ML-Agents, Gymnasium, and PettingZoo environments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands ('trajtrainer COMMAND --help' tells more):\n"
         + "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS),

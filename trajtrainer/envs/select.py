@@ -143,7 +143,7 @@ def _tell_of_simulations(settings: RunSettings) -> None:
     names = [name for behavior in settings.behaviors if (name := simulation_of(behavior)) is not None]
     if names or not settings.behaviors:
         simulation = names[0] if names else "3DBall"
-        logger.info("No Unity Editor at hand? --env=sim:%s trains on a built-in simulation.", simulation)
+        logger.info("No Unity Editor at hand? --env=sim:%s is a built-in simulation.", simulation)
 
 
 def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from trajtrainer.envs.select import make_separate_environments
 from trajtrainer.envs.unity_environment import LogFolder, PlayerLogs
 from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
-from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.environment import UNSEEDED, ConstantSettings
 from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,13 @@ def settled(settings: RunSettings) -> RunSettings:
 def tell_parameters(parameters: Parameters) -> None:
     """Log the parameters with which the environment is reset, if there are any."""
     if parameters:
-        logger.info("Environment parameters: %s.", ", ".join(f"{key}={value}" for key, value in parameters.items()))
+        logger.info("Environment parameters: %s.", in_words(parameters))
+
+
+def in_words(parameters: Parameters) -> str:
+    """Return parameters as a user writes them; what is drawn by its settings."""
+    values = {key: each.value if isinstance(each, ConstantSettings) else each for key, each in parameters.items()}
+    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 @contextlib.contextmanager

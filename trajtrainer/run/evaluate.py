@@ -31,6 +31,7 @@ from trajtrainer.run.acting import (
     INTERRUPTED,
     check_file,
     fault_after,
+    in_words,
     opened,
     settled,
     tell_parameters,
@@ -153,7 +154,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     failure = _evaluate_all(found, settings, wishes, parameters, stop, results)
     told = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
     if given:
-        told = ", ".join(filter(None, [told, f"given {', '.join(f'{key}={value}' for key, value in given.items())}"]))
+        told = ", ".join(filter(None, [told, f"given {in_words(given)}"]))
     evaluation = Evaluation(results, settings, 0, told or "the environment's own parameters")
     files = [
         wishes.json_file is None or write_file(wishes.json_file, lambda path: _write_json(path, evaluation)),
@@ -183,8 +184,8 @@ def _evaluate_all(
             if wishes.film is not None:
                 film = wishes.film if len(models) == 1 else wishes.film.with_stem(f"{wishes.film.stem}-{number}")
                 _film(model, settings, wishes, parameters, stop, film)
-            how = actions_in_words(deterministic=settings.deterministic)
-            logger.info("%s: %s, %s; seed %d.", model.name, counted(wishes.episodes, "episode"), how, _seed(settings))
+            how = "" if model.scripted else f", {actions_in_words(deterministic=settings.deterministic)}"
+            logger.info("%s: %s%s; seed %d.", model.name, counted(wishes.episodes, "episode"), how, _seed(settings))
             result = _evaluate(model, settings, wishes, parameters, stop)
         except EnvironmentFaultError as fault:
             return fault_after(results, fault, stop)
@@ -306,7 +307,8 @@ def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: 
     for name in at_least:
         if name is not None and not model.plays(name, behaviors):
             known = ", ".join(model.policies)
-            raise SettingsError(f"--at-least {name}: {model.name} plays {known} only{closest(name, model.policies)}.")
+            hint = closest(name, model.policies) or "."
+            raise SettingsError(f"--at-least {name}: {model.name} plays {known} only{hint}")
 
 
 def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:

@@ -190,7 +190,7 @@ class Judge:
     def _reached(self) -> Iterator[tuple[str, str]]:
         stop, trainer = self._settings, self._trainer
         if stop.reward is not None and self.measure is not None and self.measure >= stop.reward:
-            yield "reward", f"the {MEASURES[self.by]} is {self.measure:.3f}, of {stop.reward:g} wanted"
+            yield "reward", f"the {MEASURES[self.by]} is {self.measure:.3f}, and {stop.reward:g} was asked for"
         if stop.patience is not None and self._in_vain >= stop.patience:
             yield "patience", f"the {MEASURES[self.by]} has not improved on {self._best:.3f} {self._in_vain} times"
         if stop.time is not None and self.seconds >= stop.time:

@@ -55,8 +55,8 @@ def write(
 
 
 _COMPLETE = """\
-# Every setting with its value. Those in comments are at their defaults, and ML-Agents does not know them. To use one,
-# uncomment it together with the sections that it is in.
+# Every setting with its value. ML-Agents does not know those in comments. Sections in comments are off; values there
+# are defaults or examples. To use a setting, uncomment it together with the sections that it is in.
 """
 
 

@@ -65,7 +65,8 @@ def add_options(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
 
 
 def _keywords(flag: Flag) -> dict[str, Any]:
-    shown = f"{flag.help} (default: {flag.default})" if flag.path else flag.help
+    default = getattr(flag.default, "value", flag.default)
+    shown = f"{flag.help} (default: {default})" if flag.path and default not in (None, False) else flag.help
     keywords: dict[str, Any] = {"help": shown if flag.help else argparse.SUPPRESS}
     if flag.kind in (Kind.SWITCH, Kind.REMOVED):
         return {**keywords, "action": "store_true"}
