@@ -281,7 +281,7 @@ def test_a_package_that_fails_while_training_is_one_message(
         trajtrainer.learn(settings, Lamp, results_dir=tmp_path, run_id="run", verbose=False)
     assert str(caught.value) == (
         "The reward signal 'effort' of package odd-package 1.0 (entry point 'effort' = 'odd_signal:ROW' of group "
-        "'trajtrainer.reward_signals') failed: KeyError: 'no such thing'. With --debug the log tells where."
+        "'trajtrainer.reward_signals') failed: KeyError: 'no such thing'. With debug: true the log tells where."
     )
     assert isinstance(caught.value.__cause__, KeyError)
 

@@ -128,7 +128,7 @@ def test_nothing_has_no_mean() -> None:
     assert EvaluationResult("B", (), (), 0, 0.0).to_json()["mean"] is None
 
 
-FOREVER = 10**9
+FOREVER = 10_000  # an episode is made as a whole
 
 
 def test_an_episode_that_does_not_end_is_truncated_and_the_next_begins_after_a_reset() -> None:

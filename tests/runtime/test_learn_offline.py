@@ -323,5 +323,5 @@ def test_what_is_learnt_from_recordings_is_evaluated_in_an_environment(tmp_path:
     assert status["evaluation"]["mean"] > 6
     assert status["best"]["by"] == "evaluation"
     assert (result.run_folder / "Lamp" / "best.onnx").is_file()
-    with pytest.raises(SettingsError, match=r"nothing to evaluate in.*--env"):
+    with pytest.raises(SettingsError, match=r"nothing to evaluate in.* Give one with environment"):
         learn(tmp_path, given, run_id="nowhere")

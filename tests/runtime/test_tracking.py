@@ -219,7 +219,7 @@ RUN = """
 behaviors:
   Basic:
     trainer_type: ppo
-    max_steps: 60
+    max_steps: 300
     summary_freq: 20
     hyperparameters: {batch_size: 16, buffer_size: 32}
     network_settings: {hidden_units: 8, num_layers: 1}
@@ -242,7 +242,14 @@ def test_the_exit_code_tells_whether_a_service_has_everything(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
     monkeypatch.setattr(tracking, "Wandb", lambda settings: pad)
     (tmp_path / "a.yaml").write_text(RUN)
-    learn = ["learn", str(tmp_path / "a.yaml"), "--env=sim:Basic", f"--results-dir={tmp_path}", "--run-id=run"]
+    learn = [
+        "learn",
+        str(tmp_path / "a.yaml"),
+        "--env=sim:Basic",
+        "--seed=1",
+        f"--results-dir={tmp_path}",
+        "--run-id=run",
+    ]
     assert main([*learn, f"--base-port={free_ports(1)}"]) == (0 if has_everything else 1)
     told = capsys.readouterr()
     lacking = "wandb does not have all of this run: ConnectionError: no network. The event files"
