@@ -16,22 +16,20 @@ from trajtrainer.actors.protocol import (
     UNLIMITED,
     Aborted,
     ActorDiedError,
+    Allowance,
     Buffer,
     Connected,
     Experience,
     Failed,
     Found,
-    Grant,
     Hello,
     Learn,
     Order,
-    Recall,
+    Paused,
     Report,
     Reset,
     SetParameters,
     Synchronized,
-    Turn,
-    Waits,
     Weights,
 )
 from trajtrainer.actors.source import ActorSource
@@ -200,8 +198,16 @@ class Rig:
         self.group.collect(0.0)
 
     def granted(self, number: int) -> int:
-        orders = [learn.credit for learn in self.crew.of(number, Learn)] + self.crew.of(number, Grant)
+        orders = [learn.allowance for learn in self.crew.of(number, Learn)] + self.crew.of(number, Allowance)
         return int(orders[-1].rows)
+
+    def raised(self, number: int) -> int:
+        """How often an actor was allowed more than at its start."""
+        return len([order for order in self.crew.of(number, Allowance) if order.rows])
+
+    def recalled(self, number: int) -> int:
+        """How often it was told to pause at once."""
+        return self.crew.of(number, Allowance).count(Allowance(NAME, rows=0, pauses=True))
 
 
 def _anywhere(_num_steps: int) -> Columns[Any] | None:
@@ -228,7 +234,7 @@ def test_actors_get_the_parameters_of_the_lesson_and_their_own() -> None:
 
 def test_experience_of_all_actors_comes_in_order_with_workers_of_its_own() -> None:
     rig = Rig(2)
-    assert rig.find(0).credit.rows + rig.find(1).credit.rows <= 20
+    assert rig.find(0).allowance.rows + rig.find(1).allowance.rows <= 20
     first = rig.ship(0, 2, 3)
     rig.tell(1, Aborted(NAME, 1))
     second = rig.ship(1, 1)
@@ -269,7 +275,7 @@ def test_a_synchronous_update_waits_until_all_actors_have_stopped() -> None:
     rig.ship(0, 5, 5)  # the first one had all the credit
     rig.drain()
     rig.learn()
-    assert [len(rig.crew.of(number, Grant)) for number in range(3)] == [1, 1, 1]
+    assert [rig.raised(number) for number in range(3)] == [1, 1, 1]
     rig.ship(0, 3)
     assert rig.source.num_put == 13, "this is no update yet"
     rig.tell(2, Failed(ActorDiedError("It fell.")))  # and is not waited for
@@ -277,15 +283,15 @@ def test_a_synchronous_update_waits_until_all_actors_have_stopped() -> None:
     assert rig.source.num_put == 13
     rig.ship(1, 1)
     assert rig.source.num_put == 13, "it may be that there is more to come"
-    assert len(rig.crew.of(1, Recall)) == 1
-    rig.tell(1, Waits(NAME))
+    assert rig.recalled(1) == 1
+    rig.tell(1, Paused(NAME))
     assert rig.source.num_put == 22
     rig.drain()
-    given = len(rig.crew.of(1, Grant))
+    given = rig.raised(1)
     for number in range(2):
         rig.tell(number, Synchronized(NAME))
     rig.learn()
-    assert len(rig.crew.of(1, Grant)) == given + 1
+    assert rig.raised(1) == given + 1
     assert rig.granted(1) == 1 + 3, "what it had not used up was taken back"
 
 
@@ -300,7 +306,7 @@ def test_credit_comes_behind_the_policy_that_is_to_use_it_up() -> None:
     assert rig.granted(0) == 30
     rig.tell(0, Synchronized(NAME))
     assert rig.crew.published == [(0, 1), (0, 2)]
-    assert [type(order) for order in rig.crew.orders[0][-2:]] == [Weights, Grant]
+    assert [type(order) for order in rig.crew.orders[0][-2:]] == [Weights, Allowance]
     assert rig.granted(0) == 40
 
 
@@ -344,19 +350,19 @@ def test_the_trainer_gets_more_for_an_update_of_whose_parts_some_were_too_old() 
 def test_a_turn_is_taken_in_as_a_whole_and_the_next_begins_when_the_loop_has_gone_on() -> None:
     turns = iter([(9, 5), (7, 3)])
     rig = Rig(1, turn=lambda: next(turns))
-    assert rig.find(0).credit == Turn(NAME, 9, 5, UNLIMITED)
+    assert rig.find(0).allowance == Allowance(NAME, 9, 5, UNLIMITED, pauses=True)
     rig.ship(0, 3)
     rig.tell(0, Aborted(NAME, 1))
     assert not len(rig.source)
     rig.ship(0, 2)
-    rig.tell(0, Waits(NAME))
+    rig.tell(0, Paused(NAME))
     assert rig.source.num_put == 5
-    assert not rig.crew.of(0, Turn)
+    assert not rig.crew.of(0, Allowance)
     found = rig.drain()
     assert [len(part) if isinstance(part, PackedSteps) else part for part in found] == [3, EpisodesAborted(1), 2]
     rig.learn()
-    assert [type(order) for order in rig.crew.orders[0]] == [Learn, Weights, Turn]
-    assert rig.crew.of(0, Turn) == [Turn(NAME, 7, 3, UNLIMITED)]
+    assert [type(order) for order in rig.crew.orders[0]] == [Learn, Weights, Allowance]
+    assert rig.crew.of(0, Allowance) == [Allowance(NAME, 5 + 7, 5 + 3, UNLIMITED, pauses=True)]
     rig.ship(0, 2)
     rig.tell(0, Failed(ActorDiedError("It fell.")))
     assert rig.source.num_put == 7, "what it has handed over counts"
@@ -384,7 +390,7 @@ def test_in_turn_there_is_no_credit_before_the_policy() -> None:
     assert rig.granted(0) == 10, "the last weights were not taken yet"
     rig.tell(0, Synchronized(NAME))
     kinds = [type(order) for order in rig.crew.orders[0]]
-    assert kinds[-2:] == [Weights, Grant]
+    assert kinds[-2:] == [Weights, Allowance]
     assert rig.granted(0) == 20
 
 

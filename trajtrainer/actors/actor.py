@@ -1,6 +1,6 @@
 """An actor: environments, a collector, and a copy of every policy it needs; the same in a thread, a process, a node.
 
-It collects while it has credit, hands over what it has finished, and waits for orders when its credit is used up.
+It collects within its allowance, ships what it has finished, and waits for orders at its limit.
 """
 
 from __future__ import annotations
@@ -22,32 +22,29 @@ from torch import Tensor
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.actors.protocol import (
-    UNLIMITED,
     Aborted,
     ActorEndedError,
     ActorTask,
+    Allowance,
     Cast,
     Channel,
     Connected,
     End,
     Experience,
     Found,
-    Grant,
     Hello,
     Joined,
     Learn,
     Matches,
     News,
     Order,
+    Paused,
     Progress,
-    Recall,
     Reset,
     Seat,
     SetParameters,
     Synchronized,
     Tally,
-    Turn,
-    Waits,
     Weights,
 )
 from trajtrainer.actors.weights import WeightsLayout
@@ -186,41 +183,32 @@ class _Part:
     weights: WeightsLayout
     news: _News
     sides: _Sides | None
-    grant: Grant = field(init=False)
-    opponent_steps: int = field(default=UNLIMITED, init=False)  # with turns, up to which it may collect
-    takes_turns: bool = field(default=False, init=False)
+    allowance: Allowance
+    is_paused: bool = False
     shipped_s: float = field(default_factory=perf_counter)
 
-    def __post_init__(self) -> None:
-        self.take(self.order.credit)
-
-    def take(self, credit: Grant | Turn) -> None:
-        if isinstance(credit, Grant):
-            self.grant = credit
-            return
-        self.takes_turns = True
-        self.grant = Grant(credit.behavior, self.outbox.rows + credit.rows, self.outbox.num_put + credit.steps)
-        self.opponent_steps = self._of_opponents + credit.opponent_steps
+    @property
+    def may_collect(self) -> bool:
+        """Whether no limit is reached."""
+        limit = self.allowance
+        opponent_steps = 0 if self.sides is None else self.sides.tracker.num_steps
+        return (
+            not self.is_paused
+            and self.outbox.rows < limit.rows
+            and self.outbox.num_put < limit.steps
+            and opponent_steps < limit.opponent_steps
+        )
 
     @property
-    def _of_opponents(self) -> int:
-        return 0 if self.sides is None else self.sides.tracker.num_steps
-
-    @property
-    def has_credit(self) -> bool:
-        has_own = self.outbox.rows < self.grant.rows and self.outbox.num_put < self.grant.steps
-        return has_own and self._of_opponents < self.opponent_steps
-
-    @property
-    def is_turn_over(self) -> bool:
-        return self.takes_turns and (self.outbox.is_needed or not self.has_credit)
+    def should_pause(self) -> bool:
+        return self.allowance.pauses and not self.is_paused and (self.outbox.is_needed or not self.may_collect)
 
     def is_due(self) -> bool:
         """Return whether what is finished should be shipped now."""
-        if self.takes_turns:
-            return self.is_turn_over
+        if self.allowance.pauses:
+            return self.should_pause
         waiting = self.outbox.num_steps
-        if self.outbox.is_needed or waiting >= self.order.ship_steps or (waiting and not self.has_credit):
+        if self.outbox.is_needed or waiting >= self.order.ship_steps or (waiting and not self.may_collect):
             return True
         return perf_counter() - self.shipped_s > _SHIP_S
 
@@ -286,7 +274,7 @@ class Actor:
             self._take_orders()
 
     def _may_collect(self) -> bool:
-        return self._is_running and all(part.has_credit for part in self._parts.values())
+        return self._is_running and all(part.may_collect for part in self._parts.values())
 
     def _take_orders(self) -> None:
         self._orders.extend(self._channel.orders(wait=False))
@@ -304,10 +292,8 @@ class Actor:
                 self._is_running = True
             case SetParameters(parameters):
                 environment.set_parameters(parameters)
-            case Grant(behavior) | Turn(behavior):
-                self._parts[behavior].take(order)
-            case Recall(behavior):
-                self._recall(self._parts[behavior])
+            case Allowance(behavior):
+                self._limit(self._parts[behavior], order)
             case Weights():
                 self._synchronize(order)
             case Cast():
@@ -315,11 +301,10 @@ class Actor:
             case Learn():
                 raise AssertionError("nobody has asked for this")
 
-    def _recall(self, part: _Part) -> None:
-        name = part.order.behavior
-        part.grant = Grant(name, 0)
-        self._ship(part)
-        self._channel.report(Waits(name))
+    def _limit(self, part: _Part, allowance: Allowance) -> None:
+        part.allowance, part.is_paused = allowance, False
+        if part.should_pause:
+            self._ship(part)
 
     def _synchronize(self, order: Weights) -> None:
         part = self._parts[order.behavior]
@@ -358,7 +343,7 @@ class Actor:
     def _ship(self, part: _Part) -> None:
         """Report all that is finished, in its order, and what is new."""
         part.shipped_s = perf_counter()
-        is_turn_over = part.is_turn_over
+        pauses = part.should_pause
         name, pool = part.order.behavior, part.acting.pool
         self._report_news(part)
         items = part.outbox.drain()
@@ -375,9 +360,9 @@ class Actor:
             release(pool, batches)
         if items:
             self._report_progress()
-        if is_turn_over:
-            part.grant = Grant(name, 0)
-            self._channel.report(Waits(name))
+        if pauses:
+            part.is_paused = True
+            self._channel.report(Paused(name))
 
     def _hand_over(self, part: _Part, batches: Sequence[TrajectoryBatch]) -> None:
         """Copy trajectories from the pool to where the learner reads them."""
@@ -462,4 +447,4 @@ class Actor:
         )
         layout = PackedLayout(found.spec, found.obs_dtypes, memory_size=policy.memory_size, groups=order.groups)
         weights = WeightsLayout(policy.actor.state_dict())
-        return _Part(order, acting, outbox, layout, weights, news, sides)
+        return _Part(order, acting, outbox, layout, weights, news, sides, order.allowance)

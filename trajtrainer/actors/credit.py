@@ -62,6 +62,10 @@ class Credit:
         self._rows[actor] += rows
         self._steps[actor] += steps
 
+    def counted(self, actor: int) -> tuple[int, int]:
+        """Return the rows and steps that came from an actor since its start."""
+        return self._rows[actor], self._steps[actor]
+
     @property
     def is_used_up(self) -> bool:
         """Return whether no actor can go on, if there is any."""

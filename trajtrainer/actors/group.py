@@ -20,6 +20,7 @@ from trajtrainer.actors.protocol import (
     UNLIMITED,
     Aborted,
     ActorDiedError,
+    Allowance,
     Buffer,
     Cast,
     Connected,
@@ -27,21 +28,18 @@ from trajtrainer.actors.protocol import (
     Experience,
     Failed,
     Found,
-    Grant,
     Hello,
     Joined,
     Learn,
     News,
+    Paused,
     Progress,
-    Recall,
     Report,
     Reset,
     Seat,
     SetParameters,
     Synchronized,
     Tally,
-    Turn,
-    Waits,
 )
 from trajtrainer.actors.source import ActorSource, Shipment
 from trajtrainer.actors.weights import WeightsLayout
@@ -145,14 +143,16 @@ class _Tie:
         version: of these.
         is_synchronized: whether it acts by them.
         cast: ``SelfPlay.cast_number`` that it was sent last.
-        waits: for its next turn.
-        is_recalled: it was told to stop, and has not said that it has.
+        opponent_steps: of the teams that do not learn, which it has reported since its start.
+        is_paused: it waits for its next turn.
+        is_recalled: it was told to pause, and has not said that it has.
     """
 
     loads: int
     version: int
     is_synchronized: bool = True
-    waits: bool = False
+    opponent_steps: int = 0
+    is_paused: bool = False
     is_recalled: bool = False
     cast: tuple[int, int] | None = None
 
@@ -414,18 +414,22 @@ class ActorGroup:
         """Let actors go on that wait for their turn. Called when the loop has done what follows from the last one."""
         for part in self._parts.values():
             for number, tie in part.ties.items():
-                if tie.waits and not part.inbox:
-                    tie.waits = False
-                    self._crew.post(number, self._turn(part.acting))
+                if tie.is_paused and not part.inbox:
+                    tie.is_paused = False
+                    self._crew.post(number, self._turn(part, number))
 
-    def _turn(self, acting: ActingElsewhere) -> Turn:
+    def _turn(self, part: _Part, number: int) -> Allowance:
+        """Return the allowance up to the point where the trainer would do something in one loop."""
+        acting = part.acting
         assert acting.turn is not None
         rows, steps = acting.turn()
         opponent_steps = UNLIMITED
         if acting.self_play is not None:
-            own_steps, opponent_steps = acting.self_play.steps_until_due()
+            own_steps, more_steps = acting.self_play.steps_until_due()
             steps = min(steps, own_steps)
-        return Turn(acting.name, rows, steps, opponent_steps)
+            opponent_steps = part.ties[number].opponent_steps + more_steps
+        counted_rows, counted_steps = part.credit.counted(number)
+        return Allowance(acting.name, counted_rows + rows, counted_steps + steps, opponent_steps, pauses=True)
 
     def look(self) -> int:
         """Do the same after what has come meanwhile, in the midst of an update, too. Return how many reports came."""
@@ -477,7 +481,7 @@ class ActorGroup:
             if not tie.is_recalled and (acting.max_lag is None or tie.version == version)
         ]
         for number, (rows, steps) in credit.grants(ready).items():
-            self._crew.post(number, Grant(acting.name, rows, steps))
+            self._crew.post(number, Allowance(acting.name, rows, steps))
 
     def _see_that_it_goes_on(self) -> None:
         """Let actors collect more where all of them wait and the trainer has no use for what they have sent.
@@ -533,7 +537,7 @@ class ActorGroup:
         for number, tie in part.ties.items():
             if part.credit.outstanding(number) and not tie.is_recalled:
                 tie.is_recalled = True
-                self._crew.post(number, Recall(part.acting.name))
+                self._crew.post(number, Allowance(part.acting.name, rows=0, pauses=True))
         return not any(tie.is_recalled for tie in part.ties.values())
 
     def _take(self, number: int, report: Report) -> None:
@@ -557,13 +561,13 @@ class ActorGroup:
                     self._take_in(actor, report)
                 else:  # the loop may do nothing with a part of it
                     part.turn.append((actor, report))
-            case Waits(behavior):
+            case Paused(behavior):
                 part = self._parts[behavior]
                 if part.acting.turn is None:
                     part.ties[number].is_recalled = False
                     part.credit.stop(number)
                 else:
-                    part.ties[number].waits = True
+                    part.ties[number].is_paused = True
                     self._take_turn(part)
             case Synchronized(behavior):
                 self._parts[behavior].ties[number].is_synchronized = True
@@ -631,17 +635,17 @@ class ActorGroup:
                 ship_steps=max(1, acting.lead // (_SHIPMENTS * len(self.actors))),
                 bystander=acting.source is None,
                 self_play=acting.self_play is not None,
-                credit=self._first_credit(part, number),
+                allowance=self._first_allowance(part, number),
             ),
         )
 
-    def _first_credit(self, part: _Part, number: int) -> Grant | Turn:
+    def _first_allowance(self, part: _Part, number: int) -> Allowance:
         acting = part.acting
         if acting.source is None:
-            return Grant(acting.name, UNLIMITED)
+            return Allowance(acting.name)
         if acting.turn is not None:
-            return self._turn(acting)
-        return Grant(acting.name, *part.credit.grants([number]).get(number, (0, UNLIMITED)))
+            return self._turn(part, number)
+        return Allowance(acting.name, *part.credit.grants([number]).get(number, (0, UNLIMITED)))
 
     def add(self, found: NewBehavior) -> _Part:
         """Make the learner's part of a behaviour that appears."""
@@ -684,6 +688,7 @@ class ActorGroup:
             if summary.aggregation is not Aggregation.MOST_RECENT or actor.number == 0:
                 acting.reporter.add_many(tag, np.asarray(summary.values), summary.aggregation)
         if acting.self_play is not None:
+            self._parts[news.behavior].ties[actor.number].opponent_steps += news.opponent_steps
             acting.self_play.tracker.num_steps += news.opponent_steps
             for cast, num_episodes, num_steps, results in news.matches:
                 is_present = cast == acting.self_play.cast_number[0]
@@ -766,9 +771,10 @@ class ActorGroup:
         """End the unfinished episodes of an actor that is gone, and let others have its credit."""
         actor.before, actor.tally = actor.total, Tally()
         for part in self._parts.values():
-            if part.ties.pop(actor.number, None) is None:
+            if actor.number not in part.ties:
                 continue
             self._take_turn(part)
+            del part.ties[actor.number]
             part.credit.leave(actor.number)
             first = actor.number * self._stride
             part.inbox.extend(EpisodesAborted(worker) for worker in range(first, first + self._stride))

@@ -75,49 +75,27 @@ class SetParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """Credit for one behaviour. An actor collects until the trajectories of one of its behaviours have reached theirs.
+class Allowance:
+    """How far an actor may collect for one behavior. It replaces the behavior's last allowance.
+
+    The limits are absolute: they count what came since the actor started. An actor collects until one of its behaviors
+    reaches one of its limits.
 
     Attributes:
         behavior: its name.
-        rows: of all trajectories since the start of the actor, as the learner's buffer counts them: with a memory
-            those of whole sequences.
-        steps: agent steps of all trajectories since its start.
-    """
-
-    behavior: str
-    rows: int
-    steps: int = UNLIMITED
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Credit for one behaviour of an actor that takes turns with the learner, in place of ``Grant``.
-
-    It collects until so much more has come of any of these, or an episode has been broken off; then it hands over all
-    there is, says ``Waits``, and waits.
-
-    Attributes:
-        behavior: its name.
-        rows: as of ``Grant``.
-        steps: agent steps of finished trajectories.
+        rows: of all trajectories, as the learner's buffer counts them: with a memory, those of whole sequences.
+        steps: agent steps of all trajectories.
         opponent_steps: of the teams that do not learn, as ``SelfPlay`` counts them.
+        pauses: the actor ships nothing until it reaches a limit or an episode is broken off. Then it ships all that is
+            finished, reports ``Paused``, and waits for the next allowance. An allowance below what was collected
+            pauses the actor at once. Otherwise it ships from time to time, and waits at a limit without a report.
     """
 
     behavior: str
-    rows: int
-    steps: int
-    opponent_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recall:
-    """An update is about to begin, after which what one behaviour of an actor finishes now would be too old.
-
-    It hands over all there is, says ``Waits``, and waits for a ``Grant``.
-    """
-
-    behavior: str
+    rows: int = UNLIMITED
+    steps: int = UNLIMITED
+    opponent_steps: int = UNLIMITED
+    pauses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +115,7 @@ class Learn:
         ship_steps: steps that are worth being shipped together.
         bystander: its experience is of no use: it learns from a data set.
         self_play: whether only one of its teams learns (``Cast``).
-        credit: the first one.
+        allowance: the first one.
     """
 
     behavior: str
@@ -152,7 +130,7 @@ class Learn:
     ship_steps: int
     bystander: bool
     self_play: bool
-    credit: Grant | Turn
+    allowance: Allowance
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +185,7 @@ class End:
     """Close the environments and end."""
 
 
-Order = Reset | SetParameters | Grant | Turn | Recall | Learn | Weights | Cast | End
+Order = Reset | SetParameters | Allowance | Learn | Weights | Cast | End
 
 
 # Reports, to the learner.
@@ -306,8 +284,8 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """The turn is over (``Turn``), or cut short (``Recall``). All that came in it has been reported."""
+class Paused:
+    """The actor has reached an allowance that pauses it, and has reported everything it finished."""
 
     behavior: str
 
@@ -364,7 +342,7 @@ class Failed:
     error: Exception
 
 
-Report = Hello | Connected | Found | Joined | News | Experience | Aborted | Waits | Synchronized | Progress | Failed
+Report = Hello | Connected | Found | Joined | News | Experience | Aborted | Paused | Synchronized | Progress | Failed
 
 
 class Room(NamedTuple):
