@@ -26,10 +26,12 @@ from trajtrainer.actors.protocol import (
     Learn,
     Order,
     Paused,
+    Progress,
     Report,
     Reset,
     SetParameters,
     Synchronized,
+    Tally,
     Weights,
 )
 from trajtrainer.actors.source import ActorSource
@@ -51,6 +53,7 @@ from trajtrainer.unity.faults import LaunchError
 from trajtrainer.version import __version__
 
 NAME = "Walker"
+PATIENCE_S = 60.0
 SETTINGS = TrainerSettings(
     hyperparameters=PPOHyperparameters(buffer_size=9),
     network_settings=NetworkSettings(hidden_units=4, num_layers=1),
@@ -139,6 +142,7 @@ class Rig:
             seed=3,
             timers=Timers(),
             own_parameters=own,
+            patience_s=PATIENCE_S,
             clock=lambda: self.now_s,
         )
         self.group.use(self.make)
@@ -196,6 +200,9 @@ class Rig:
         self.version += 1
         self.policies.put(NAME, PolicyUpdate(self.version, self.network.state_dict()))
         self.group.collect(0.0)
+
+    def shipped(self, number: int) -> int:
+        return self.group.actors[number].agent_steps
 
     def granted(self, number: int) -> int:
         orders = [learn.allowance for learn in self.crew.of(number, Learn)] + self.crew.of(number, Allowance)
@@ -414,6 +421,44 @@ def test_who_dies_is_started_again_and_left_out_after_its_quota(caplog: pytest.L
     assert rig.granted(1) > 10, "the other one gets its credit"
     with pytest.raises(EnvironmentFaultError, match=r"Actor 1 failed and is not started again.*It fell, too\."):
         rig.tell(1, Failed(EnvironmentFaultError("It fell, too.")))
+
+
+def test_an_actor_that_could_collect_and_is_silent_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(2)
+    rig.find(0)
+    rig.find(1)
+    rig.group.reset({})
+    rig.now_s = PATIENCE_S
+    rig.tell(1, Progress(Tally(environment_steps=3)))
+    rig.now_s += 1
+    rig.group.collect(0.0)
+    assert rig.crew.dropped == [0]
+    assert "Restarting actor 0 in 0.25 s (restart 1 of 10) after: Actor 0 reported nothing for 60 s." in caplog.text
+    assert rig.drain() == [EpisodesAborted(0), EpisodesAborted(1)]
+    rig.now_s += 1
+    rig.group.collect(0.0)
+    assert rig.crew.starts == [2, 1]
+
+
+def test_an_actor_that_has_nothing_to_do_may_be_silent() -> None:
+    rig = Rig(2)
+    rig.find(0)
+    rig.find(1)
+    rig.now_s = 10 * PATIENCE_S
+    rig.group.collect(0.0)  # without a reset no episode begins
+    rig.group.reset({})
+    while rig.granted(0) > rig.shipped(0):
+        rig.ship(0, 1)
+    rig.tell(1, Progress(Tally()))
+    rig.now_s += PATIENCE_S - 1
+    rig.tell(1, Progress(Tally()))
+    rig.now_s += 2
+    rig.group.collect(0.0)
+    assert rig.crew.dropped == [], "actor 0 has reached its limit, and actor 1 has reported"
+    rig.learn()  # it is sent weights, and has to answer
+    rig.now_s += PATIENCE_S + 1
+    rig.group.collect(0.0)
+    assert 0 in rig.crew.dropped
 
 
 def test_what_no_restart_heals_ends_the_run() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ import pytest
 import trajtrainer
 from tests.actors.counted import Counted, Taken
 from tests.runtime.runs import ppo
+from trajtrainer.run import actors
 
 
 def settings(**actors: Any) -> dict[str, Any]:
@@ -42,6 +45,29 @@ def test_steps_are_counted_once_whatever_is_killed(tmp_path: Path, monkeypatch: 
     agents = taken.check(training.result.behaviors["Counted"].steps, 1500)
     # The copies of an actor are stepped together, as one worker.
     assert {int(agent) >> 32 for agent in agents} == {0, 2}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops processes by SIGSTOP")
+def test_stopped_actors_are_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(actors, "_SLACK_S", 1.0)
+    taken = Taken(monkeypatch)
+    given = settings(count=2)
+    given["env_settings"]["python_timeout"] = 1
+    options: dict[str, Any] = {"results_dir": tmp_path, "verbose": False, "num_envs": 2}
+    stopped: list[int] = []
+    with trajtrainer.Training(given, Counted, run_id="run", **options) as training:
+        for _ in training.epochs(steps=600):
+            if not stopped:
+                running = [each for each in multiprocessing.active_children() if each.name.startswith("actor-")]
+                stopped = [process.pid for process in running if process.pid is not None]
+                for pid in stopped:
+                    os.kill(pid, signal.SIGSTOP)
+    assert len(stopped) == 2
+    assert not multiprocessing.active_children()
+    taken.check(training.result.behaviors["Counted"].steps, 1500)
+    assert len(re.findall(r"Restarting actor \d in .* after: Actor \d reported nothing for 2 s\.", caplog.text)) >= 2
 
 
 def test_an_actor_whose_learner_is_gone_ends(tmp_path: Path) -> None:

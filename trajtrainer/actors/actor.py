@@ -67,6 +67,8 @@ from trajtrainer.version import __version__
 _WAIT_S = 0.25
 # So often what is finished is shipped, however little it is: progress is shown, and a slow environment's steps count.
 _SHIP_S = 0.5
+# The learner hears at least this often from an actor that collects.
+_SIGN_OF_LIFE_S = 1.0
 
 _STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING = (
     "env_wait",
@@ -235,6 +237,7 @@ class Actor:
         self._is_running = False
         self._num_synchronized = 0
         self._done = 0  # messages and steps that were told
+        self._told_s = 0.0  # when
 
     def run(self) -> None:
         """Start the environments and collect until the learner says that this is the end, or is gone.
@@ -339,6 +342,8 @@ class Actor:
         for part in self._parts.values():
             if part.is_due():
                 self._ship(part)
+        if perf_counter() - self._told_s > _SIGN_OF_LIFE_S:
+            self._report_progress(anyway=True)
 
     def _ship(self, part: _Part) -> None:
         """Report all that is finished, in its order, and what is new."""
@@ -389,12 +394,13 @@ class Actor:
         if part.news.values or matches or steps:
             self._channel.report(News(part.order.behavior, part.news.values, matches, steps))
 
-    def _report_progress(self) -> None:
+    def _report_progress(self, *, anyway: bool = False) -> None:
         collector, parts = self._collector, self._parts.values()
         assert collector is not None
         steps = sum(part.outbox.num_put for part in parts)
-        if collector.num_messages + steps == self._done:
+        if collector.num_messages + steps == self._done and not anyway:
             return
+        self._told_s = perf_counter()
         self._done = collector.num_messages + steps
         seconds = self._timers.seconds_by(_KINDS)
         tally = Tally(

@@ -32,6 +32,7 @@ from trajtrainer.actors.protocol import (
     Joined,
     Learn,
     News,
+    Order,
     Paused,
     Progress,
     Report,
@@ -204,6 +205,7 @@ class ActorState:
         lag_sum: policies by which these steps were older than the newest one as they came.
         start_s: when it is started again, while it is down.
         connected_s: when it came up.
+        active_s: when it last reported something or was sent something; None before its first report.
         first_s: when it came up first.
     """
 
@@ -218,6 +220,7 @@ class ActorState:
     lag_sum: int = 0
     start_s: float = 0.0
     connected_s: float = 0.0
+    active_s: float | None = None
     first_s: float = 0.0
 
     @property
@@ -246,6 +249,7 @@ class ActorGroup:
         seed: of the run.
         own_parameters: actor -> environment parameters that go before those of the run.
         noise: actor -> exploration noise, of those that have any.
+        patience_s: how long an actor that could collect may be silent; None for as long as it likes.
         timers: of the run.
         clock: seconds.
 
@@ -271,6 +275,7 @@ class ActorGroup:
         timers: Timers,
         own_parameters: Mapping[int, Parameters] | None = None,
         noise: Mapping[int, float] | None = None,
+        patience_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.behaviors: dict[str, ActingElsewhere] = {}
@@ -283,6 +288,7 @@ class ActorGroup:
         self._timers = timers
         self._own_parameters = own_parameters or {}
         self._noise = noise or {}
+        self._patience_s = patience_s
         self._clock = clock
         self._parts: dict[str, _Part] = {}
         self._parameters: dict[str, Sampler] = {}
@@ -298,6 +304,7 @@ class ActorGroup:
                 self._start_again()
                 for number, report in crew.reports(self._pause_s(None)):
                     self._take(number, report)
+                self._end_stuck_actors()
         except BaseException:
             self.kill()
             self.close()
@@ -316,7 +323,7 @@ class ActorGroup:
         self._is_running = True
         for actor in self.actors:
             if actor.phase is _Phase.WORKING:
-                self._crew.post(actor.number, Reset(self._parameters_of(actor.number, parameters)))
+                self._post(actor.number, Reset(self._parameters_of(actor.number, parameters)))
 
     def set_parameters(self, parameters: Parameters) -> None:
         """Change parameters of all environments without a reset."""
@@ -324,7 +331,7 @@ class ActorGroup:
         for actor in self.actors:
             if actor.phase is _Phase.WORKING:
                 own = self._parameters_of(actor.number, parameters)
-                self._crew.post(actor.number, SetParameters(own))
+                self._post(actor.number, SetParameters(own))
 
     def close(self) -> None:
         """End all actors and wait for their end. May be called again."""
@@ -341,6 +348,10 @@ class ActorGroup:
 
     def _parameters_of(self, number: int, parameters: Parameters) -> Parameters:
         return {**parameters, **self._own_parameters.get(number, {})}
+
+    def _post(self, number: int, order: Order) -> None:
+        self.actors[number].active_s = self._clock()
+        self._crew.post(number, order)
 
     # The collector.
 
@@ -375,6 +386,7 @@ class ActorGroup:
             step.part("record")
             for number, report in reports:
                 self._take(number, report)
+            self._end_stuck_actors()
             has_fed |= self._feed()
             step.part("env_send")
             self.pump()
@@ -416,7 +428,7 @@ class ActorGroup:
             for number, tie in part.ties.items():
                 if tie.is_paused and not part.inbox:
                     tie.is_paused = False
-                    self._crew.post(number, self._turn(part, number))
+                    self._post(number, self._turn(part, number))
 
     def _turn(self, part: _Part, number: int) -> Allowance:
         """Return the allowance up to the point where the trainer would do something in one loop."""
@@ -443,6 +455,7 @@ class ActorGroup:
         policy = part.acting.policy
         if tie.is_synchronized and tie.loads != policy.num_loads:
             tie.loads, tie.version, tie.is_synchronized = policy.num_loads, policy.version, False
+            self.actors[number].active_s = self._clock()
             self._crew.publish(number, part.acting.name, policy.version, part.bytes_of_weights())
 
     def _send_cast(self, part: _Part, number: int, tie: _Tie) -> None:
@@ -450,7 +463,7 @@ class ActorGroup:
         if self_play is None or tie.cast in (None, self_play.cast_number):
             return
         tie.cast = self_play.cast_number
-        self._crew.post(number, self._cast(part, self_play, number))
+        self._post(number, self._cast(part, self_play, number))
 
     def _cast(self, part: _Part, self_play: SelfPlay, number: int) -> Cast:
         assert self_play.learning is not None
@@ -481,7 +494,7 @@ class ActorGroup:
             if not tie.is_recalled and (acting.max_lag is None or tie.version == version)
         ]
         for number, (rows, steps) in credit.grants(ready).items():
-            self._crew.post(number, Allowance(acting.name, rows, steps))
+            self._post(number, Allowance(acting.name, rows, steps))
 
     def _see_that_it_goes_on(self) -> None:
         """Let actors collect more where all of them wait and the trainer has no use for what they have sent.
@@ -537,11 +550,12 @@ class ActorGroup:
         for number, tie in part.ties.items():
             if part.credit.outstanding(number) and not tie.is_recalled:
                 tie.is_recalled = True
-                self._crew.post(number, Allowance(part.acting.name, rows=0, pauses=True))
+                self._post(number, Allowance(part.acting.name, rows=0, pauses=True))
         return not any(tie.is_recalled for tie in part.ties.values())
 
     def _take(self, number: int, report: Report) -> None:
         actor = self.actors[number]
+        actor.active_s = self._clock()
         match report:
             case Hello(version):
                 if version != __version__:
@@ -596,7 +610,7 @@ class ActorGroup:
         if not actor.has_connected:
             actor.has_connected, actor.first_s = True, actor.connected_s
         if self._is_running:
-            self._crew.post(actor.number, Reset(self._parameters_of(actor.number, self._parameters)))
+            self._post(actor.number, Reset(self._parameters_of(actor.number, self._parameters)))
 
     def _meet(self, actor: ActorState, found: NewBehavior) -> None:
         """Tell an actor how to act for a behaviour that it has found."""
@@ -620,7 +634,7 @@ class ActorGroup:
         acting, policy = part.acting, part.acting.policy
         part.credit.join(number)
         part.ties[number] = _Tie(policy.num_loads, policy.version)
-        self._crew.post(
+        self._post(
             number,
             Learn(
                 behavior=name,
@@ -680,7 +694,7 @@ class ActorGroup:
             self.specs.setdefault(behavior_id.full, part.acting.spec)
             self_play.join(behavior_id)
         part.ties[actor.number].cast = self_play.cast_number
-        self._crew.post(actor.number, self._cast(part, self_play, actor.number))
+        self._post(actor.number, self._cast(part, self_play, actor.number))
 
     def _take_news(self, actor: ActorState, news: News) -> None:
         acting = self._parts[news.behavior].acting
@@ -767,9 +781,33 @@ class ActorGroup:
             error,
         )
 
+    def _end_stuck_actors(self) -> None:
+        """Restart actors that are alive, have something to do, and do not report any more: stopped, or stuck."""
+        if self._patience_s is None:
+            return
+        for actor in self.actors:
+            if actor.active_s is None or self._clock() - actor.active_s <= self._patience_s or self._rests(actor):
+                continue
+            self._crew.drop(actor.number)
+            self._fail(actor, ActorDiedError(f"Actor {actor.number} reported nothing for {self._patience_s:.0f} s."))
+
+    def _rests(self, actor: ActorState) -> bool:
+        """Return whether an actor is not expected to do anything before it is sent something."""
+        if actor.phase is not _Phase.WORKING:
+            return actor.phase is not _Phase.STARTING
+        ties = [(part, part.ties[actor.number]) for part in self._parts.values() if actor.number in part.ties]
+        waits = any(
+            tie.is_paused if part.acting.turn is not None else not part.credit.outstanding(actor.number)
+            for part, tie in ties
+            if part.acting.source is not None
+        )
+        owes = any(tie.is_recalled or not tie.is_synchronized for _, tie in ties)
+        return not self._is_running or (waits and not owes)
+
     def _leave(self, actor: ActorState) -> None:
         """End the unfinished episodes of an actor that is gone, and let others have its credit."""
         actor.before, actor.tally = actor.total, Tally()
+        actor.active_s = None
         for part in self._parts.values():
             if actor.number not in part.ties:
                 continue

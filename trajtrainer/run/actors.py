@@ -31,7 +31,7 @@ from trajtrainer.image_order import RawImageOrder
 from trajtrainer.run.run import Run
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
-from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
 from trajtrainer.unity import executable
@@ -39,6 +39,7 @@ from trajtrainer.unity import executable
 logger = logging.getLogger(__name__)
 
 _RAY = "actors.backend ray"
+_SLACK_S = 30.0
 
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
@@ -148,7 +149,19 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
             if each is not None and each.environment_parameters is not None
         },
         noise={number: each.exploration_noise for number, each in overrides.items() if each is not None},
+        patience_s=_patience_s(settings.env_settings),
     )
+
+
+def _patience_s(env: EnvironmentSettings) -> float | None:
+    """Return how long an actor that could collect may be silent, in seconds; None for as long as it likes.
+
+    A player that does not answer is the matter of its actor, which starts another one: two messages, each of which may
+    take ``timeout_wait``. A call of a Python environment may take longer.
+    """
+    if env.env_path is None or is_player(env.env_path):
+        return 2 * env.timeout_wait + _SLACK_S
+    return None if env.python_timeout < 0 else env.python_timeout + _SLACK_S
 
 
 def _crew(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Crew:
