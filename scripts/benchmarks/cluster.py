@@ -17,7 +17,7 @@ import numpy as np
 
 from scripts.benchmarks.actors import RUNS, SLOW, slow, train
 from scripts.benchmarks.report import Row, interleaved
-from trajtrainer.actors.protocol import Experience
+from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.ray_channel import RayChannel
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
@@ -31,7 +31,7 @@ _ENVIRONMENT = {
 }
 _STORE = 80 << 20
 _FLOATS, _SHIPMENT = 8, 5120
-_SHIPMENTS = 200
+_CHUNKS = 200
 
 
 def measure() -> list[Row]:
@@ -104,9 +104,9 @@ def _hand_over(address: str) -> float:
         maker = ray.remote(_Maker).options(num_cpus=1).remote()
         ray.get(maker.fetch.remote())
         begin_s = time.perf_counter()
-        for _ in range(_SHIPMENTS):
+        for _ in range(_CHUNKS):
             ((_, report),) = ray.get(maker.fetch.remote())
             assert len(report.place)
-        return 1e6 * (time.perf_counter() - begin_s) / (_SHIPMENTS * _SHIPMENT)
+        return 1e6 * (time.perf_counter() - begin_s) / (_CHUNKS * _SHIPMENT)
     finally:
         ray.shutdown()

@@ -15,7 +15,7 @@ from tests.runtime.test_learn_self_play import plain
 from tests.test_learn_api import Lamp, learn
 from trajtrainer import LearnResult
 from trajtrainer.actors.actor import Actor
-from trajtrainer.actors.protocol import ActorTask
+from trajtrainer.actors.messages import ActorTask
 from trajtrainer.actors.ray_channel import RayChannel
 from trajtrainer.errors import SettingsError
 

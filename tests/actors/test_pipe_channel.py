@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trajtrainer.actors.pipe_channel import PipeChannel
-from trajtrainer.actors.pipe_crew import PipeCrew, _Member
+from trajtrainer.actors.pipe_transport import PipeTransport, _Member
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import LockedPipe
 
@@ -36,17 +36,17 @@ class Here:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files by /proc")
 def test_blocks_that_become_larger_are_forgotten_at_both_ends() -> None:
-    crew, runs = PipeCrew(lambda _: pytest.fail("nobody is started"), 1), Here()
-    crew._members[0] = _Member(runs)
+    transport, runs = PipeTransport(lambda _: pytest.fail("nobody is started"), 1), Here()
+    transport._members[0] = _Member(runs)
     files = len(os.listdir("/proc/self/fd"))
     for turn in range(40):
         room = runs.channel.room(1000 * 2 ** (turn % 10))
         room.buffer[0] = turn
-        buffer, release = crew.experience(0, room.place)
+        buffer, release = transport.experience(0, room.place)
         assert buffer[0] == turn
         release()
         while not runs.channel._free:
             pass
         del room, buffer
     assert len(os.listdir("/proc/self/fd")) <= files + 2
-    crew.drop(0)
+    transport.drop(0)

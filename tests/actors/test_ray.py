@@ -19,9 +19,9 @@ from tests.actors.counted import Counted, Taken
 from tests.actors.test_backends import KINDS, outcome, run
 from tests.actors.test_kills import settings
 from tests.runtime.process_tree import command_of, descendants
+from trajtrainer.actors.messages import ActorTask, End, Failed, Hello, Report
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.actors.protocol import ActorTask, End, Failed, Hello, Report
-from trajtrainer.actors.ray_crew import RayCrew
+from trajtrainer.actors.ray_transport import RayTransport
 from trajtrainer.cluster import connect
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.errors import SettingsError
@@ -85,13 +85,13 @@ def failing(logs: NodeLogs, path: str) -> Environment:
     raise LaunchError(f"There is no build {path}.")
 
 
-def until_failed(crew: RayCrew) -> dict[int, list[Report]]:
+def until_failed(transport: RayTransport) -> dict[int, list[Report]]:
     """The reports of all actors, each of which fails."""
-    found: dict[int, list[Report]] = {number: [] for number in range(len(crew))}
+    found: dict[int, list[Report]] = {number: [] for number in range(len(transport))}
     deadline_s = time.monotonic() + 60
     while not all(reports and isinstance(reports[-1], Failed) for reports in found.values()):
         assert time.monotonic() < deadline_s
-        for number, report in crew.reports(1.0):
+        for number, report in transport.reports(1.0):
             found[number].append(report)
     return found
 
@@ -107,11 +107,11 @@ def test_faults_name_the_node_and_what_players_said_is_kept(tmp_path: Path, node
     def folder(number: int) -> Path:
         return tmp_path / str(number)
 
-    crew = RayCrew(cluster, make_task, 2, RaySettings(address=nodes.address), folder)
+    transport = RayTransport(cluster, make_task, 2, RaySettings(address=nodes.address), folder)
     try:
         for number in range(2):
-            crew.start(number)
-        for number, (hello, failed) in until_failed(crew).items():
+            transport.start(number)
+        for number, (hello, failed) in until_failed(transport).items():
             assert hello == Hello(trajtrainer.__version__)
             assert isinstance(failed, Failed)
             assert isinstance(failed.error, LaunchError)
@@ -119,8 +119,8 @@ def test_faults_name_the_node_and_what_players_said_is_kept(tmp_path: Path, node
             assert socket.gethostname() in str(failed.error)
             assert (folder(number) / "Player-0.log").read_text() == "a player's last words\n"
     finally:
-        crew.close()
-    crew.close()
+        transport.close()
+    transport.close()
 
 
 class Unknown:
@@ -135,27 +135,29 @@ class Unknown:
 
 def test_a_version_is_told_before_a_task_is_looked_at(nodes: Any) -> None:
     cluster = connect(nodes.address, 1, "a test")
-    crew = RayCrew(cluster, lambda number: ActorTask(number, Unknown(), None, 20), 1, RaySettings(), lambda _: None)
+    transport = RayTransport(
+        cluster, lambda number: ActorTask(number, Unknown(), None, 20), 1, RaySettings(), lambda _: None
+    )
     try:
-        crew.start(0)
+        transport.start(0)
         seen: list[Report] = []
         while not seen:
-            seen += [report for _, report in crew.reports(1.0)]
+            seen += [report for _, report in transport.reports(1.0)]
         assert seen == [Hello(trajtrainer.__version__)], "who is refused for it is not told of more"
-        crew.post(0, End())
-        (failed,) = until_failed(crew)[0]
+        transport.post(0, End())
+        (failed,) = until_failed(transport)[0]
         assert isinstance(failed, Failed)
         assert isinstance(failed.error, SettingsError)
         assert "a_game_that_is_not_there" in str(failed.error)
         assert "runtime_env" in str(failed.error)
     finally:
-        crew.close()
+        transport.close()
 
 
 def test_too_many_actors_are_told_and_impossible_ones_refused(nodes: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def make(**needs: Any) -> RayCrew:
+    def make(**needs: Any) -> RayTransport:
         cluster = connect(nodes.address, 1, "a test")
-        return RayCrew(
+        return RayTransport(
             cluster, lambda number: ActorTask(number, Unknown(), None, 20), 5, RaySettings(**needs), lambda _: None
         )
 
@@ -183,14 +185,14 @@ def test_a_folder_is_brought_to_the_nodes(tmp_path: Path, nodes: Any) -> None:
 def test_steps_are_counted_once_whatever_is_lost(tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    crews: list[RayCrew] = []
-    start = RayCrew.start
+    transports: list[RayTransport] = []
+    start = RayTransport.start
 
-    def starting(crew: RayCrew, number: int) -> None:
-        crews.append(crew)
-        start(crew, number)
+    def starting(transport: RayTransport, number: int) -> None:
+        transports.append(transport)
+        start(transport, number)
 
-    monkeypatch.setattr(RayCrew, "start", starting)
+    monkeypatch.setattr(RayTransport, "start", starting)
     taken = Taken(monkeypatch)
     options: dict[str, Any] = {"results_dir": tmp_path, "verbose": False, "num_envs": 2}
     used = []
@@ -203,12 +205,12 @@ def test_steps_are_counted_once_whatever_is_lost(tmp_path: Path, nodes: Any, mon
             assert time.monotonic() < deadline_s
             used.append(used_bytes())
             if not lost:
-                ray.kill(crews[0].handle(0))
+                ray.kill(transports[0].handle(0))
                 lost.append("an actor")
-            elif len(lost) == 1 and len(crews) == 3 + 1:
+            elif len(lost) == 1 and len(transports) == 3 + 1:
                 nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
                 lost.append("a node")
-            elif len(lost) == 2 and len(crews) > 3 + 1:
+            elif len(lost) == 2 and len(transports) > 3 + 1:
                 break
     taken.check(training.result.behaviors["Counted"].steps, 1200)
     assert max(used) < 2 << 20

@@ -20,15 +20,15 @@ import numpy as np
 from torch import Tensor
 
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
-from trajtrainer.actors.noisy_policy import NoisyPolicy
-from trajtrainer.actors.protocol import (
+from trajtrainer.actors.messages import (
     Aborted,
     ActorEndedError,
     ActorTask,
     Allowance,
-    Cast,
+    Assignment,
     Channel,
     Connected,
+    Counters,
     End,
     Experience,
     Found,
@@ -36,17 +36,17 @@ from trajtrainer.actors.protocol import (
     Joined,
     Learn,
     Matches,
-    News,
+    OpponentSlot,
     Order,
     Paused,
     Progress,
     Reset,
-    Seat,
     SetParameters,
+    StatsReport,
     Synchronized,
-    Tally,
     Weights,
 )
+from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.actors.weights import WeightsLayout
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.data.agent_processor import AgentProcessor
@@ -79,7 +79,7 @@ _STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING = (
 )
 _KINDS = {name: name for name in (_STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING)}
 
-Answer = TypeVar("Answer", Learn, Cast)
+Answer = TypeVar("Answer", Learn, Assignment)
 
 
 class Outbox(TrajectoryQueue[TrajectoryBatch]):
@@ -120,7 +120,7 @@ def rows_of(lengths: np.ndarray[tuple[int], np.dtype[np.int32]], sequence_length
     return int((-(-lengths // sequence_length)).sum()) * sequence_length
 
 
-class _News(StatsWriter):
+class _StatsBuffer(StatsWriter):
     """Keeps statistics until they are reported."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Sides:
         self.matches: list[Matches] = []
         self.told_steps = 0  # of the tracker's
         self._actor = actor
-        self._cast: Cast | None = None
+        self._cast: Assignment | None = None
         self._twins: dict[str, tuple[int, Policy]] = {}  # behaviour id -> seed, who draws by it
 
     def learns(self, team: int) -> bool:
@@ -157,20 +157,20 @@ class _Sides:
         ended = int(np.count_nonzero(trajectories.ended))
         self.matches.append(Matches(self._cast.number, ended, trajectories.num_steps, results))
 
-    def take(self, cast: Cast, policy: Policy, team_policies: dict[str, Acts]) -> None:
+    def take(self, cast: Assignment, policy: Policy, team_policies: dict[str, Acts]) -> None:
         """Let teams play as ``cast`` says."""
         self._cast = cast
         team_policies.clear()
-        for name, seat in cast.seats.items():
-            team_policies[name] = self._seated(name, seat, policy)
+        for name, slot in cast.slots.items():
+            team_policies[name] = self._in_slot(name, slot, policy)
 
-    def _seated(self, name: str, seat: Seat, policy: Policy) -> Acts:
-        if seat.acts is not None:
-            return seat.acts
-        if name not in self._twins or self._twins[name][0] != seat.seed:
-            self._twins[name] = seat.seed, policy.twin(seed=seat.seed)
+    def _in_slot(self, name: str, slot: OpponentSlot, policy: Policy) -> Acts:
+        if slot.acts is not None:
+            return slot.acts
+        if name not in self._twins or self._twins[name][0] != slot.seed:
+            self._twins[name] = slot.seed, policy.twin(seed=slot.seed)
         acts = self._twins[name][1]
-        acts.load(PolicyUpdate(0, seat.weights))
+        acts.load(PolicyUpdate(0, slot.weights))
         return acts
 
 
@@ -183,7 +183,7 @@ class _Part:
     outbox: Outbox
     layout: PackedLayout
     weights: WeightsLayout
-    news: _News
+    stats: _StatsBuffer
     sides: _Sides | None
     allowance: Allowance
     is_paused: bool = False
@@ -265,7 +265,7 @@ class Actor:
     def join(self, behavior_id: BehaviorId) -> None:
         """Ask who plays whom now that a team has appeared."""
         self._channel.report(Joined(behavior_id))
-        self._cast(self._await(Cast, behavior_id.name))
+        self._cast(self._await(Assignment, behavior_id.name))
 
     def _obey(self) -> None:
         """Do what was ordered, and wait for orders while there is nothing else to do."""
@@ -299,7 +299,7 @@ class Actor:
                 self._limit(self._parts[behavior], order)
             case Weights():
                 self._synchronize(order)
-            case Cast():
+            case Assignment():
                 self._cast(order)
             case Learn():
                 raise AssertionError("nobody has asked for this")
@@ -320,7 +320,7 @@ class Actor:
             self._num_synchronized += 1
         self._channel.report(Synchronized(order.behavior))
 
-    def _cast(self, cast: Cast) -> None:
+    def _cast(self, cast: Assignment) -> None:
         part = self._parts[cast.behavior]
         assert part.sides is not None
         part.sides.take(cast, part.acting.policy, part.acting.team_policies)
@@ -350,7 +350,7 @@ class Actor:
         part.shipped_s = perf_counter()
         pauses = part.should_pause
         name, pool = part.order.behavior, part.acting.pool
-        self._report_news(part)
+        self._report_stats(part)
         items = part.outbox.drain()
         for is_aborted, group in groupby(items, lambda item: isinstance(item, EpisodesAborted)):
             found = list(group)
@@ -383,7 +383,7 @@ class Actor:
         layout.write(packed, room.buffer)
         self._channel.report(Experience(part.order.behavior, counts, room.place))
 
-    def _report_news(self, part: _Part) -> None:
+    def _report_stats(self, part: _Part) -> None:
         part.acting.reporter.write(0)
         matches: Sequence[Matches] = ()
         steps = 0
@@ -391,8 +391,8 @@ class Actor:
             sides = part.sides
             matches, sides.matches = sides.matches, []
             steps, sides.told_steps = sides.tracker.num_steps - sides.told_steps, sides.tracker.num_steps
-        if part.news.values or matches or steps:
-            self._channel.report(News(part.order.behavior, part.news.values, matches, steps))
+        if part.stats.values or matches or steps:
+            self._channel.report(StatsReport(part.order.behavior, part.stats.values, matches, steps))
 
     def _report_progress(self, *, anyway: bool = False) -> None:
         collector, parts = self._collector, self._parts.values()
@@ -403,7 +403,7 @@ class Actor:
         self._told_s = perf_counter()
         self._done = collector.num_messages + steps
         seconds = self._timers.seconds_by(_KINDS)
-        tally = Tally(
+        counters = Counters(
             environment_steps=collector.num_messages,
             agent_steps=steps,
             episodes=sum(part.outbox.num_episodes for part in parts),
@@ -414,7 +414,7 @@ class Actor:
             synchronize_s=seconds[_SYNCHRONIZING],
             synchronizations=self._num_synchronized,
         )
-        self._channel.report(Progress(tally))
+        self._channel.report(Progress(counters))
 
     def _make(self, found: NewBehavior) -> ActingBehavior:
         """Make what the collector needs of a behaviour that appears."""
@@ -429,7 +429,7 @@ class Actor:
         deterministic = settings.network_settings.deterministic
         policy = kind(order.network, seed=order.seed, deterministic=deterministic, evenly_first=order.evenly_first)
         policy.version = order.version
-        news, outbox = _News(), Outbox(order.sequence_length)
+        stats, outbox = _StatsBuffer(), Outbox(order.sequence_length)
         policies: PolicyQueue[Tensor] = PolicyQueue()
         pool = RowPool(found.spec, found.obs_dtypes, memory_size=policy.memory_size, groups=order.groups)
 
@@ -447,10 +447,10 @@ class Actor:
             policy=policy,
             trajectories=outbox,
             policies=policies,
-            reporter=StatsReporter(order.behavior, [news]),
+            reporter=StatsReporter(order.behavior, [stats]),
             self_play=sides,
             bystanders=tracker() if order.bystander else None,
         )
         layout = PackedLayout(found.spec, found.obs_dtypes, memory_size=policy.memory_size, groups=order.groups)
         weights = WeightsLayout(policy.actor.state_dict())
-        return _Part(order, acting, outbox, layout, weights, news, sides, order.allowance)
+        return _Part(order, acting, outbox, layout, weights, stats, sides, order.allowance)

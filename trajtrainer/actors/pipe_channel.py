@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from trajtrainer.actors.protocol import ActorEndedError, Buffer, End, Order, Report, Room
+from trajtrainer.actors.messages import ActorEndedError, Buffer, End, Order, Report, Room
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import LockedPipe
 from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from trajtrainer.actors.actor import Actor
+from trajtrainer.actors.messages import ActorTask, Buffer, Hello, Order, Report, Room, Weights
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.actors.protocol import ActorTask, Buffer, Hello, Order, Report, Room, Weights
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import forward_log
 from trajtrainer.errors import SettingsError, TrajtrainerError

@@ -16,7 +16,7 @@ from trajtrainer.steps import IntArray
 
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
+class Chunk:
     """Trajectories that an actor has handed over.
 
     Attributes:
@@ -40,8 +40,8 @@ class Shipment:
         return self.packed.lengths
 
 
-class ActorSource(QueueSource[Shipment]):
-    """Shipments of actors, in order. See ``ExperienceSource``.
+class ActorSource(QueueSource[Chunk]):
+    """Chunks of actors, in order. See ``ExperienceSource``.
 
     Attributes:
         rows_taken: rows of all that was drained.
@@ -61,18 +61,18 @@ class ActorSource(QueueSource[Shipment]):
         self.abort_episodes = self._queue.abort_episodes
         self.request_drain = self._queue.request_drain
 
-    def put(self, shipment: Shipment) -> None:
+    def put(self, chunk: Chunk) -> None:
         """Append what an actor has handed over."""
-        self._queue.put(shipment, shipment.num_steps)
+        self._queue.put(chunk, chunk.num_steps)
 
-    def _pack(self, batches: Sequence[Shipment], into: Columns[NDArray[Any]] | None) -> PackedSteps:
-        return join_packed([shipment.packed for shipment in batches], into)
+    def _pack(self, batches: Sequence[Chunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+        return join_packed([chunk.packed for chunk in batches], into)
 
-    def _packed(self, batches: Sequence[Shipment], *, hold: bool) -> None:
-        for shipment in batches:
-            shipment.release()
+    def _packed(self, batches: Sequence[Chunk], *, hold: bool) -> None:
+        for chunk in batches:
+            chunk.release()
         self.settle()
-        self._rows_drained = sum(shipment.rows for shipment in batches)
+        self._rows_drained = sum(chunk.rows for chunk in batches)
         self.rows_taken += self._rows_drained
         self.rows_held = self._rows_drained if hold else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trajtrainer.actors.group import ActorGroup, ActorState
+from trajtrainer.actors.pool import ActorPool, ActorState
 
 _COLUMNS = (
     ("actor", "{number}"),
@@ -28,11 +28,11 @@ class ActorReport:
 
     def __init__(self) -> None:
         """Begin without actors."""
-        self.group: ActorGroup | None = None
+        self.pool: ActorPool | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one mapping for each actor, as ``timers.json`` has them. Seconds are of the whole run."""
-        return [] if self.group is None else [_row(actor, self.group) for actor in self.group.actors]
+        return [] if self.pool is None else [_row(actor, self.pool) for actor in self.pool.actors]
 
     def table(self) -> list[str]:
         """Return the lines of a table; none without actors."""
@@ -46,17 +46,17 @@ class ActorReport:
 
     def summary(self) -> str:
         """Return how many actors work and how much they wait, for the live view; empty without actors."""
-        group = self.group
-        if group is None:
+        pool = self.pool
+        if pool is None:
             return ""
         working = [row for row in map(_shares, self.rows()) if row["is_working"]]
         waiting = sum(row["waiting"] for row in working) / max(1, len(working))
-        return f"{len(working)} of {len(group.actors)}, waiting {waiting:.0%}"
+        return f"{len(working)} of {len(pool.actors)}, waiting {waiting:.0%}"
 
 
-def _row(actor: ActorState, group: ActorGroup) -> dict[str, Any]:
+def _row(actor: ActorState, pool: ActorPool) -> dict[str, Any]:
     total = actor.total
-    seconds = group.seconds_of(actor)
+    seconds = pool.seconds_of(actor)
     return {
         "number": actor.number,
         "is_working": actor.is_working,
@@ -87,13 +87,13 @@ def _shares(row: dict[str, Any]) -> dict[str, Any]:
 class ActorStatistics:
     """A statistics source: what all actors did between two summaries of one behaviour."""
 
-    def __init__(self, group: ActorGroup) -> None:
+    def __init__(self, pool: ActorPool) -> None:
         """Begin to count.
 
         Args:
-            group: whose actors.
+            pool: whose actors.
         """
-        self._group = group
+        self._group = pool
         self._before = self._now()
 
     def __call__(self) -> dict[str, float]:
@@ -111,11 +111,11 @@ class ActorStatistics:
         }
 
     def _now(self) -> Sequence[float]:
-        group = self._group
-        totals = [actor.total for actor in group.actors]
+        pool = self._group
+        totals = [actor.total for actor in pool.actors]
         return (
-            group.seconds,
-            group.waited_s,
+            pool.seconds,
+            pool.waited_s,
             sum(total.step_s for total in totals),
             sum(total.act_s for total in totals),
             sum(total.wait_s for total in totals),

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from attrs import evolve
 
-from trajtrainer.actors.group import ActorGroup
+from trajtrainer.actors.messages import ActorTask, Transport
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.actors.pipe_crew import PipeCrew, log_level
-from trajtrainer.actors.protocol import ActorTask, Crew
-from trajtrainer.actors.ray_crew import RayCrew
+from trajtrainer.actors.pipe_transport import PipeTransport, log_level
+from trajtrainer.actors.pool import ActorPool
+from trajtrainer.actors.ray_transport import RayTransport
 from trajtrainer.cluster import Cluster, check, connect
 from trajtrainer.cores import usable_cores
 from trajtrainer.envs.protocol import Environment
@@ -122,7 +122,7 @@ def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
         )
 
 
-def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorGroup:
+def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
     """Return the actors of a run, the first of which has its environments.
 
     Args:
@@ -132,13 +132,13 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
 
     Raises:
         SettingsError: there can be no actors with these settings.
-        TrajtrainerError: see ``ActorGroup``.
+        TrajtrainerError: see ``ActorPool``.
     """
     given = settings.actors
     assert given is not None
     overrides = {number: given.override(number) for number in range(given.count)}
-    return ActorGroup(
-        _crew(run, settings, make_environment),
+    return ActorPool(
+        _transport(run, settings, make_environment),
         settings.env_settings,
         workers=settings.envs_of_actor,
         seed=settings.env_settings.seed,
@@ -164,17 +164,17 @@ def _patience_s(env: EnvironmentSettings) -> float | None:
     return None if env.python_timeout < 0 else env.python_timeout + _SLACK_S
 
 
-def _crew(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Crew:
+def _transport(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Transport:
     given = settings.actors
     assert given is not None
     make_task = partial(_task, run, settings, make_environment)
     if given.backend is Backend.RAY:
         cluster = _cluster(given.count, given.ray)
         make_task = partial(make_task, node=cluster.here)
-        return RayCrew(cluster, make_task, given.count, given.ray, partial(_log_folder, run.folder))
+        return RayTransport(cluster, make_task, given.count, given.ray, partial(_log_folder, run.folder))
     if given.backend is Backend.PROCESS:
         _check_pickle(make_task(0))
-    return PipeCrew(make_task, given.count, threads=given.backend is Backend.THREAD)
+    return PipeTransport(make_task, given.count, threads=given.backend is Backend.THREAD)
 
 
 def _cluster(count: int, given: RaySettings) -> Cluster:
@@ -189,7 +189,7 @@ def _task(
     folder = _log_folder(run.folder, number)
     logs = None if node is None else NodeLogs(folder, node)
     own = settings_of_actor(settings, number)
-    settled = RawImageOrder.AUTO if run.actors.group is None else run.actors.group.image_order
+    settled = RawImageOrder.AUTO if run.actors.pool is None else run.actors.pool.image_order
     if settled is not RawImageOrder.AUTO:  # it is started again
         own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=settled))
     if make_environment is environment_of_settings:

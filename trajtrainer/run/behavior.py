@@ -15,7 +15,7 @@ from attrs import evolve
 from torch import Tensor
 
 from trajtrainer.actors.collector import ActingBehavior, NewBehavior
-from trajtrainer.actors.group import ActingElsewhere
+from trajtrainer.actors.pool import ActingElsewhere
 from trajtrainer.actors.source import ActorSource
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from trajtrainer.actors.group import ActorGroup
+from trajtrainer.actors.pool import ActorPool
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
@@ -234,7 +234,7 @@ def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
     return Watch(run.calls, run.stop, limit_s, is_saved=is_saved, save=save, end=end)
 
 
-def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> Environment | ActorGroup | None:
+def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> Environment | ActorPool | None:
     """Return the environment, connected, which ``stack`` closes; None if the run is stopped before that."""
     try:
         with run.stop.interrupting(), run.timers("env_start"), _in_user_code(run, make_environment):
@@ -254,11 +254,11 @@ def _in_user_code(run: Run, make_environment: EnvironmentFactory) -> AbstractCon
     return run.calls.outside(OneCall(f"The code that makes the environment{'' if path is None else f' {path}'}"))
 
 
-def _make(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment | ActorGroup:
+def _make(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment | ActorPool:
     """Return the environment, or the actors that have environments, if there is any use for one."""
     if run.acts_elsewhere:
-        run.actors.group = start_actors(run, settings, make_environment)
-        return run.actors.group
+        run.actors.pool = start_actors(run, settings, make_environment)
+        return run.actors.pool
     if not run.is_offline:
         return make_environment(settings, run.folder)
     path = run.settings.env_settings.env_path
@@ -268,11 +268,11 @@ def _make(run: Run, settings: RunSettings, make_environment: EnvironmentFactory)
 
 
 def _add_evaluations(
-    run: Run, loop: Loop, environment: Environment | ActorGroup, make_environment: EnvironmentFactory, stack: ExitStack
+    run: Run, loop: Loop, environment: Environment | ActorPool, make_environment: EnvironmentFactory, stack: ExitStack
 ) -> None:
     """Let the loop evaluate its behaviours, if the settings ask for it, until ``stack`` is closed."""
     shared = None
-    if not isinstance(environment, ActorGroup):
+    if not isinstance(environment, ActorPool):
         shared = SharedEnvironment(environment, loop.collector.specs, loop.lessons.reset_environment)
     evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
     if evaluations is not None:
@@ -287,7 +287,7 @@ def _settings_of_environment(run: Run) -> RunSettings:
     return settings.presuming(run.status.raw_image_order())
 
 
-def _close(environment: Environment | ActorGroup, run: Run) -> None:
+def _close(environment: Environment | ActorPool, run: Run) -> None:
     if isinstance(environment, InProcessEnvironment):
         with run.timers("env_close"), run.calls.outside(environment):
             environment.close()
@@ -295,7 +295,7 @@ def _close(environment: Environment | ActorGroup, run: Run) -> None:
 
     def end() -> None:
         whose = ""
-        if isinstance(environment, ActorGroup) and environment.present:
+        if isinstance(environment, ActorPool) and environment.present:
             whose = f" of actor {', '.join(map(str, environment.present))}"
         logger.warning("The environment%s does not end in time: ending it.", whose)
         environment.kill()

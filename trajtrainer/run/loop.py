@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
-from trajtrainer.actors.group import ActingElsewhere, ActorGroup
+from trajtrainer.actors.pool import ActingElsewhere, ActorPool
 from trajtrainer.actors.statistics import ActorStatistics
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
@@ -65,7 +65,7 @@ class Loop:
 
     run: Run
     behaviors: dict[str, Behavior]
-    collector: Collector | ActorGroup
+    collector: Collector | ActorPool
     lessons: LessonKeeper
     view: ProgressView
     evaluations: EvaluationKeeper | None = None
@@ -273,7 +273,7 @@ class Loop:
 
 
 def make_loop(
-    run: Run, environment: Environment | ActorGroup, view: ProgressView, behaviors: dict[str, Behavior]
+    run: Run, environment: Environment | ActorPool, view: ProgressView, behaviors: dict[str, Behavior]
 ) -> Loop:
     """Make the loop of a run whose environment is connected. Behaviours that appear are put into ``behaviors``."""
     lessons = LessonKeeper(run.curriculum, environment, run.status)
@@ -286,12 +286,12 @@ def make_loop(
         reporter.add_source(lessons.statistics)
         if not run.is_offline:
             reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: collector.num_messages}))
-        if isinstance(collector, ActorGroup):
+        if isinstance(collector, ActorPool):
             reporter.add_source(ActorStatistics(collector))
         return behavior
 
-    collector: Collector | ActorGroup
-    if isinstance(environment, ActorGroup):
+    collector: Collector | ActorPool
+    if isinstance(environment, ActorPool):
         collector = environment
         collector.use(lambda found: _elsewhere(make(found)))
     else:
@@ -299,7 +299,7 @@ def make_loop(
     for name, dataset in run.datasets.items():
         dtypes = [column.dtype for column in dataset.packed.obs]
         found = NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes)
-        if isinstance(collector, ActorGroup):
+        if isinstance(collector, ActorPool):
             collector.add(found)
         else:
             collector.behaviors[name] = _here(make(found))

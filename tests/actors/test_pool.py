@@ -11,14 +11,14 @@ import pytest
 
 from tests.data.streams import vector_spec
 from trajtrainer.actors.collector import NewBehavior
-from trajtrainer.actors.group import ActingElsewhere, ActorGroup
-from trajtrainer.actors.protocol import (
+from trajtrainer.actors.messages import (
     UNLIMITED,
     Aborted,
     ActorDiedError,
     Allowance,
     Buffer,
     Connected,
+    Counters,
     Experience,
     Failed,
     Found,
@@ -31,9 +31,9 @@ from trajtrainer.actors.protocol import (
     Reset,
     SetParameters,
     Synchronized,
-    Tally,
     Weights,
 )
+from trajtrainer.actors.pool import ActingElsewhere, ActorPool
 from trajtrainer.actors.source import ActorSource
 from trajtrainer.algos.acting import Policy
 from trajtrainer.columns import Columns
@@ -62,7 +62,7 @@ SETTINGS = TrainerSettings(
 
 
 class Played:
-    """A crew that the test plays."""
+    """A transport that the test plays."""
 
     def __init__(self, count: int, first: dict[int, Sequence[Report]] | None = None) -> None:
         self.orders: list[list[Order]] = [[] for _ in range(count)]
@@ -126,7 +126,7 @@ class Rig:
     def __init__(
         self, count: int, max_lag: int = 1, turn: Callable[[], tuple[int, int]] | None = None, **settings: Any
     ) -> None:
-        self.crew = Played(count)
+        self.transport = Played(count)
         self.now_s = 0.0
         self.version = 0
         self.is_due = True
@@ -135,8 +135,8 @@ class Rig:
         self.policies: PolicyQueue[Any] = PolicyQueue()
         self.max_lag = max_lag
         own = {1: {"gravity": ConstantSettings(value=5.0)}}
-        self.group = ActorGroup(
-            self.crew,
+        self.group = ActorPool(
+            self.transport,
             EnvironmentSettings(**settings),
             workers=2,
             seed=3,
@@ -172,13 +172,13 @@ class Rig:
         )
 
     def tell(self, number: int, *reports: Report) -> None:
-        self.crew.waiting.extend((number, report) for report in reports)
+        self.transport.waiting.extend((number, report) for report in reports)
         self.group.collect(0.0)
 
     def find(self, number: int, spec: BehaviorSpec | None = None, order: RawImageOrder = RawImageOrder.AUTO) -> Learn:
         dtypes = [np.dtype(np.float32)]
         self.tell(number, Found(NewBehavior(BehaviorId.parse(NAME), spec or vector_spec(), dtypes, order)))
-        return self.crew.of(number, Learn)[0]  # type: ignore[no-any-return]
+        return self.transport.of(number, Learn)[0]  # type: ignore[no-any-return]
 
     def ship(self, number: int, *lengths: int, version: int = 0) -> Buffer:
         """Let an actor ship trajectories of its agent 7, in its worker 1."""
@@ -205,16 +205,16 @@ class Rig:
         return self.group.actors[number].agent_steps
 
     def granted(self, number: int) -> int:
-        orders = [learn.allowance for learn in self.crew.of(number, Learn)] + self.crew.of(number, Allowance)
+        orders = [learn.allowance for learn in self.transport.of(number, Learn)] + self.transport.of(number, Allowance)
         return int(orders[-1].rows)
 
     def raised(self, number: int) -> int:
         """How often an actor was allowed more than at its start."""
-        return len([order for order in self.crew.of(number, Allowance) if order.rows])
+        return len([order for order in self.transport.of(number, Allowance) if order.rows])
 
     def recalled(self, number: int) -> int:
         """How often it was told to pause at once."""
-        return self.crew.of(number, Allowance).count(Allowance(NAME, rows=0, pauses=True))
+        return self.transport.of(number, Allowance).count(Allowance(NAME, rows=0, pauses=True))
 
 
 def _anywhere(_num_steps: int) -> Columns[Any] | None:
@@ -226,16 +226,17 @@ def test_actors_get_the_parameters_of_the_lesson_and_their_own() -> None:
     rig.group.reset({"mass": ConstantSettings(value=1.0), "gravity": ConstantSettings(value=9.0)})
     rig.group.set_parameters({"mass": ConstantSettings(value=2.0)})
     values = [
-        [{name: one.value for name, one in order.parameters.items()} for order in rig.crew.lessons(n)] for n in (0, 1)
+        [{name: one.value for name, one in order.parameters.items()} for order in rig.transport.lessons(n)]
+        for n in (0, 1)
     ]
     assert values[0] == [{"mass": 1.0, "gravity": 9.0}, {"mass": 2.0}]
     assert values[1] == [{"mass": 1.0, "gravity": 5.0}, {"mass": 2.0, "gravity": 5.0}]
-    assert [type(order) for order in rig.crew.orders[0]] == [Reset, SetParameters]
+    assert [type(order) for order in rig.transport.orders[0]] == [Reset, SetParameters]
     rig.tell(0, Failed(ActorDiedError("It fell.")))
     rig.now_s = 10
     rig.group.collect(0.0)  # starts it
     rig.group.collect(0.0)
-    (order,) = rig.crew.of(0, Reset)
+    (order,) = rig.transport.of(0, Reset)
     assert {name: one.value for name, one in order.parameters.items()} == {"mass": 2.0, "gravity": 9.0}
 
 
@@ -250,7 +251,7 @@ def test_experience_of_all_actors_comes_in_order_with_workers_of_its_own() -> No
     assert [part if isinstance(part, EpisodesAborted) else len(part) for part in found] == [5, EpisodesAborted(3), 1]
     agents = [part.agent.tolist() for part in found if isinstance(part, PackedSteps)]
     assert agents == [[1 << 32 | 7] * 2, [3 << 32 | 7]]
-    assert [freed is block for freed, block in zip(rig.crew.freed, (first, second), strict=True)] == [True, True]
+    assert [freed is block for freed, block in zip(rig.transport.freed, (first, second), strict=True)] == [True, True]
 
 
 def test_an_update_gets_no_more_than_it_is_made_of() -> None:
@@ -309,11 +310,11 @@ def test_credit_comes_behind_the_policy_that_is_to_use_it_up() -> None:
         rig.ship(0, *lengths)
         rig.drain()
         rig.learn()
-    assert rig.crew.published == [(0, 1)], "it has not said that it acts by it"
+    assert rig.transport.published == [(0, 1)], "it has not said that it acts by it"
     assert rig.granted(0) == 30
     rig.tell(0, Synchronized(NAME))
-    assert rig.crew.published == [(0, 1), (0, 2)]
-    assert [type(order) for order in rig.crew.orders[0][-2:]] == [Weights, Allowance]
+    assert rig.transport.published == [(0, 1), (0, 2)]
+    assert [type(order) for order in rig.transport.orders[0][-2:]] == [Weights, Allowance]
     assert rig.granted(0) == 40
 
 
@@ -364,12 +365,12 @@ def test_a_turn_is_taken_in_as_a_whole_and_the_next_begins_when_the_loop_has_gon
     rig.ship(0, 2)
     rig.tell(0, Paused(NAME))
     assert rig.source.num_put == 5
-    assert not rig.crew.of(0, Allowance)
+    assert not rig.transport.of(0, Allowance)
     found = rig.drain()
     assert [len(part) if isinstance(part, PackedSteps) else part for part in found] == [3, EpisodesAborted(1), 2]
     rig.learn()
-    assert [type(order) for order in rig.crew.orders[0]] == [Learn, Weights, Allowance]
-    assert rig.crew.of(0, Allowance) == [Allowance(NAME, 5 + 7, 5 + 3, UNLIMITED, pauses=True)]
+    assert [type(order) for order in rig.transport.orders[0]] == [Learn, Weights, Allowance]
+    assert rig.transport.of(0, Allowance) == [Allowance(NAME, 5 + 7, 5 + 3, UNLIMITED, pauses=True)]
     rig.ship(0, 2)
     rig.tell(0, Failed(ActorDiedError("It fell.")))
     assert rig.source.num_put == 7, "what it has handed over counts"
@@ -381,9 +382,9 @@ def test_weights_go_out_one_at_a_time_and_the_newest_wins() -> None:
     rig.find(1)
     for _ in range(3):
         rig.learn()
-    assert rig.crew.published == [(0, 1), (1, 1)]
+    assert rig.transport.published == [(0, 1), (1, 1)]
     rig.tell(1, Synchronized(NAME))
-    assert rig.crew.published[2:] == [(1, 3)]
+    assert rig.transport.published[2:] == [(1, 3)]
 
 
 def test_in_turn_there_is_no_credit_before_the_policy() -> None:
@@ -396,7 +397,7 @@ def test_in_turn_there_is_no_credit_before_the_policy() -> None:
     rig.learn()
     assert rig.granted(0) == 10, "the last weights were not taken yet"
     rig.tell(0, Synchronized(NAME))
-    kinds = [type(order) for order in rig.crew.orders[0]]
+    kinds = [type(order) for order in rig.transport.orders[0]]
     assert kinds[-2:] == [Weights, Allowance]
     assert rig.granted(0) == 20
 
@@ -413,7 +414,7 @@ def test_who_dies_is_started_again_and_left_out_after_its_quota(caplog: pytest.L
     assert found[1:] == [EpisodesAborted(0), EpisodesAborted(1)], "its unfinished episodes, and no others"
     rig.now_s = 0.3
     rig.group.collect(0.0)
-    assert rig.crew.starts == [2, 1]
+    assert rig.transport.starts == [2, 1]
     rig.find(0)
     rig.tell(0, Failed(ActorDiedError("It fell again.")))
     assert "Actor 0 failed and is left out, as it has been restarted 1 times already" in caplog.text
@@ -429,15 +430,15 @@ def test_an_actor_that_could_collect_and_is_silent_is_started_again(caplog: pyte
     rig.find(1)
     rig.group.reset({})
     rig.now_s = PATIENCE_S
-    rig.tell(1, Progress(Tally(environment_steps=3)))
+    rig.tell(1, Progress(Counters(environment_steps=3)))
     rig.now_s += 1
     rig.group.collect(0.0)
-    assert rig.crew.dropped == [0]
+    assert rig.transport.dropped == [0]
     assert "Restarting actor 0 in 0.25 s (restart 1 of 10) after: Actor 0 reported nothing for 60 s." in caplog.text
     assert rig.drain() == [EpisodesAborted(0), EpisodesAborted(1)]
     rig.now_s += 1
     rig.group.collect(0.0)
-    assert rig.crew.starts == [2, 1]
+    assert rig.transport.starts == [2, 1]
 
 
 def test_an_actor_that_has_nothing_to_do_may_be_silent() -> None:
@@ -449,21 +450,21 @@ def test_an_actor_that_has_nothing_to_do_may_be_silent() -> None:
     rig.group.reset({})
     while rig.granted(0) > rig.shipped(0):
         rig.ship(0, 1)
-    rig.tell(1, Progress(Tally()))
+    rig.tell(1, Progress(Counters()))
     rig.now_s += PATIENCE_S - 1
-    rig.tell(1, Progress(Tally()))
+    rig.tell(1, Progress(Counters()))
     rig.now_s += 2
     rig.group.collect(0.0)
-    assert rig.crew.dropped == [], "actor 0 has reached its limit, and actor 1 has reported"
+    assert rig.transport.dropped == [], "actor 0 has reached its limit, and actor 1 has reported"
     rig.learn()  # it is sent weights, and has to answer
     rig.now_s += PATIENCE_S + 1
     rig.group.collect(0.0)
-    assert 0 in rig.crew.dropped
+    assert 0 in rig.transport.dropped
 
 
 def test_what_no_restart_heals_ends_the_run() -> None:
     with pytest.raises(LaunchError, match="no such build"):
-        ActorGroup(
+        ActorPool(
             Played(2, {0: [Hello(__version__), Failed(LaunchError("no such build"))]}),
             EnvironmentSettings(),
             workers=1,
@@ -479,7 +480,7 @@ def test_another_version_of_the_package_is_refused(caplog: pytest.LogCaptureFixt
     rig = Rig(2)
     rig.tell(1, Hello("9.9"))
     assert f"Actor 1 is left out: it runs trajtrainer 9.9, and this is {__version__}." in caplog.text
-    assert rig.crew.dropped == [1]
+    assert rig.transport.dropped == [1]
     with pytest.raises(UnsupportedError, match=r"Actor 0 is left out: it runs trajtrainer 9\.8"):
         rig.tell(0, Hello("9.8"))
 
@@ -503,10 +504,10 @@ def test_all_actors_read_raw_images_as_the_first(caplog: pytest.LogCaptureFixtur
     rig.find(2, order=RawImageOrder.CHW)
     assert rig.group.image_order.value == "chw"
     rig.tell(0, Found(NewBehavior(BehaviorId.parse(NAME), vector_spec(), [np.dtype(np.float32)], RawImageOrder.HWC)))
-    assert rig.crew.of(0, Learn) == []
-    assert rig.crew.dropped == [0]
+    assert rig.transport.of(0, Learn) == []
+    assert rig.transport.dropped == [0]
     assert "The raw images of actor 0 seem to come in another order than those of the others" in caplog.text
     rig.group.collect(0.0)
-    assert rig.crew.starts == [2, 1, 1]
+    assert rig.transport.starts == [2, 1, 1]
     assert rig.find(0, order=RawImageOrder.CHW).behavior == NAME
     assert rig.group.image_order.value == "chw"

@@ -1,9 +1,9 @@
-"""Orders to actors, their reports, and what carries both: a channel at the actor's end, a crew at the learner's.
+"""Orders to actors, their reports, and what carries both: a channel at the actor's end, a transport at the learner's.
 
 An actor is told what to do by orders and answers by reports; docs/actors.md shows who says what when. Both are plain
-data. Experience and weights are bytes beside them, whose place only the channel and the crew know: shared memory for
-processes and threads, an object store for other machines. Bytes of experience are laid out by ``PackedLayout``, those
-of weights by ``WeightsLayout``.
+data. Experience and weights are bytes beside them, whose place only the channel and the transport know: shared memory
+for processes and threads, an object store for other machines. Bytes of experience are laid out by ``PackedLayout``,
+those of weights by ``WeightsLayout``.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Learn:
         sequence_length: L, of the rows that count; 1 without a memory.
         ship_steps: steps that are worth being shipped together.
         bystander: its experience is of no use: it learns from a data set.
-        self_play: whether only one of its teams learns (``Cast``).
+        self_play: whether only one of its teams learns (``Assignment``).
         allowance: the first one.
     """
 
@@ -149,7 +149,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class OpponentSlot:
     """Who plays for a team that does not learn.
 
     Attributes:
@@ -164,20 +164,20 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Assignment:
     """Who plays whom in self-play; the answer to ``Joined``, and sent again whenever it changes.
 
     Attributes:
         behavior: name of the behaviour.
         learning: the team that learns.
         number: how often another team has begun to learn. Results of matches are of one such number.
-        seats: behaviour id -> who plays for a team that does not learn.
+        slots: behaviour id -> who plays for a team that does not learn.
     """
 
     behavior: str
     learning: int
     number: int
-    seats: Mapping[str, Seat]
+    slots: Mapping[str, OpponentSlot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class End:
     """Close the environments and end."""
 
 
-Order = Reset | SetParameters | Allowance | Learn | Weights | Cast | End
+Order = Reset | SetParameters | Allowance | Learn | Weights | Assignment | End
 
 
 # Reports, to the learner.
@@ -222,7 +222,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A team of a behaviour with self-play has appeared. The actor waits for ``Cast``."""
+    """A team of a behaviour with self-play has appeared. The actor waits for ``Assignment``."""
 
     behavior_id: BehaviorId
 
@@ -244,7 +244,7 @@ class Matches(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class StatsReport:
     """Numbers of a behaviour since the last report of this kind.
 
     Attributes:
@@ -298,7 +298,7 @@ class Synchronized:
 
 
 @dataclass(slots=True)
-class Tally:
+class Counters:
     """What an actor has done since its start.
 
     Attributes:
@@ -323,16 +323,16 @@ class Tally:
     synchronize_s: float = 0.0
     synchronizations: int = 0
 
-    def plus(self, other: Tally) -> Tally:
+    def plus(self, other: Counters) -> Counters:
         """Return the sum of both."""
-        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far an actor is. Comes behind what it has shipped."""
 
-    tally: Tally
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,9 @@ class Failed:
     error: Exception
 
 
-Report = Hello | Connected | Found | Joined | News | Experience | Aborted | Paused | Synchronized | Progress | Failed
+Report = (
+    Hello | Connected | Found | Joined | StatsReport | Experience | Aborted | Paused | Synchronized | Progress | Failed
+)
 
 
 class Room(NamedTuple):
@@ -377,7 +379,7 @@ class Channel(Protocol):
         """Return the weights at this place."""
 
 
-class Crew(Protocol):
+class Transport(Protocol):
     """The learner's end: all actors, numbered from 0. Nothing here waits but ``reports`` and ``close``.
 
     An actor that is gone is reported once as ``Failed`` with an ``ActorDiedError``; ``start`` makes another.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.actors.credit import Credit
+from trajtrainer.actors.pacing import Credit
 
 
 class Rig:

@@ -15,34 +15,34 @@ from torch import Tensor
 
 from trajtrainer.actors.actor import rows_of
 from trajtrainer.actors.collector import NewBehavior, look
-from trajtrainer.actors.credit import Credit
-from trajtrainer.actors.protocol import (
+from trajtrainer.actors.messages import (
     UNLIMITED,
     Aborted,
     ActorDiedError,
     Allowance,
+    Assignment,
     Buffer,
-    Cast,
     Connected,
-    Crew,
+    Counters,
     Experience,
     Failed,
     Found,
     Hello,
     Joined,
     Learn,
-    News,
+    OpponentSlot,
     Order,
     Paused,
     Progress,
     Report,
     Reset,
-    Seat,
     SetParameters,
+    StatsReport,
     Synchronized,
-    Tally,
+    Transport,
 )
-from trajtrainer.actors.source import ActorSource, Shipment
+from trajtrainer.actors.pacing import Credit
+from trajtrainer.actors.source import ActorSource, Chunk
 from trajtrainer.actors.weights import WeightsLayout
 from trajtrainer.algos.acting import Policy
 from trajtrainer.data.packed_layout import PackedLayout
@@ -66,8 +66,8 @@ from trajtrainer.version import __version__
 
 _LOGGER = logging.getLogger(__name__)
 
-# Shipments that the part of an actor is divided into, so that the learner need not wait for all of it.
-_SHIPMENTS = 8
+# Chunks that the part of an actor is divided into, so that the learner need not wait for all of it.
+_CHUNKS = 8
 
 
 @dataclass(eq=False)
@@ -167,9 +167,9 @@ class _Part:
     weights: WeightsLayout
     credit: Credit
     ties: dict[int, _Tie] = field(default_factory=dict)
-    inbox: deque[Shipment | EpisodesAborted] = field(default_factory=deque)
+    inbox: deque[Chunk | EpisodesAborted] = field(default_factory=deque)
     teams: set[str] = field(default_factory=set)
-    turn: list[tuple[ActorState, News | Experience | Aborted]] = field(default_factory=list)
+    turn: list[tuple[ActorState, StatsReport | Experience | Aborted]] = field(default_factory=list)
     seen_version: int = 0
     learnt: int = 0  # rows that all updates were made of
     fed: int = 0  # rows since the last one
@@ -198,7 +198,7 @@ class ActorState:
         quota: its restarts.
         phase: whether it works.
         before: what it has done until its last start.
-        tally: since then.
+        counters: since then.
         has_connected: whether it ever came up.
         agent_steps: that came from it.
         episodes: that ended with them.
@@ -212,8 +212,8 @@ class ActorState:
     number: int
     quota: RestartQuota
     phase: _Phase = _Phase.STARTING
-    before: Tally = field(default_factory=Tally)
-    tally: Tally = field(default_factory=Tally)
+    before: Counters = field(default_factory=Counters)
+    counters: Counters = field(default_factory=Counters)
     has_connected: bool = False
     agent_steps: int = 0
     episodes: int = 0
@@ -229,12 +229,12 @@ class ActorState:
         return self.phase is _Phase.WORKING
 
     @property
-    def total(self) -> Tally:
+    def total(self) -> Counters:
         """What it has done in the whole run."""
-        return self.before.plus(self.tally)
+        return self.before.plus(self.counters)
 
 
-class ActorGroup:
+class ActorPool:
     """Steps the actors of a run: takes in what they report, and gives them credit, policies and parameters.
 
     Stands in the loop for the collector and for the environment. The constructor starts all actors and returns when the
@@ -243,7 +243,7 @@ class ActorGroup:
     that has found another than the first is started again with this one, before it acts.
 
     Args:
-        crew: of the actors, none started yet.
+        transport: of the actors, none started yet.
         settings: quotas.
         workers: of each actor, at most.
         seed: of the run.
@@ -267,7 +267,7 @@ class ActorGroup:
 
     def __init__(
         self,
-        crew: Crew,
+        transport: Transport,
         settings: EnvironmentSettings,
         *,
         workers: int,
@@ -280,8 +280,8 @@ class ActorGroup:
     ) -> None:
         self.behaviors: dict[str, ActingElsewhere] = {}
         self.specs: dict[str, BehaviorSpec] = {}
-        self.actors = [ActorState(number, RestartQuota(settings)) for number in range(len(crew))]
-        self._crew = crew
+        self.actors = [ActorState(number, RestartQuota(settings)) for number in range(len(transport))]
+        self._transport = transport
         self._settings = settings
         self._stride = workers
         self._seed = seed
@@ -299,10 +299,10 @@ class ActorGroup:
         self._make: ElsewhereFactory | None = None
         try:
             for actor in self.actors:
-                crew.start(actor.number)
+                transport.start(actor.number)
             while not any(actor.has_connected for actor in self.actors):
                 self._start_again()
-                for number, report in crew.reports(self._pause_s(None)):
+                for number, report in transport.reports(self._pause_s(None)):
                     self._take(number, report)
                 self._end_stuck_actors()
         except BaseException:
@@ -335,23 +335,23 @@ class ActorGroup:
 
     def close(self) -> None:
         """End all actors and wait for their end. May be called again."""
-        self._crew.close()
+        self._transport.close()
 
     @property
     def present(self) -> Sequence[int]:
         """The numbers of the actors that have not ended."""
-        return self._crew.present
+        return self._transport.present
 
     def kill(self) -> None:
         """End all actors at once and do not wait. For signal handlers: quick, and takes no lock."""
-        self._crew.kill()
+        self._transport.kill()
 
     def _parameters_of(self, number: int, parameters: Parameters) -> Parameters:
         return {**parameters, **self._own_parameters.get(number, {})}
 
     def _post(self, number: int, order: Order) -> None:
         self.actors[number].active_s = self._clock()
-        self._crew.post(number, order)
+        self._transport.post(number, order)
 
     # The collector.
 
@@ -397,7 +397,7 @@ class ActorGroup:
     def _reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         begin_s = self._clock()
         try:
-            return self._crew.reports(timeout_s)
+            return self._transport.reports(timeout_s)
         finally:
             self.waited_s += self._clock() - begin_s
 
@@ -445,7 +445,7 @@ class ActorGroup:
 
     def look(self) -> int:
         """Do the same after what has come meanwhile, in the midst of an update, too. Return how many reports came."""
-        reports = self._crew.reports(0.0)
+        reports = self._transport.reports(0.0)
         for number, report in reports:
             self._take(number, report)
         self.pump()
@@ -456,7 +456,7 @@ class ActorGroup:
         if tie.is_synchronized and tie.loads != policy.num_loads:
             tie.loads, tie.version, tie.is_synchronized = policy.num_loads, policy.version, False
             self.actors[number].active_s = self._clock()
-            self._crew.publish(number, part.acting.name, policy.version, part.bytes_of_weights())
+            self._transport.publish(number, part.acting.name, policy.version, part.bytes_of_weights())
 
     def _send_cast(self, part: _Part, number: int, tie: _Tie) -> None:
         self_play = part.acting.self_play
@@ -465,13 +465,13 @@ class ActorGroup:
         tie.cast = self_play.cast_number
         self._post(number, self._cast(part, self_play, number))
 
-    def _cast(self, part: _Part, self_play: SelfPlay, number: int) -> Cast:
+    def _cast(self, part: _Part, self_play: SelfPlay, number: int) -> Assignment:
         assert self_play.learning is not None
-        seats = {}
+        slots = {}
         for name, (player, weights, since) in self_play.seats().items():
             seed = self._seed_of(part.acting, self.actors[number], f"{name} opponent {since}")
-            seats[name] = Seat({key: tensor.numpy() for key, tensor in weights.items()}, player.acts, seed)
-        return Cast(part.acting.name, self_play.learning, self_play.cast_number[0], seats)
+            slots[name] = OpponentSlot({key: tensor.numpy() for key, tensor in weights.items()}, player.acts, seed)
+        return Assignment(part.acting.name, self_play.learning, self_play.cast_number[0], slots)
 
     def _send_credit(self, part: _Part) -> None:
         acting, credit = part.acting, part.credit
@@ -569,7 +569,7 @@ class ActorGroup:
                 self._meet(actor, found)
             case Joined(behavior_id):
                 self._join(actor, self._parts[behavior_id.name], behavior_id)
-            case News() | Experience() | Aborted():
+            case StatsReport() | Experience() | Aborted():
                 part = self._parts[report.behavior]
                 if part.acting.turn is None:
                     self._take_in(actor, report)
@@ -585,8 +585,8 @@ class ActorGroup:
                     self._take_turn(part)
             case Synchronized(behavior):
                 self._parts[behavior].ties[number].is_synchronized = True
-            case Progress(tally):
-                actor.tally = tally
+            case Progress(counters):
+                actor.counters = counters
             case Failed(error):
                 self._fail(actor, error)
 
@@ -595,10 +595,10 @@ class ActorGroup:
         for actor, report in turn:
             self._take_in(actor, report)
 
-    def _take_in(self, actor: ActorState, report: News | Experience | Aborted) -> None:
+    def _take_in(self, actor: ActorState, report: StatsReport | Experience | Aborted) -> None:
         match report:
-            case News():
-                self._take_news(actor, report)
+            case StatsReport():
+                self._take_stats(actor, report)
             case Experience():
                 self._take_experience(actor, report)
             case Aborted(behavior, worker):
@@ -646,7 +646,7 @@ class ActorGroup:
                 evenly_first=policy.evenly_first,
                 groups=acting.groups,
                 sequence_length=acting.sequence_length,
-                ship_steps=max(1, acting.lead // (_SHIPMENTS * len(self.actors))),
+                ship_steps=max(1, acting.lead // (_CHUNKS * len(self.actors))),
                 bystander=acting.source is None,
                 self_play=acting.self_play is not None,
                 allowance=self._first_allowance(part, number),
@@ -696,22 +696,22 @@ class ActorGroup:
         part.ties[actor.number].cast = self_play.cast_number
         self._post(actor.number, self._cast(part, self_play, actor.number))
 
-    def _take_news(self, actor: ActorState, news: News) -> None:
-        acting = self._parts[news.behavior].acting
-        for tag, summary in news.statistics.items():
+    def _take_stats(self, actor: ActorState, stats: StatsReport) -> None:
+        acting = self._parts[stats.behavior].acting
+        for tag, summary in stats.statistics.items():
             if summary.aggregation is not Aggregation.MOST_RECENT or actor.number == 0:
                 acting.reporter.add_many(tag, np.asarray(summary.values), summary.aggregation)
         if acting.self_play is not None:
-            self._parts[news.behavior].ties[actor.number].opponent_steps += news.opponent_steps
-            acting.self_play.tracker.num_steps += news.opponent_steps
-            for cast, num_episodes, num_steps, results in news.matches:
+            self._parts[stats.behavior].ties[actor.number].opponent_steps += stats.opponent_steps
+            acting.self_play.tracker.num_steps += stats.opponent_steps
+            for cast, num_episodes, num_steps, results in stats.matches:
                 is_present = cast == acting.self_play.cast_number[0]
                 acting.self_play.count_episodes(num_episodes, num_steps, results if is_present else ())
 
     def _take_experience(self, actor: ActorState, report: Experience) -> None:
         part = self._parts[report.behavior]
         try:
-            buffer, release = self._crew.experience(actor.number, report.place)
+            buffer, release = self._transport.experience(actor.number, report.place)
         except OSError:  # it is gone, and what it has sent with it
             return
         packed = part.layout.over(buffer, report.counts)
@@ -721,7 +721,7 @@ class ActorGroup:
         actor.agent_steps += len(packed)
         actor.episodes += int(np.count_nonzero(packed.ended))
         actor.lag_sum += len(packed) * part.acting.version() - int(packed["version"].sum(dtype=np.int64))
-        part.inbox.append(Shipment(replace(packed, agent=packed.agent + workers), rows, release))
+        part.inbox.append(Chunk(replace(packed, agent=packed.agent + workers), rows, release))
 
     # Actors that fail.
 
@@ -730,7 +730,7 @@ class ActorGroup:
         message = f"Actor {actor.number} is left out: {reason}"
         self._leave(actor)
         actor.phase = _Phase.OUT
-        self._crew.drop(actor.number)
+        self._transport.drop(actor.number)
         if all(each.phase is _Phase.OUT for each in self.actors):
             raise UnsupportedError(message)
         _LOGGER.error("%s", message)
@@ -744,7 +744,7 @@ class ActorGroup:
             self.image_order.value,
         )
         self._leave(actor)
-        self._crew.drop(actor.number)
+        self._transport.drop(actor.number)
         actor.phase, actor.start_s = _Phase.DOWN, self._clock()
 
     def _fail(self, actor: ActorState, error: Exception) -> None:
@@ -788,7 +788,7 @@ class ActorGroup:
         for actor in self.actors:
             if actor.active_s is None or self._clock() - actor.active_s <= self._patience_s or self._rests(actor):
                 continue
-            self._crew.drop(actor.number)
+            self._transport.drop(actor.number)
             self._fail(actor, ActorDiedError(f"Actor {actor.number} reported nothing for {self._patience_s:.0f} s."))
 
     def _rests(self, actor: ActorState) -> bool:
@@ -806,7 +806,7 @@ class ActorGroup:
 
     def _leave(self, actor: ActorState) -> None:
         """End the unfinished episodes of an actor that is gone, and let others have its credit."""
-        actor.before, actor.tally = actor.total, Tally()
+        actor.before, actor.counters = actor.total, Counters()
         actor.active_s = None
         for part in self._parts.values():
             if actor.number not in part.ties:
@@ -822,7 +822,7 @@ class ActorGroup:
         for actor in self.actors:
             if actor.phase is _Phase.DOWN and actor.start_s <= now_s:
                 actor.phase = _Phase.STARTING
-                self._crew.start(actor.number)
+                self._transport.start(actor.number)
 
     def _pause_s(self, timeout_s: float | None) -> float | None:
         """Return how long to wait: until the next restart, but no longer than asked for."""
@@ -834,7 +834,7 @@ class ActorGroup:
 
 def _completes_update(part: _Part) -> bool:
     """Return whether what a behaviour has been given and what waits for it make an update."""
-    waiting = sum(item.rows for item in part.inbox if isinstance(item, Shipment))
+    waiting = sum(item.rows for item in part.inbox if isinstance(item, Chunk))
     return part.fed + waiting > part.acting.settings.hyperparameters.buffer_size
 
 

@@ -7,9 +7,9 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
+from trajtrainer.actors.messages import ActorDiedError, Experience, Failed
 from trajtrainer.actors.pipe_channel import REPORT, BlockPlace
-from trajtrainer.actors.pipe_crew import PipeCrew, _Member
-from trajtrainer.actors.protocol import ActorDiedError, Experience, Failed
+from trajtrainer.actors.pipe_transport import PipeTransport, _Member
 from trajtrainer.data.packed_layout import Counts
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.shared_memory import SharedMemory
@@ -37,8 +37,12 @@ class Ended:
 
 @pytest.mark.parametrize("end", ["died", "said why", "said no more"])
 def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None:
-    crew, runs, block = PipeCrew(lambda _: pytest.fail("nobody is started"), 1), Ended(), SharedMemory.create(8)
-    crew._members[0] = _Member(runs)
+    transport, runs, block = (
+        PipeTransport(lambda _: pytest.fail("nobody is started"), 1),
+        Ended(),
+        SharedMemory.create(8),
+    )
+    transport._members[0] = _Member(runs)
     block.buffer[:] = 7
     messages.post(runs.other, REPORT, Experience("Walker", Counts(1, 1), BlockPlace(0, block.address)))
     if end == "said why":
@@ -47,10 +51,10 @@ def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None
         messages.post(runs.other, messages.END)
     if end == "died":
         runs.other.close()
-    ((_, report),) = crew.reports(1.0)
+    ((_, report),) = transport.reports(1.0)
     assert isinstance(report, Experience)
-    assert np.array_equal(crew.experience(0, report.place)[0], np.full(8, 7, np.uint8))
-    ((_, failed),) = crew.reports(1.0)
+    assert np.array_equal(transport.experience(0, report.place)[0], np.full(8, 7, np.uint8))
+    ((_, failed),) = transport.reports(1.0)
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, SettingsError if end == "said why" else ActorDiedError)
-    assert crew.reports(0.0) == []
+    assert transport.reports(0.0) == []

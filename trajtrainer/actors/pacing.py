@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trajtrainer.actors.protocol import UNLIMITED
+from trajtrainer.actors.messages import UNLIMITED
 
 
 class Credit:

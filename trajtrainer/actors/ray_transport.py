@@ -1,6 +1,6 @@
 """Actors on the machines of a cluster, at the other ends of methods of Ray actors (docs/clusters.md).
 
-What travels is Ray's own serialization, between processes of one job. A shipment of experience is an object of Ray's
+What travels is Ray's own serialization, between processes of one job. A chunk of experience is an object of Ray's
 store, that the learner reads where it stands; so is one version of weights, for all actors.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.actors.messages import ActorDiedError, ActorTask, Buffer, End, Failed, Order, Report, Weights
 from trajtrainer.actors.node_logs import write_logs
-from trajtrainer.actors.protocol import ActorDiedError, ActorTask, Buffer, End, Failed, Order, Report, Weights
 from trajtrainer.actors.ray_channel import FILES, ActorHost, Message
 from trajtrainer.cluster import Cluster
 from trajtrainer.envs.workers import messages
@@ -57,8 +57,8 @@ class _Member:
         self.fetches.append(self._fetch.remote())
 
 
-class RayCrew:
-    """See ``Crew``. Ends Ray with it, if that was started for it.
+class RayTransport:
+    """See ``Transport``. Ends Ray with it, if that was started for it.
 
     Args:
         cluster: connected.
@@ -111,7 +111,7 @@ class RayCrew:
         return None if member is None else member.handle
 
     def start(self, number: int) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         self.drop(number)
         pickled, level = self._pickled(number)
         self._members[number] = _Member(self._host.remote(pickled, level))
@@ -127,13 +127,13 @@ class RayCrew:
             ) from error
 
     def post(self, number: int, order: Order) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         member = self._members[number]
         if member is not None:
             member.deliver(order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         member = self._members[number]
         if member is None:
             return
@@ -144,16 +144,16 @@ class RayCrew:
         member.deliver(Weights(behavior, version, None), place)
 
     def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:  # noqa: ARG002
-        """See ``Crew``. The store has room again when nobody has the bytes."""
+        """See ``Transport``. The store has room again when nobody has the bytes."""
         return place, _do_nothing
 
     @property
     def present(self) -> Sequence[int]:
-        """See ``Crew``."""
+        """See ``Transport``."""
         return [number for number, member in enumerate(self._members) if member is not None]
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """See ``Crew``."""
+        """See ``Transport``."""
         heads = {member.fetches[0]: number for number, member in enumerate(self._members) if member is not None}
         timeout_s = _LONGEST_WAIT_S if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S)
         if not heads:
@@ -214,7 +214,7 @@ class RayCrew:
                 _LOGGER.warning("The players' logs of actor %d cannot be written: %s", number, error)
 
     def drop(self, number: int) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         member, self._members[number] = self._members[number], None
         if member is not None:
             self._kill(member)
@@ -224,7 +224,7 @@ class RayCrew:
             self._ray.kill(member.handle)
 
     def close(self) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         for number, member in enumerate(self._members):
             if member is not None and member.is_there:
                 member.deliver(End())
@@ -239,7 +239,7 @@ class RayCrew:
         self._cluster.close()
 
     def kill(self) -> None:
-        """See ``Crew``. Players end with the processes that have started them."""
+        """See ``Transport``. Players end with the processes that have started them."""
         for member in self._members:
             if member is not None:
                 self._kill(member)

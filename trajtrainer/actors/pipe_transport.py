@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 
 from trajtrainer.actors.actor import Actor
+from trajtrainer.actors.messages import ActorDiedError, ActorTask, Buffer, End, Failed, Order, Report, Weights
 from trajtrainer.actors.pipe_channel import FREE, ORDER, BlockPlace, PipeChannel, WeightsPlace
-from trajtrainer.actors.protocol import ActorDiedError, ActorTask, Buffer, End, Failed, Order, Report, Weights
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import LockedPipe, forward_log
 from trajtrainer.envs.workers.child_slot import relay_log
@@ -136,8 +136,8 @@ class _Member:
         self.blocks, self.weights = {}, {}
 
 
-class PipeCrew:
-    """See ``Crew``.
+class PipeTransport:
+    """See ``Transport``.
 
     Args:
         make_task: the task of each actor.
@@ -159,7 +159,7 @@ class PipeCrew:
         return None if member is None else member.runs.pid
 
     def start(self, number: int) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         self.drop(number)
         task = self._make_task(number)
         self._members[number] = _Member(
@@ -167,13 +167,13 @@ class PipeCrew:
         )
 
     def post(self, number: int, order: Order) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         member = self._members[number]
         if member is not None:
             member.runs.post(ORDER, order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         member = self._members[number]
         if member is None:
             return
@@ -187,7 +187,7 @@ class PipeCrew:
         self.post(number, Weights(behavior, version, WeightsPlace(behavior, address)))
 
     def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:
-        """See ``Crew``.
+        """See ``Transport``.
 
         Raises:
             OSError: the actor is gone, and with it the block.
@@ -203,11 +203,11 @@ class PipeCrew:
 
     @property
     def present(self) -> Sequence[int]:
-        """See ``Crew``."""
+        """See ``Transport``."""
         return [number for number, member in enumerate(self._members) if member is not None]
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """See ``Crew``."""
+        """See ``Transport``."""
         by_pipe: dict[Any, int] = {
             member.runs.pipe: number for number, member in enumerate(self._members) if member is not None
         }
@@ -262,7 +262,7 @@ class PipeCrew:
         return Failed(ActorDiedError(f"The process of actor {number} {how}."))
 
     def drop(self, number: int) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         member, self._members[number] = self._members[number], None
         if member is not None:
             member.runs.kill()
@@ -270,7 +270,7 @@ class PipeCrew:
             member.forget_memory()
 
     def close(self) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         for number in range(len(self)):
             self.post(number, End())
         deadline_s = time.monotonic() + _CLOSE_GRACE_S
@@ -280,7 +280,7 @@ class PipeCrew:
             self.drop(number)
 
     def kill(self) -> None:
-        """See ``Crew``."""
+        """See ``Transport``."""
         for member in self._members:
             if member is not None:
                 member.runs.kill()
