@@ -214,7 +214,7 @@ def _is_actor(pid: int, backend: str) -> bool:
 
 def _flat(folder: Path, minutes: float, arguments: argparse.Namespace, cluster: Any) -> int:
     config, log, backend = folder / "config.yaml", folder / "log.txt", arguments.backend
-    # Shipments that are large enough for Ray's store.
+    # Chunks that are large enough for Ray's store.
     bench = ("sim:Bench", "--agents", "20", "--observation-size", "100")
     config.write_text(yaml.safe_dump(_settings(arguments, cluster, *bench)))
     command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--results-dir={folder}", "--run-id=flat"]

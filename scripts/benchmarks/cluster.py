@@ -30,7 +30,7 @@ _ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # as a run has it that starts Ray itself
 }
 _STORE = 80 << 20
-_FLOATS, _SHIPMENT = 8, 5120
+_FLOATS, _CHUNK_STEPS = 8, 5120
 _CHUNKS = 200
 
 
@@ -85,7 +85,7 @@ class _Maker:
         self._channel = RayChannel()
         sensor = ObservationSpec((_FLOATS,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, "vector")
         spec = BehaviorSpec([sensor], ActionSpec.create_continuous(2))
-        self._counts = Counts(_SHIPMENT, _SHIPMENT // 64)
+        self._counts = Counts(_CHUNK_STEPS, _CHUNK_STEPS // 64)
         self._size = PackedLayout(spec, [np.dtype(np.float32)]).size(self._counts)
 
     def fetch(self) -> Any:
@@ -107,6 +107,6 @@ def _hand_over(address: str) -> float:
         for _ in range(_CHUNKS):
             ((_, report),) = ray.get(maker.fetch.remote())
             assert len(report.place)
-        return 1e6 * (time.perf_counter() - begin_s) / (_CHUNKS * _SHIPMENT)
+        return 1e6 * (time.perf_counter() - begin_s) / (_CHUNKS * _CHUNK_STEPS)
     finally:
         ray.shutdown()
