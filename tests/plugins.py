@@ -6,11 +6,11 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trajtrainer.plugins import Registry
+from trajtrainer.core.plugins import Registry
+from trajtrainer.core.stats import STATS_WRITERS
 from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.trainer import ALGORITHMS
-from trajtrainer.stats import STATS_WRITERS
 
 Install = Callable[..., None]
 SAMPLE = Path(__file__).parent / "plugin_package"

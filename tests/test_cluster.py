@@ -11,7 +11,7 @@ import pytest
 
 from trajtrainer import cluster
 from trajtrainer.cluster import Cluster, connect
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 
 
 def test_what_needs_ray_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.plugins import REGISTRIES, Install
 from trajtrainer import testing
-from trajtrainer.columns import TABLE, Store
+from trajtrainer.core.columns import TABLE, Store
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.curriculum import BehaviorProgress, Curriculum, LessonChange, describe, is_lesson_done
-from trajtrainer.errors import SettingsError
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,

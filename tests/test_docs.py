@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "python.md"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-PLUGINS = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"  # which tests/test_plugins.py runs
+PLUGINS = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"  # which tests/core/test_plugins.py runs
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```(?:bash|sh)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

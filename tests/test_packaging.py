@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.version import __version__
+from trajtrainer.core.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import trajtrainer
-from trajtrainer import errors
+from trajtrainer.core import errors
 from trajtrainer.settings import checks
 
 # fmt: off

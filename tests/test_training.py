@@ -19,9 +19,9 @@ import trajtrainer
 from tests.envs.pettingzoo_samples import Arena
 from tests.runtime.runs import ppo
 from tests.test_learn_api import Lamp, settings
-from trajtrainer.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.stats import Distribution
 from trajtrainer.run.epochs import BehaviorStats, EpisodeStats
-from trajtrainer.stats import Distribution
 
 STEPS = 1200
 

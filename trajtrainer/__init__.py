@@ -9,16 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trajtrainer.version import __version__
+from trajtrainer.core.version import __version__
 
 if TYPE_CHECKING:
     from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
     from trajtrainer.algos.minibatch import Minibatch
-    from trajtrainer.columns import Columns
-    from trajtrainer.data.trajectory import PackedSteps
-    from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
-    from trajtrainer.envs.protocol import Environment
-    from trajtrainer.errors import (
+    from trajtrainer.core.columns import Columns
+    from trajtrainer.core.errors import (
         CheckpointError,
         DemonstrationError,
         EnvironmentFaultError,
@@ -31,6 +28,12 @@ if TYPE_CHECKING:
         TrajtrainerError,
         UnsupportedError,
     )
+    from trajtrainer.core.spec import ActionSpec, ActionTuple, BehaviorSpec, ObservationSpec
+    from trajtrainer.core.stats import Distribution, StatsSummary, StatsWriter, StatsWriterRow
+    from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+    from trajtrainer.data.trajectory import PackedSteps
+    from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
+    from trajtrainer.envs.protocol import Environment
     from trajtrainer.evaluation.loaded_policy import LoadedPolicy, load_policy
     from trajtrainer.evaluation.result import EvaluationResult
     from trajtrainer.nn.actor import Actor
@@ -46,20 +49,17 @@ if TYPE_CHECKING:
     from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.run import RunSettings
     from trajtrainer.settings.trainer import AlgorithmRow, Hyperparameters, TrainerSettings
-    from trajtrainer.spec import ActionSpec, ActionTuple, BehaviorSpec, ObservationSpec
-    from trajtrainer.stats import Distribution, StatsSummary, StatsWriter, StatsWriterRow
-    from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
     from trajtrainer.unity.environment import UnityEnvironment
 
 _HOMES = {
     "algos.algorithm": "Algorithm LearningContext Statistics",
     "algos.minibatch": "Minibatch",
-    "columns": "Columns",
+    "core.columns": "Columns",
     "data.trajectory": "PackedSteps",
     "demos.demonstrations": "Demonstrations load_demonstrations",
     "envs.protocol": "Environment",
-    "errors": "CheckpointError DemonstrationError EnvironmentFaultError ExportError InvalidDataError OutOfMemoryError "
-    "PluginError RunFolderError SettingsError TrajtrainerError UnsupportedError",
+    "core.errors": "CheckpointError DemonstrationError EnvironmentFaultError ExportError InvalidDataError "
+    "OutOfMemoryError PluginError RunFolderError SettingsError TrajtrainerError UnsupportedError",
     "evaluation.loaded_policy": "LoadedPolicy load_policy",
     "evaluation.result": "EvaluationResult",
     "nn.actor": "Actor",
@@ -75,9 +75,9 @@ _HOMES = {
     "settings.rewards": "RewardSignalRow RewardSignalSettings",
     "settings.run": "RunSettings",
     "settings.trainer": "AlgorithmRow Hyperparameters TrainerSettings",
-    "spec": "ActionSpec ActionTuple BehaviorSpec ObservationSpec",
-    "stats": "Distribution StatsSummary StatsWriter StatsWriterRow",
-    "steps": "ActionBatch EnvironmentEvent StepBatch",
+    "core.spec": "ActionSpec ActionTuple BehaviorSpec ObservationSpec",
+    "core.stats": "Distribution StatsSummary StatsWriter StatsWriterRow",
+    "core.steps": "ActionBatch EnvironmentEvent StepBatch",
     "unity.environment": "UnityEnvironment",
 }
 _MODULES = {"gymnasium", "pettingzoo", "side_channels", "testing", "validators"}

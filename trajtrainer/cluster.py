@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,

@@ -25,22 +25,30 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.minibatch import Minibatch, torch_dtype
-from trajtrainer.columns import Columns, Entry, Store, entries_of
+from trajtrainer.core.columns import Columns, Entry, Store, entries_of
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.stats import StatsSummary, StatsWriter, StatsWriterRow
+from trajtrainer.core.steps import (
+    WORKER_SHIFT,
+    ActionBatch,
+    Aggregation,
+    BoolArray,
+    EnvironmentEvent,
+    IntArray,
+    StepBatch,
+)
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
-from trajtrainer.plugins import resolve
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.stats import StatsSummary, StatsWriter, StatsWriterRow
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, Aggregation, BoolArray, EnvironmentEvent, IntArray, StepBatch
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_algorithm
 from trajtrainer.trainers.state import learned_state, load_generators, load_learned
 

@@ -18,10 +18,10 @@ import numpy as np
 from scripts.benchmarks.report import RUNS, Row
 from tests.data.oracle import PerAgentProcessor, Trajectory, pack
 from tests.data.streams import Message, Numbers, vector_spec
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch, gather, release
-from trajtrainer.steps import ActionBatch, StepBatch
 
 EPISODE_END_PROBABILITY = 1 / 200
 GROUP_SIZE = 10

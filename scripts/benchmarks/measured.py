@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 
 class Measured:

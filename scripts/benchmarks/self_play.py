@@ -28,14 +28,14 @@ from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import RUNS, Row, interleaved
 from trajtrainer.actors.collector import ActingBehavior
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.data.agent_processor import AgentProcessor, Recorded
 from trajtrainer.data.trajectory import release
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
 TEAMS, SIZE, EPISODE = 2, 10, 100
 SELF_PLAY = {"save_steps": 6000, "team_change": 30000, "swap_steps": 2000, "window": 10}

@@ -13,9 +13,9 @@ import grpc
 import numpy as np
 
 from scripts.benchmarks.report import RUNS, Row, interleaved
+from trajtrainer.core.steps import ActionBatch
 from trajtrainer.envs.unity_environment import UnityWorker
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
-from trajtrainer.steps import ActionBatch
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 from trajtrainer.unity.versions import API_VERSION, capabilities
 

@@ -17,7 +17,7 @@ from trajtrainer import LearnResult
 from trajtrainer.actors.actor import Actor
 from trajtrainer.actors.messages import ActorTask
 from trajtrainer.actors.ray_channel import RayChannel
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 
 LAMP = "python:tests.test_learn_api:Lamp"
 WANDER = "python:tests.actors.wander:Wander"

@@ -12,15 +12,15 @@ from numpy.typing import DTypeLike
 from trajtrainer.actors import collector as collector_module
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.algos.acting import Policy, WeightsUpdate
+from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.errors import UnsupportedError
-from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
-from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch
-from trajtrainer.timers import Timers
 
 
 def spec(*shapes: tuple[int, ...], actions: ActionSpec | None = None, name: str = "Eye") -> BehaviorSpec:

@@ -9,8 +9,8 @@ import pytest
 
 import trajtrainer
 from tests.runtime.runs import ppo
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.errors import SettingsError
 from trajtrainer.run import evaluations
 from trajtrainer.trainers.trainer import Trainer
 

@@ -10,10 +10,10 @@ import pytest
 from trajtrainer.actors.messages import ActorDiedError, Experience, Failed
 from trajtrainer.actors.pipe_channel import REPORT, BlockPlace
 from trajtrainer.actors.pipe_transport import PipeTransport, _Member
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.data.packed_layout import Counts
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.shared_memory import SharedMemory
-from trajtrainer.errors import SettingsError
 
 
 class Ended:

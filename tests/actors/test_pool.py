@@ -36,21 +36,21 @@ from trajtrainer.actors.messages import (
 from trajtrainer.actors.pool import ActingElsewhere, ActorPool
 from trajtrainer.actors.source import ActorSource
 from trajtrainer.algos.acting import Policy
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.timers import Timers
+from trajtrainer.core.version import __version__
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.actor import Actor
-from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.stats import StatsReporter
-from trajtrainer.timers import Timers
 from trajtrainer.unity.faults import LaunchError
-from trajtrainer.version import __version__
 
 NAME = "Walker"
 PATIENCE_S = 60.0

@@ -23,8 +23,8 @@ from trajtrainer.actors.messages import ActorTask, End, Failed, Hello, Report
 from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.actors.ray_transport import RayTransport
 from trajtrainer.cluster import connect
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import SettingsError
 from trajtrainer.settings.actors import RaySettings
 from trajtrainer.unity.faults import LaunchError
 

@@ -11,12 +11,12 @@ import torch
 from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.offline.learner import OfflineLearner
-from trajtrainer.columns import Columns, Store, entries_of, sensor_name, zeros
+from trajtrainer.core.columns import Columns, Store, entries_of, sensor_name, zeros
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import BCHyperparameters, IQLHyperparameters, TrainerSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_algorithm
 
 HYPERPARAMETERS: dict[str, Any] = {"bc": BCHyperparameters, "iql": IQLHyperparameters}

@@ -14,12 +14,12 @@ from tests.algos.mlagents import Case, Json
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
 from trajtrainer.algos.sac.values import by_name
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 
 CPU = torch.device("cpu")
 

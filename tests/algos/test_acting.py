@@ -14,11 +14,11 @@ import torch
 from tests.nn.golden import policy_case
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
-from trajtrainer.errors import TrajtrainerError
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 
 @dataclass

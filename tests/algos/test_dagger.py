@@ -15,9 +15,9 @@ from tests.nn.specs import behavior, vector
 from tests.runtime.test_learn_offline import weights
 from tests.test_learn_api import Lamp
 from trajtrainer.algos.dagger.labels import labels
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.steps import ActionBatch
 from trajtrainer.run.experts import FunctionExpert
-from trajtrainer.steps import ActionBatch
 
 HYBRID = behavior([vector(4)], 2, (3,))
 

@@ -15,8 +15,8 @@ from tests.algos.recorded import learn, learner, recording
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.iql import losses
 from trajtrainer.algos.offline.rows import DatasetRows, Parts, Shuffled, held_out
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.errors import SettingsError
 from trajtrainer.nn.distribution import ENV_CLIP
 from trajtrainer.settings.trainer import PolicyKind
 

@@ -20,10 +20,10 @@ from trajtrainer.algos.poca import values as poca_values
 from trajtrainer.algos.poca.groups import moments_of
 from trajtrainer.algos.poca.update_buffer import GroupBuffer, GroupTargets
 from trajtrainer.algos.poca.values import GroupEstimates, GroupValueEstimator
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows, flat_actions
 from trajtrainer.settings.network import MemorySettings
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.testing import random_steps
 
 CPU = torch.device("cpu")

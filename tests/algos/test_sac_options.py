@@ -25,9 +25,9 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import SeparateEvaluation
+from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.nn.conditioning import Regularization, linears
 from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.queues import PolicyUpdate
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.problems import ConfigurationError

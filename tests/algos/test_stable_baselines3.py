@@ -19,11 +19,11 @@ from tests.trainers.rig import vector_spec
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import TwinNetworks
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 
 sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
 

@@ -24,15 +24,15 @@ from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.losses import normalized
 from trajtrainer.algos.ppo.weights import WEIGHT_TAG, ImportanceWeights
 from trajtrainer.algos.returns import gae, lambda_return, v_trace
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import FloatArray
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.trainer import PPOHyperparameters
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import FloatArray
 from trajtrainer.testing import random_steps
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_algorithm
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import pytest
 
 from trajtrainer.cli.alias import remove, write
 from trajtrainer.cli.main import main
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 
 LAUNCHER = f"""#!{sys.executable}
 import sys

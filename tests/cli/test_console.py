@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from trajtrainer.cli.console import console
-from trajtrainer.errors import TrajtrainerError
+from trajtrainer.core.errors import TrajtrainerError
 
 logger = logging.getLogger("trajtrainer.somewhere")
 

@@ -13,7 +13,7 @@ import pytest
 
 import trajtrainer.run
 from trajtrainer.cli.main import main
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.run.logs import ConsoleHandler
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from trajtrainer.cli.main import COMMANDS, main
-from trajtrainer.errors import TrajtrainerError
-from trajtrainer.version import __version__
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.version import __version__
 
 
 @pytest.fixture

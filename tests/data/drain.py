@@ -10,7 +10,7 @@ from tests.data.harness import Harness
 from tests.data.mates import expected_mates, mates_of
 from tests.data.oracle import Trajectory, pack
 from tests.data.streams import assert_same
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.data.trajectory import PackedGroups
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from tests.data.oracle import PerAgentProcessor, Trajectory
 from tests.data.streams import OBS_DTYPES, Message, Numbers, Reset, mixed_spec, part_of
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import StepBatch
 
 Round = Sequence[Message] | Reset
 

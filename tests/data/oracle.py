@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.data.packing import packed_steps
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.steps import ActionBatch, StepBatch
 
 Array = NDArray[Any]
 

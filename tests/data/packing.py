@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, sensor_name
-from trajtrainer.columns import concatenate as concatenate_columns
+from trajtrainer.core.columns import Columns, sensor_name
+from trajtrainer.core.columns import concatenate as concatenate_columns
 from trajtrainer.data.trajectory import PackedSteps, offsets
 
 _PER_TRAJECTORY = ("offset", "terminated", "ended", "agent")

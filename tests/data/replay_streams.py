@@ -9,9 +9,9 @@ import numpy as np
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 from tests.data.packing import packed_steps
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps, offsets
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 _NONE, _MOVES = DimensionProperty.NONE, DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
 

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.data.packing import everything
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.steps import ActionBatch, LongArray, StepBatch, agent_ids
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import ActionBatch, LongArray, StepBatch, agent_ids
 
 OBS_DTYPES = (np.dtype(np.float32), np.dtype(np.uint8))
 

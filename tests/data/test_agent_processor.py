@@ -20,13 +20,13 @@ from tests.data.streams import (
     random_stream,
     vector_spec,
 )
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.queues import TrajectoryQueue
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.data import agent_processor
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.queues import TrajectoryQueue
-from trajtrainer.steps import StepBatch
 
 
 @settings(max_examples=200, deadline=None)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.data.drain import Drain, check
 from tests.data.harness import Harness, Round
 from tests.data.streams import TEAM_STREAMS, Message, Numbers, random_stream, vector_spec
+from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
 from trajtrainer.data import agent_processor
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
-from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
 
 # Three together, one alone, one without a group.
 STEADY = (1, 1, 1, 2, 0)

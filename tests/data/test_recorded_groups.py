@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 
 from tests.data.drain import Drain
 from tests.data.harness import Harness
+from trajtrainer.core.spec import (
+    ActionSpec,
+    BehaviorId,
+    BehaviorSpec,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+)
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps
-from trajtrainer.spec import ActionSpec, BehaviorId, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import StepBatch
 
 
 class Session:

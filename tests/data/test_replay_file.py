@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.data.replay_streams import MEMORY, Ending, Stream, empty_replay
 from tests.data.streams import vector_spec
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_file import read, write
 from trajtrainer.data.replay_sample import Sample
-from trajtrainer.errors import CheckpointError
 
 
 def _fill(replay: Replay, stream: Stream, lengths: list[int]) -> None:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.streams import OBS_DTYPES, mixed_spec, vector_spec
+from trajtrainer.core.errors import OutOfMemoryError
+from trajtrainer.core.steps import LongArray
 from trajtrainer.data import rows
 from trajtrainer.data.rows import RowPool
-from trajtrainer.errors import OutOfMemoryError
-from trajtrainer.steps import LongArray
 
 PATIENCE_S = 30.0
 

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.trainers.rig import Rig, Trajectory
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.queues import EpisodesAborted
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, zeros
+from trajtrainer.core.columns import Columns, zeros
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import entries_of_steps
 from trajtrainer.demos.writer import DemoWriter
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.unity.proto.communicator_pb2 import (
     AgentInfoActionPairProto,
     BrainParametersProto,

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from tests.demos.making import SPECS, check_same, packed_steps, write_demo
 from tests.nn.specs import behavior, vector
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.spec import spec_to_plain
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
@@ -27,8 +29,6 @@ from trajtrainer.demos.minari_source import minari_source
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.replay_source import replay_source
 from trajtrainer.demos.source import demo_source, write_source
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.spec import spec_to_plain
 
 
 def trajectories_of(packed: PackedSteps) -> list[Trajectory]:

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.demos.making import SPECS, check_same, packed_steps, read_plainly, write_demo, write_plainly
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto
 
 

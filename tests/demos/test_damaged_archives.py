@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from tests.demos.making import SPECS, packed_steps
 from trajtrainer.cli.main import main
+from trajtrainer.core.errors import CheckpointError, DemonstrationError
+from trajtrainer.core.spec import spec_to_plain
 from trajtrainer.data import npz, replay_file
 from trajtrainer.data.replay import Replay
 from trajtrainer.demos.archive import archive_source
 from trajtrainer.demos.replay_source import replay_source
 from trajtrainer.demos.summary import summarize
-from trajtrainer.errors import CheckpointError, DemonstrationError
-from trajtrainer.spec import spec_to_plain
 
 SPEC = SPECS["hybrid"]
 _LOCAL, _CENTRAL = b"PK\x03\x04", b"PK\x01\x02"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 import trajtrainer
 from tests.demos.making import write_plainly
 from trajtrainer.cli.main import main
+from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.errors import DemonstrationError
 from trajtrainer.unity.pictures import encode
 from trajtrainer.unity.proto.communicator_pb2 import (
     PNG,

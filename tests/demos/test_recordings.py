@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trajtrainer.columns import concatenate
+from trajtrainer.core.columns import concatenate
 from trajtrainer.demos.demo_file import open_demo
 from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
 

@@ -19,8 +19,8 @@ import yaml
 
 from tests.hub.stand_in import Hub
 from trajtrainer.cli.main import main
+from trajtrainer.core import atomic
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.rundir import atomic
 from trajtrainer.rundir.checkpoints import CheckpointManager
 from trajtrainer.rundir.event_file import PREFIX, masked_crc
 from trajtrainer.search import process

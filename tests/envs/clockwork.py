@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.steps import ActionBatch, FloatArray, StepBatch, agent_ids
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch, release
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import ActionBatch, FloatArray, StepBatch, agent_ids
 
 BEHAVIOR = "Clockwork?team=0"
 NUM_AGENTS = 3

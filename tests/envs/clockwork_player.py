@@ -16,13 +16,13 @@ import numpy as np
 
 from tests.envs import clockwork
 from tests.envs.clockwork import NUM_AGENTS, SPEC, SentLog, claim_incarnation
+from trajtrainer.core.steps import LongArray
 from trajtrainer.sim import player, registry
 from trajtrainer.sim.__main__ import main
 from trajtrainer.sim.faults import Faults
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.registry import SimulationKind
 from trajtrainer.sim.simulation import Actions, SimulationOptions, SimulationStep
-from trajtrainer.steps import LongArray
 
 NAME = "Clockwork"
 AT_START = "exit-at-start"

@@ -12,10 +12,10 @@ from random import Random
 
 from tests.envs import clockwork
 from tests.envs.clockwork import BEHAVIOR, SPEC, SentLog, batch, claim_incarnation
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.settings.environment import ConstantSettings
-from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 
 FOREVER_S = 600.0
 

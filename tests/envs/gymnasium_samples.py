@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):

@@ -21,11 +21,11 @@ from mlagents_envs.base_env import (
 )
 
 from tests.envs.gymnasium_samples import action_batch
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import observation_kind
+from trajtrainer.core.steps import WORKER_SHIFT, EnvironmentEvent
 from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker, TrainerChannels
-from trajtrainer.errors import InvalidDataError
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
-from trajtrainer.spec import observation_kind
-from trajtrainer.steps import WORKER_SHIFT, EnvironmentEvent
 
 NONE, MOVES, UNSPECIFIED = (
     DimensionProperty.NONE,

@@ -11,10 +11,10 @@ import pytest
 from gymnasium import spaces
 
 from tests.envs.gymnasium_samples import CountingEnv, SpacesEnv, action_batch
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, UnsupportedError
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, UnsupportedError
 from trajtrainer.settings.environment import ConstantSettings, UniformSettings
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
 NAME = "CountingEnv"
 

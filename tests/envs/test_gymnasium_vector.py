@@ -19,14 +19,14 @@ from tests.envs.gymnasium_samples import action_batch
 from tests.envs.test_select import NoLogs, make, settings
 from tests.envs.vector_samples import CountingVector
 from tests.runtime.runs import ppo
+from trajtrainer.core.errors import InvalidDataError, SettingsError, UnsupportedError
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import release
 from trajtrainer.envs import select
 from trajtrainer.envs.gymnasium_vector import VectorEnvironment
-from trajtrainer.errors import InvalidDataError, SettingsError, UnsupportedError
 from trajtrainer.settings.environment import ConstantSettings
-from trajtrainer.steps import StepBatch
 
 MODES = list(AutoresetMode)
 Row = tuple[int, list[float], float]

@@ -13,14 +13,14 @@ from gymnasium import spaces
 from tests.envs.gymnasium_samples import action_batch
 from tests.envs.pettingzoo_samples import Arena, Nim, Relay
 from tests.envs.test_select import NoLogs
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 from trajtrainer.envs.pettingzoo_agents import AgentRule, AgentTypes, agent_type
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.select import make_environment
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import EnvironmentEvent, StepBatch
 
 
 def begin(environment: PettingZooEnvironment, **parameters: Any) -> EnvironmentEvent:

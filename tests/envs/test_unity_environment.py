@@ -13,15 +13,15 @@ import pytest
 from tests.ports import free_port
 from tests.unity.client import LIMIT_S, connected, handshake, header, in_background, until
 from tests.unity.messages import BEHAVIOR, Agent, Space, message
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.envs import unity_environment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity_environment import UnityWorker, make_unity_environment
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec
-from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
 from trajtrainer.unity.side_channels import ANALYTICS_ID

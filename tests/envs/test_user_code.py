@@ -14,9 +14,9 @@ import pytest
 from attrs import evolve
 from gymnasium import spaces
 
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.envs import gymnasium_environment, select
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-from trajtrainer.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.settings.run import RunSettings
 
 

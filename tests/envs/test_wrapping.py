@@ -13,9 +13,9 @@ from attrs import evolve
 from tests.envs.gymnasium_samples import CountingEnv, action_batch, zeros
 from tests.envs.test_select import NoLogs, settings
 from tests.settings.command_line import parse_command_line
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs import select
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import SettingsError
 from trajtrainer.run.actors import settings_of_actor
 from trajtrainer.run.evaluations import settings_of_evaluation
 from trajtrainer.settings.convert import dump, load

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.nn.specs import behavior, vector
-from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.protocol import Parameters
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import (
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import (
     ActionBatch,
     BoolArray,
     EnvironmentEvent,
@@ -20,6 +18,8 @@ from trajtrainer.steps import (
     StepBatch,
     agent_ids,
 )
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.protocol import Parameters
 
 SPEC = behavior([vector(2)], 1)
 

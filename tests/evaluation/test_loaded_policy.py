@@ -16,12 +16,12 @@ from tests.cli.test_export import checkpoint_of, saved
 from tests.export.test_onnx import random_actor
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.acting import Policy
+from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.evaluation.loaded_policy import load_policy
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
-from trajtrainer.spec import BehaviorSpec
 
 SPECS: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
     "a vector": (behavior([vector(7)], 3), {}),

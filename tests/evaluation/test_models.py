@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_export import checkpoint_of, saved
 from tests.export.test_onnx import random_actor
 from tests.nn.specs import behavior, network, vector
-from trajtrainer.errors import CheckpointError, SettingsError
+from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.evaluation.models import ActingOptions, Model, find_models
 from trajtrainer.export.onnx import export_policy
 

@@ -10,12 +10,8 @@ import pytest
 
 from trajtrainer.algos.acting import Acts
 from trajtrainer.cli.main import main
-from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.errors import EnvironmentFaultError, SettingsError
-from trajtrainer.evaluation.recording import Recording, record
-from trajtrainer.evaluation.scripted import ScriptedPolicy, heuristic_policy, random_policy
-from trajtrainer.spec import (
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.spec import (
     ActionSpec,
     BehaviorId,
     BehaviorSpec,
@@ -23,7 +19,11 @@ from trajtrainer.spec import (
     ObservationSpec,
     ObservationType,
 )
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.evaluation.recording import Recording, record
+from trajtrainer.evaluation.scripted import ScriptedPolicy, heuristic_policy, random_policy
 
 SPEC = BehaviorSpec(
     [ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "v")], ActionSpec(1, (3,))

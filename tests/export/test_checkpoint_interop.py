@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.export.mlagents_actor import load_actor
@@ -26,7 +27,6 @@ from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.rnd import RndNetwork
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
-from trajtrainer.spec import BehaviorSpec, ObservationKind
 
 
 def parameters(*modules: nn.Module) -> list[nn.Parameter]:

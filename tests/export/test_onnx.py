@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from tests.nn.golden import PPO_CASES, SAC_CASES, Case, load_actor, policy_case
 from tests.nn.specs import behavior, camera, entities, network, vector
-from trajtrainer.errors import ExportError
+from trajtrainer.core.errors import ExportError
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import Evaluator
 from trajtrainer.export.graph import GraphBuilder
@@ -27,7 +28,6 @@ from trajtrainer.export.onnx import build_model, export_policy
 from trajtrainer.export.report import Support
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.network import Activation, ConditioningType, Initialization
-from trajtrainer.spec import BehaviorSpec, ObservationKind, observation_kind
 
 Arrays = dict[str, NDArray[Any]]
 TOLERANCE = 1e-5

@@ -14,12 +14,12 @@ from tests.export import ml_agents_1
 from tests.export.test_onnx import SPECS, random_actor, random_inputs
 from tests.nn.specs import behavior, camera, entities, vector
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
-from trajtrainer.errors import CheckpointError, SettingsError
+from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.export.onnx_policy import OnnxPolicy
 from trajtrainer.nn.actor import Actor
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch
 
 ROWS = 6
 

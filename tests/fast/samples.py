@@ -13,13 +13,13 @@ from tests.algos.minibatches import minibatch_of
 from tests.nn.specs import behavior, network, vector
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray
 
 ROWS = 40
 LENGTH = 4  # of a sequence

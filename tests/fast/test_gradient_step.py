@@ -12,6 +12,7 @@ from tests.fast.samples import SIGNALS, SPECS, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.poca.optimizer import POCA
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.fast import side_by_side
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm, multiply_adds
 from trajtrainer.fast.halves import HalvedGroups, group_encoding
@@ -23,7 +24,6 @@ from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 
 PICTURES = behavior([camera(3, 20, 20)], 2)
 TINY = behavior([camera(1, 4, 4)], 2)

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

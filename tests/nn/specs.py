@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.settings.network import ConditioningType, MemorySettings, NetworkSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 _NONE, _MOVES, _VARIES = (
     DimensionProperty.NONE,

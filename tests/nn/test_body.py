@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.nn.specs import behavior, camera, entities, network, vector
+from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.attention import EMBEDDING, EntityEmbedding
 from trajtrainer.nn.body import NetworkBody
@@ -16,7 +17,6 @@ from trajtrainer.nn.conditioning import FewRows, HyperBody, HyperLayer, Mlp
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.network import ConditioningType
-from trajtrainer.spec import ObservationSpec
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from trajtrainer.core.spec import ActionSpec
 from trajtrainer.nn.distribution import ActionDistribution, GaussianScale
 from trajtrainer.nn.heads import ActionHead, ValueHeads
-from trajtrainer.spec import ActionSpec
 
 ROWS = 20000
 

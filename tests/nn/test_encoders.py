@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from tests.nn.specs import behavior, camera, entities, network, vector
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.spec import DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.settings.network import ENCODERS
-from trajtrainer.spec import DimensionProperty, ObservationSpec, ObservationType
 
 
 def dense_inputs(encoder: nn.Module) -> int:

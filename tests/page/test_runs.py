@@ -13,7 +13,7 @@ import pytest
 
 from tests.page.runs import LOG, REWARD, make_run
 from trajtrainer import LearnResult, learn
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.page.folder import Folder
 from trajtrainer.page.viewer import Viewer
 from trajtrainer.rundir.folder import RunFolder

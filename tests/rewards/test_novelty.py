@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.algos.test_cloning import recorded
 from tests.nn.specs import behavior, camera, vector
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.novelty import EpisodicVisits, Novelty, RunningReturns, rounded_hash
 from trajtrainer.rewards.rnd import RndReward

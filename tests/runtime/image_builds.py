@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.steps import ObservationArray
 from trajtrainer.sim.__main__ import main
 from trajtrainer.sim.style import WireStyle
-from trajtrainer.steps import ObservationArray
 
 _ROOT = Path(__file__).resolve().parents[2]
 

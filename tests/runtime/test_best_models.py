@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from tests.trainers.rig import Rig
 from trajtrainer.algos.acting import Policy
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.rundir import atomic
 from trajtrainer.rundir.best_models import TRAINING, BestModel, BestModels
 from trajtrainer.rundir.checkpoint_state import copied, to_checkpoint
 from trajtrainer.rundir.folder import RunFolder

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
 from trajtrainer.rundir.checkpoints import CheckpointManager

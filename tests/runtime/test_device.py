@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.device import choose_device
 
 

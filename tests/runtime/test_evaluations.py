@@ -18,8 +18,8 @@ from gymnasium import spaces
 import trajtrainer
 from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, ppo
 from tests.test_learn_api import Lamp, settings
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.select import from_factory
-from trajtrainer.errors import SettingsError
 from trajtrainer.evaluation.result import Episode, EvaluationResult, GroupEpisode
 from trajtrainer.run.evaluations import parameters_of_evaluation, settings_of_evaluation, tags
 from trajtrainer.run.learn import train

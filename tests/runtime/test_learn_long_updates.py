@@ -18,7 +18,7 @@ from tests.runtime.runs import LearnProcess, behaviors_settings
 from tests.test_learn_api import Lamp
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.sac.optimizer import SAC
-from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.run.learn import train
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.convert import load

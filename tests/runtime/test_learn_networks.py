@@ -15,11 +15,11 @@ from tests.ports import free_port
 from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.data.rows import RowPool
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.run.learn import train
 from trajtrainer.settings.convert import load
-from trajtrainer.spec import ActionSpec, BehaviorSpec
 
 
 def trained(folder: Path, simulation: str, settings: dict[str, Any], *player: str) -> FinishedRun:

@@ -22,11 +22,11 @@ from tests.runtime.runs import LearnProcess, ppo
 from tests.test_learn_api import Lamp
 from trajtrainer.algos.offline.learner import OfflineLearner
 from trajtrainer.cli.main import main
+from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.writer import DemoWriter
 from trajtrainer.envs.select import from_factory
-from trajtrainer.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.run.learn import session
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings

@@ -15,7 +15,7 @@ import trajtrainer
 from tests.envs.duel import Duel
 from tests.runtime.runs import FinishedRun, LearnProcess, behaviors_settings, ppo
 from tests.test_learn_api import Lamp
-from trajtrainer.errors import CheckpointError, SettingsError
+from trajtrainer.core.errors import CheckpointError, SettingsError
 
 DUEL = "--env=python:tests.envs.duel:Duel"
 SELF_PLAY = {

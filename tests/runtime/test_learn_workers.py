@@ -17,13 +17,13 @@ from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
 from tests.runtime.test_learn import check_files
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.algos.acting import Policy
+from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
-from trajtrainer.timers import Timers
 
 AGENTS = ("--env-args", "--agents", "4")
 

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.run.behavior import Behavior
@@ -21,8 +23,6 @@ from trajtrainer.settings.environment import (
     Lesson,
 )
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.trainers.episodes import EpisodeRecord
 
 

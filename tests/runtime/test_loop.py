@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from trajtrainer.actors.statistics import ActorReport
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.timers import Timers
 from trajtrainer.curriculum import Curriculum
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.loop import Loop
@@ -19,7 +20,6 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.timers import Timers
 
 
 @dataclass

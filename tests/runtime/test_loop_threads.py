@@ -13,7 +13,7 @@ import pytest
 
 from tests.runtime.test_loop import loop
 from tests.trainers.rig import OffPolicyRig, Trajectory
-from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.run import loop as loop_module
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.network import NetworkSettings

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.plugins import Install
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import Aggregation
 from trajtrainer.run.mlagents_writers import GROUP
 from trajtrainer.run.writers import plugin_writers
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import Aggregation
 
 # As such a package is written, by the documentation of ML-Agents.
 PLUGIN = """

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from trajtrainer.core.stats import StatsReporter
 from trajtrainer.run.logs import ConsoleHandler, console_logging
 from trajtrainer.run.progress import (
     BehaviorSnapshot,
@@ -30,7 +31,6 @@ from trajtrainer.run.progress import (
     render,
     sparkline,
 )
-from trajtrainer.stats import StatsReporter
 
 RUN = RunSnapshot(
     [

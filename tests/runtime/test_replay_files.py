@@ -11,8 +11,8 @@ import pytest
 from attrs import evolve
 
 from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
+from trajtrainer.core import atomic
 from trajtrainer.data import replay_file
-from trajtrainer.rundir import atomic
 from trajtrainer.rundir.replay_files import NAME, ReplayFile, replay_file_of
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.runs import LearnProcess, behaviors_settings, learn, ppo
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.run_lock import RunLock, ask_to_stop, find_holder, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings

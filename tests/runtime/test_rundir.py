@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.errors import RunFolderError
-from trajtrainer.rundir import atomic
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.run import CheckpointSettings
 

@@ -17,7 +17,7 @@ import yaml
 import trajtrainer
 from tests.runtime.runs import LearnProcess, behaviors_settings, learn, ppo
 from tests.runtime.stuck_worlds import EPISODE, StuckWorld
-from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.run import watch
 from trajtrainer.run.user_calls import OneCall, UserCalls
 
@@ -138,9 +138,9 @@ import sys
 from pathlib import Path
 from tests.runtime.stuck_worlds import lock
 from trajtrainer.cli.main import main
-from trajtrainer.plugins import Registry
+from trajtrainer.core.plugins import Registry
 from trajtrainer.run import writers
-from trajtrainer.stats import StatsWriter, StatsWriterRow
+from trajtrainer.core.stats import StatsWriter, StatsWriterRow
 
 class Stuck(StatsWriter):
     def write_stats(self, category, values, step):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from trajtrainer.core.stats import StatsSummary
+from trajtrainer.core.timers import Timers
 from trajtrainer.run.timers_file import earlier_sessions, timers_json
 from trajtrainer.run.writers import GaugeWriter
-from trajtrainer.stats import StatsSummary
-from trajtrainer.timers import Timers
 
 
 @pytest.mark.parametrize("run", ["ppo_continuous", "ppo_discrete_two_behaviors"])

@@ -20,14 +20,14 @@ import yaml
 
 from tests.ports import free_ports
 from trajtrainer.cli.main import main
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.stats import StatsReporter, StatsWriter
 from trajtrainer.run import tracking, tracking_checks
 from trajtrainer.run.tracking import Service, Tracked, TrackingWriter, flat, tracking_writers
 from trajtrainer.run.tracking_checks import check_tracking
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.convert import dump, load
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.stats import StatsReporter, StatsWriter
 
 
 class Pad(Service):

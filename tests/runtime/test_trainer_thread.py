@@ -11,13 +11,13 @@ import pytest
 
 from tests.data.test_rows import PATIENCE_S, Waiting
 from tests.trainers.rig import vector_spec
+from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
+from trajtrainer.core.steps import LongArray
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
 from trajtrainer.run.trainer_thread import TrainerThread
-from trajtrainer.steps import LongArray
-from trajtrainer.timers import Timers
 
 
 class Learner:

@@ -21,8 +21,10 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.backend_context import Context as HparamsContext
 from tensorboard.plugins.hparams.list_session_groups import Handler as ListGroups
 
-from trajtrainer.errors import RunFolderError
-from trajtrainer.plugins import Registry
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.plugins import Registry
+from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter, StatsWriterRow
+from trajtrainer.core.steps import Aggregation
 from trajtrainer.run import writers
 from trajtrainer.run.writers import (
     CUMULATIVE_REWARD,
@@ -37,8 +39,6 @@ from trajtrainer.run.writers import (
 )
 from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter, StatsWriterRow
-from trajtrainer.steps import Aggregation
 
 RUNS = ["ppo_continuous", "ppo_discrete_two_behaviors"]
 

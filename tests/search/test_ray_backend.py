@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trajtrainer import cluster
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.search import ray_backend
 from trajtrainer.search.trial import TrialTask
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from trajtrainer.cli.main import main
-from trajtrainer.errors import RunFolderError, SettingsError
+from trajtrainer.core.errors import RunFolderError, SettingsError
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.search import process
 from trajtrainer.settings.convert import load, read_document

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.search.process import TrialProcess

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.test_learn_api import Lamp
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.actors import check_actors, settings_of_actor
 from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.convert import dump, load

@@ -8,7 +8,7 @@ import pytest
 
 import trajtrainer
 from trajtrainer.cli.main import main
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.builtin import builtin_configs, config_path
 from trajtrainer.settings.convert import load
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from trajtrainer.cli.main import main
-from trajtrainer.errors import DemonstrationError
+from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.run.api import learn
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings

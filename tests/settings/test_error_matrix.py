@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.convert import load, read_file, settle
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings

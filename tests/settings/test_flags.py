@@ -11,8 +11,8 @@ import pytest
 from attrs import fields
 
 from tests.settings.command_line import parse_command_line
-from trajtrainer.errors import SettingsError
-from trajtrainer.image_order import RawImageOrder
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.flag_table import FLAGS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.settings.flag_table import FLAGS
 from trajtrainer.settings.python_names import in_python, python_names
 

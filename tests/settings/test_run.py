@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import InvalidValueError
 from trajtrainer.settings.convert import dump, load, to_mapping
 from trajtrainer.settings.environment import EnvironmentSettings

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from trajtrainer.cli.main import main
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.convert import dump, load, read_document
 from trajtrainer.settings.environment import ConstantSettings
 from trajtrainer.settings.search import Plan, Range, make_plan

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from trajtrainer.core.spec import BehaviorSpec, ObservationType
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.simulation import Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
-from trajtrainer.spec import BehaviorSpec, ObservationType
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 InfoList = pb.UnityRLOutputProto.ListAgentInfoProto

@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 
+from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.sim.channels import (
     ENGINE_CONFIGURATION,
     ENVIRONMENT_PARAMETERS,
@@ -19,7 +20,6 @@ from trajtrainer.sim.channels import (
     statistic_frame,
 )
 from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.steps import Aggregation, Statistic
 
 
 def text(value: str) -> bytes:

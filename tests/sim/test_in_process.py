@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.unity_environment import UnityWorker, connect_player
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.sim.balance_ball import BalanceBall
 from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.unity import launcher
 from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.sim.messages import InfoList, built, recorded
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.sim.infos import RowInfoWriter
 from trajtrainer.sim.png_infos import PngInfoWriter
 from trajtrainer.sim.simulation import (
@@ -27,7 +28,6 @@ from trajtrainer.sim.simulation import (
 )
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.sim.world import HEADER, output_message
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.sim.bench import BenchOptions
 from trajtrainer.sim.options import parse_player_options
 from trajtrainer.sim.style import WireStyle
-from trajtrainer.steps import Aggregation, Statistic
 
 
 def test_what_is_not_given_has_its_default() -> None:

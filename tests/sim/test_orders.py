@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.sim.messages import recorded
+from trajtrainer.core.spec import ActionSpec
 from trajtrainer.sim.orders import ActionReader, OrderError, read_order
-from trajtrainer.spec import ActionSpec
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 ActionList = pb.UnityRLInputProto.ListAgentActionProto

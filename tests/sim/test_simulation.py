@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, make_game, play, random_policy, steps_equal
+from trajtrainer.core.spec import BehaviorId, ObservationKind, observation_kind
 from trajtrainer.sim.registry import SIMULATIONS, GameKind, SimulationKind, simulation_kind, simulation_of
 from trajtrainer.sim.simulation import Simulation, SimulationStep, picture_sensor, vector_sensor
-from trajtrainer.spec import BehaviorId, ObservationKind, observation_kind
 
 NAMES = [name for name, kind in SIMULATIONS.items() if isinstance(kind, SimulationKind)]
 

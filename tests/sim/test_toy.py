@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import Policy, make, play, random_policy
+from trajtrainer.core.spec import ObservationType
 from trajtrainer.sim.simulation import Actions, SimulationStep
-from trajtrainer.spec import ObservationType
 
 
 def to_the_goal(continuous: int, discrete: int, sign: float = 1.0) -> Policy:

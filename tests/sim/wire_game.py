@@ -11,13 +11,13 @@ import numpy as np
 from tests.envs.gymnasium_samples import action_batch
 from tests.envs.test_select import NoLogs
 from tests.ports import free_port
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import EnvironmentEvent, LongArray, StepBatch
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.simulation import Actions, Role, SimulationStep
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import EnvironmentEvent, LongArray, StepBatch
 
 
 @dataclass

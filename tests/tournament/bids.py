@@ -10,7 +10,7 @@ import numpy as np
 from mlagents_envs.base_env import ActionTuple, BaseEnv, DecisionSteps, TerminalSteps
 
 from tests.nn.specs import behavior, vector
-from trajtrainer.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec
 
 CHOICES = 3
 SPEC = behavior([vector(3)], 0, (CHOICES,))

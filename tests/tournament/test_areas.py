@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unity import recordings
-from trajtrainer.steps import EnvironmentEvent, StepBatch
+from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 from trajtrainer.tournament.areas import Areas
 
 # Team, id, reward, whether it is the end.

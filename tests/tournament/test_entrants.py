@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.evaluation.test_models import run_with
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.evaluation.models import ActingOptions
 from trajtrainer.tournament.entrants import find_entrants
 

@@ -13,12 +13,12 @@ from mlagents_envs.base_env import ActionTuple
 
 from tests.tournament.bids import SPEC, Bids, one_team, roles
 from trajtrainer.algos.acting import Acts
+from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.evaluation.models import Model, PolicyFile
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.tournament.play import Result, play
 from trajtrainer.tournament.standings import standings
 

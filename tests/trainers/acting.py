@@ -10,16 +10,16 @@ from torch import Tensor
 
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import StepBatch
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.simulation import Actions, Simulation, SimulationStep
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import StepBatch
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_trainer, max_lead
 
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.sac.learner import SACLearner
+from trajtrainer.core.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import LocalSource
 from trajtrainer.data.trajectory import TrajectoryBatch, join
-from trajtrainer.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import create_trainer
 from trajtrainer.trainers.trainer import Trainer
 

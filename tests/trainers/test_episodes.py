@@ -11,9 +11,9 @@ from tests.data.harness import Harness
 from tests.data.oracle import Trajectory
 from tests.data.streams import random_stream
 from tests.trainers.rig import Recorder
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import Aggregation, agent_ids
 from trajtrainer.data.trajectory import gather
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import Aggregation, agent_ids
 from trajtrainer.trainers.episodes import EpisodeRecord, EpisodeSums
 
 

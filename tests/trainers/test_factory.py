@@ -10,7 +10,7 @@ from attrs import evolve
 from tests.demos.making import write_demo
 from tests.plugins import Install
 from tests.trainers.rig import OffPolicyRig, Rig
-from trajtrainer.errors import DemonstrationError, UnsupportedError
+from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.rewards import REWARD_SIGNALS, GailSettings
 from trajtrainer.settings.trainer import (

@@ -13,6 +13,7 @@ from attrs import evolve
 from tests.trainers.acting import Acting
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.algos.sac.learner import SACLearner
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.run.trainer_thread import TrainerThread
@@ -20,7 +21,6 @@ from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.toy import Toy, ToyOptions
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import max_lead
 
 WAIT_S = 60.0

@@ -15,13 +15,13 @@ from attrs import evolve
 
 from tests.trainers.rig import Rig, Trajectory, same, vector_spec, weights
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.steps import Aggregation, agent_ids
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
-from trajtrainer.steps import Aggregation, agent_ids
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
 RECURRENT = evolve(SMALL, memory=MemorySettings(sequence_length=4, memory_size=8))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.trainers.rig import vector_spec
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.results import match_results
 from trajtrainer.data.rows import RowPool
-from trajtrainer.steps import ActionBatch, StepBatch
 from trajtrainer.trainers.ratings import Player, expected_score, rate
 
 

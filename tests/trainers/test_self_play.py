@@ -17,13 +17,13 @@ from torch import Tensor
 
 from tests.trainers.rig import Recorder
 from trajtrainer.algos.acting import Acts, Policy, WeightsUpdate
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.errors import SettingsError
-from trajtrainer.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.settings.trainer import SelfPlaySettings
-from trajtrainer.spec import BehaviorId
-from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.ratings import Player
 from trajtrainer.trainers.self_play import SelfPlay, TeamRotation
 

@@ -13,7 +13,8 @@ import torch
 from tests.nn.specs import behavior, camera, entities, vector
 from tests.trainers.rig import OffPolicyRig, Rig, TrainerRig, Trajectory
 from trajtrainer.algos.minibatch import Minibatch, torch_dtype
-from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, sensor_name
+from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.nn.actor import Actor
@@ -23,7 +24,6 @@ from trajtrainer.rewards.trained import TrainedReward
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.testing import AlgorithmContract, random_steps, vector_spec
 from trajtrainer.trainers.state import learned_state
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.steps import StepBatch
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 from trajtrainer.unity.versions import PictureOrder, picture_order
 

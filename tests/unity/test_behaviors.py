@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unity.messages import BEHAVIOR, Agent, Space
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import ActionSpec, DimensionProperty, ObservationType
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import ActionSpec, DimensionProperty, ObservationType
 from trajtrainer.unity.behaviors import announced
 from trajtrainer.unity.proto.communicator_pb2 import (
     GOAL_SIGNAL,

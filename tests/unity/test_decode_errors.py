@@ -10,7 +10,7 @@ import pytest
 from mlagents_envs.exception import UnityObservationException
 
 from tests.unity.messages import BEHAVIOR, Agent, Space, field_of, message, message_of, varint
-from trajtrainer.errors import InvalidDataError
+from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.unity import record_limits
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto

@@ -23,8 +23,8 @@ from tests.unity.messages import (
     oracle,
     unpacked,
 )
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.steps import StepBatch
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.unity import behaviors
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto, UnityRLOutputProto

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlagents_envs.exception import UnityActionException
 
-from trajtrainer.spec import ActionSpec
+from trajtrainer.core.spec import ActionSpec
 from trajtrainer.unity import encode
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.unity.proto.communicator_pb2 import RESET, STEP, UnityMessageProto

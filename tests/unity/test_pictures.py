@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.unity.messages import BEHAVIOR, Space, message_of
-from trajtrainer.errors import InvalidDataError
+from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.unity import pictures
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import PNG, AgentInfoProto, ObservationProto

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tests.ports import free_port
 from tests.unity import recordings
 from tests.unity.client import LIMIT_S, connected, in_background
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.steps import EnvironmentEvent
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.unity.faults import LaunchError
 from trajtrainer.unity.proto.communicator_pb2 import RESET, STEP, UnityMessageProto

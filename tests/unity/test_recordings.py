@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unity import recordings
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty
 from trajtrainer.unity import encode
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto

@@ -26,7 +26,7 @@ assert "torch" not in sys.modules
     [
         "import trajtrainer.unity.registration",
         "import trajtrainer.unity.environment",
-        "import trajtrainer.spec, trajtrainer.unity.registration",
+        "import trajtrainer.core.spec, trajtrainer.unity.registration",
         "from trajtrainer.side_channels import EngineConfigurationChannel",
     ],
 )

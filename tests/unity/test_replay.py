@@ -10,8 +10,8 @@ import pytest
 from tests.ports import free_port
 from tests.unity import recordings
 from tests.unity.client import LIMIT_S, connected, in_background
-from trajtrainer.spec import ActionSpec, BehaviorSpec
-from trajtrainer.steps import ActionBatch, StepBatch
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.unity.proto.communicator_pb2 import RESET, STEP, UnityMessageProto
 from trajtrainer.unity.session import PlayerSession
 

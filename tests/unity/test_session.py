@@ -25,9 +25,9 @@ from mlagents_envs.exception import (
 from tests.ports import free_port
 from tests.unity.client import LIMIT_S, Exchange, connected, handshake, header, in_background, status, until
 from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.core.steps import ActionBatch, Aggregation, Statistic
 from trajtrainer.sim.channels import statistic_frame
-from trajtrainer.steps import ActionBatch, Aggregation, Statistic
 from trajtrainer.unity import session as session_module
 from trajtrainer.unity.faults import (
     ActionError,

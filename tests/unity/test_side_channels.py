@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlagents_envs.exception import UnityEnvironmentException
 
-from trajtrainer.errors import InvalidDataError, SettingsError
+from trajtrainer.core.errors import InvalidDataError, SettingsError
+from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.settings.environment import (
     ConstantSettings,
     EngineSettings,
@@ -27,7 +28,6 @@ from trajtrainer.settings.environment import (
     Sampler,
     UniformSettings,
 )
-from trajtrainer.steps import Aggregation, Statistic
 from trajtrainer.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized
 from trajtrainer.unity.side_channels import (
     ANALYTICS_ID,

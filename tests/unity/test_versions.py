@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.unity import versions
 from trajtrainer.unity.versions import PictureOrder
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mlagents_envs.exception import UnityActionException
 
 from tests.wrappers.world import Episode, World
-from trajtrainer.errors import SettingsError, UnsupportedError
+from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.pettingzoo import UnityAECEnv, UnityParallelEnv
 
 SCENES = [

@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
-from trajtrainer.errors import EnvironmentFaultError, UnsupportedError
+from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.gymnasium import UnityEnv, UnityVectorEnv
 
 NO_BOUNDS = "A Box observation space m"

@@ -9,9 +9,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from trajtrainer.errors import SettingsError, UnsupportedError
+from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.sim.simulation import action_spec, entities_sensor, picture_sensor, vector_sensor
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.wrappers.spaces import BehaviorSpaces, Form
 
 VECTOR, OTHER, LIST, PICTURE = (

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.wrappers.world import World
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.gymnasium import UnityVectorEnv
 
 pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlagents_envs.exception import UnityActionException
 
 from tests.wrappers.world import Episode, World
-from trajtrainer.errors import SettingsError, UnsupportedError
+from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.gymnasium import UnityVectorEnv
 
 STEPS = 60

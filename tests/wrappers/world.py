@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import EnvironmentEvent, StepBatch
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.wrappers.spaces import Decisions
 

@@ -49,19 +49,19 @@ from trajtrainer.actors.messages import (
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.actors.weights import WeightsLayout
 from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.core.timers import Timers
+from trajtrainer.core.version import __version__
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch, gather, release
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import SettingsError
-from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
 from trajtrainer.settings.trainer import SelfPlaySettings
-from trajtrainer.spec import BehaviorId
-from trajtrainer.stats import StatsReporter, StatsSummary, StatsWriter
-from trajtrainer.timers import Timers
-from trajtrainer.version import __version__
 
 # Upper bound of one wait for messages, so that orders are seen while an environment is silent.
 _WAIT_S = 0.25

@@ -16,19 +16,12 @@ import numpy as np
 from torch import Tensor
 
 from trajtrainer.algos.acting import Acts, Policy
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.results import match_results
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import UnsupportedError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.queues import PolicyQueue, TrajectoryQueue
-from trajtrainer.settings.trainer import SelfPlaySettings
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import (
+from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import (
     ActionBatch,
     Aggregation,
     BoolArray,
@@ -37,7 +30,14 @@ from trajtrainer.steps import (
     ObservationArray,
     StepBatch,
 )
-from trajtrainer.timers import Timers
+from trajtrainer.core.timers import Timers
+from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.opponents import OpponentTracker
+from trajtrainer.data.results import match_results
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)
 # Each is kept as a tag of the event file; a key with a number in it would fill the memory.

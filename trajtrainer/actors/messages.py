@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from trajtrainer.actors.collector import NewBehavior
 from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.algos.acting import Acts
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.stats import StatsSummary
 from trajtrainer.data.packed_layout import Counts
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.nn.actor import Actor as ActingNetwork
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorId
-from trajtrainer.stats import StatsSummary
 
 Buffer = NDArray[np.uint8]
 UNLIMITED = 1 << 62

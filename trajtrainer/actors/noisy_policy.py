@@ -12,9 +12,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from trajtrainer.algos.acting import Policy
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ENV_CLIP
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
 
 
 class NoisyPolicy(Policy):

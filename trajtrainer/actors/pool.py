@@ -45,24 +45,24 @@ from trajtrainer.actors.pacing import Credit
 from trajtrainer.actors.source import ActorSource, Chunk
 from trajtrainer.actors.weights import WeightsLayout
 from trajtrainer.algos.acting import Policy
+from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.queues import EpisodesAborted, PolicyQueue
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import WORKER_SHIFT, Aggregation
+from trajtrainer.core.timers import Timers
+from trajtrainer.core.version import __version__
 from trajtrainer.data.packed_layout import PackedLayout
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers.restart_quota import UNLIMITED as UNLIMITED_RESTARTS
 from trajtrainer.envs.workers.restart_quota import RestartQuota
-from trajtrainer.errors import EnvironmentFaultError, UnsupportedError
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.queues import EpisodesAborted, PolicyQueue
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import WORKER_SHIFT, Aggregation
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
-from trajtrainer.version import __version__
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import torch
 from trajtrainer.actors.actor import Actor
 from trajtrainer.actors.messages import ActorTask, Buffer, Hello, Order, Report, Room, Weights
 from trajtrainer.actors.node_logs import NodeLogs
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.version import __version__
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import forward_log
-from trajtrainer.errors import SettingsError, TrajtrainerError
-from trajtrainer.version import __version__
 
 # Of the messages between environments' workers FAULT, LOG and END are the same here.
 REPORT = b"r"

@@ -19,11 +19,11 @@ from trajtrainer.actors.messages import ActorDiedError, ActorTask, Buffer, End, 
 from trajtrainer.actors.node_logs import write_logs
 from trajtrainer.actors.ray_channel import FILES, ActorHost, Message
 from trajtrainer.cluster import Cluster
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.version import __version__
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child_slot import relay_log
-from trajtrainer.errors import SettingsError
 from trajtrainer.settings.actors import RaySettings
-from trajtrainer.version import __version__
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.queues import TrajectoryQueue
+from trajtrainer.core.steps import IntArray
 from trajtrainer.data.source import QueueSource
 from trajtrainer.data.trajectory import PackedSteps, join_packed
-from trajtrainer.queues import TrajectoryQueue
-from trajtrainer.steps import IntArray
 
 
 @dataclass(frozen=True, slots=True)

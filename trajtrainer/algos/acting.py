@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.algos.exploration import StateDependentNoise
-from trajtrainer.errors import TrajtrainerError
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.fast.acting import Acting, is_mlp
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution, Actions, GaussianScale
 from trajtrainer.nn.heads import masked
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 _LOG_SIGMA = "head.log_sigma"
 

@@ -18,16 +18,16 @@ from torch import nn
 
 from trajtrainer.algos.acting import Acts
 from trajtrainer.algos.cloning.cloning import BehavioralCloning
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import FloatArray, IntArray
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import FloatArray, IntArray
-from trajtrainer.timers import Timers
 
 T = TypeVar("T")
 

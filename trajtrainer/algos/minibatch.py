@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
+from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns
 from trajtrainer.nn.multi_agent import GroupRows
 
 # Rows are put in an epoch's order this many bytes at a time: enough that the index operations cost nothing per

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.steps import FloatArray, IntArray, LongArray
+from trajtrainer.core.steps import FloatArray, IntArray, LongArray
 
 DoubleArray = NDArray[np.float64]
 Offsets = IntArray | LongArray

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
-from trajtrainer.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray
 
 # How many numbers of observations may go through the critic at once (64 MB of float32): bounds what the layers
 # between take.

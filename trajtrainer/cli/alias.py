@@ -7,7 +7,7 @@ import os
 import sysconfig
 from pathlib import Path
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 
 NAME = "mlagents-learn"
 # Every launcher that an installer writes names the function that it calls, those of Windows (.exe) in an archive.

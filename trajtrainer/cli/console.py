@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from trajtrainer.errors import TrajtrainerError
+from trajtrainer.core.errors import TrajtrainerError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

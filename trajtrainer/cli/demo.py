@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.printable import counted, one_line
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.printable import counted, one_line
 
 if TYPE_CHECKING:
     from trajtrainer.demos.source import Source

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of, print_table
-from trajtrainer.printable import one_line
+from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.flag_table import ACTING_FLAGS

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from trajtrainer.cli.console import console
-from trajtrainer.errors import SettingsError
-from trajtrainer.printable import one_line
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import ACTING_FLAGS
 

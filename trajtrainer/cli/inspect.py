@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from trajtrainer.printable import one_line
+from trajtrainer.core.printable import one_line
 
 if TYPE_CHECKING:
     from trajtrainer.export.report import PackageSupport, Report, TensorInfo

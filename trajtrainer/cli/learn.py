@@ -11,9 +11,9 @@ from pathlib import Path
 from attrs import evolve
 
 from trajtrainer.cli.console import console
+from trajtrainer.core.timers import Timers
 from trajtrainer.settings import flags
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.timers import Timers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 from attrs import frozen
 
-from trajtrainer.errors import TrajtrainerError
-from trajtrainer.printable import printable
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.printable import printable
+from trajtrainer.core.version import __version__
 from trajtrainer.settings.checks import closest
-from trajtrainer.version import __version__
 
 INTERRUPTED = 130
 _ONE_LINE = 10_000

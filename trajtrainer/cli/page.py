@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.errors import RunFolderError, UnsupportedError
+from trajtrainer.core.errors import RunFolderError, UnsupportedError
 
 if TYPE_CHECKING:
     from trajtrainer.page.viewer import Viewer

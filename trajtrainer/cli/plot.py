@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trajtrainer.cli.console import console
 from trajtrainer.cli.report import add_run_arguments, unwritable
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import closest
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.cli.console import console
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of
-from trajtrainer.printable import one_line
+from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import ACTING_FLAGS
 

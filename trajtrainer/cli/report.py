@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trajtrainer.cli.console import console
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         RunFolderError: a run does not exist or has nothing to show, or the page cannot be written.
     """
+    from trajtrainer.core import atomic
     from trajtrainer.report.page import page  # late: numpy and protobuf come with it
     from trajtrainer.report.runs import group_runs, load_runs
-    from trajtrainer.rundir import atomic
 
     with console(debug=False):
         groups = group_runs(load_runs(arguments.runs, arguments.results_dir))

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console, count_of, print_table
-from trajtrainer.printable import counted
+from trajtrainer.core.printable import counted
 from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import SEARCH_FLAGS
 

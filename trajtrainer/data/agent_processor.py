@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.columns import Moment, Store, names_of, run_or_rows
+from trajtrainer.core.columns import Moment, Store, names_of, run_or_rows
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, BoolArray, FloatArray, IntArray, LongArray, StepBatch
 from trajtrainer.data.groups import NOBODY_ENDED, Ended, Groups
 from trajtrainer.data.histories import Histories
 from trajtrainer.data.roster import NO_SLOT, Roster
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, BoolArray, FloatArray, IntArray, LongArray, StepBatch
 
 # Of how many agents per worker and team rows are kept, whether they are named in messages or silent: as many as have
 # trajectories of so many bytes, within bounds, or so many times those of one message, whichever is more.

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, StepBatch
 from trajtrainer.data.histories import Histories
 from trajtrainer.data.moments import Arrangement, arrange
 from trajtrainer.data.roster import Roster
 from trajtrainer.data.rows import RowPool
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, StepBatch
 
 _MOST_ARRANGEMENTS = 32
 _NOBODY = np.zeros(0, np.int64)

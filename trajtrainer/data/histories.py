@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray
 
 _FIRST_SLOTS = 16
 _FIRST_WIDTH = 64

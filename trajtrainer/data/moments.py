@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import run_or_rows
-from trajtrainer.steps import BoolArray, IntArray, LongArray
+from trajtrainer.core.columns import run_or_rows
+from trajtrainer.core.steps import BoolArray, IntArray, LongArray
 
 _FIRST_MOMENTS = 64
 _NONE = np.zeros(0, np.int64)

@@ -9,9 +9,9 @@ from collections import defaultdict
 
 import numpy as np
 
+from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, FloatArray, LongArray, StepBatch
 from trajtrainer.data.agent_processor import Recorded
 from trajtrainer.data.roster import NO_SLOT, Roster
-from trajtrainer.steps import WORKER_SHIFT, ActionBatch, FloatArray, LongArray, StepBatch
 
 _FIRST_SLOTS = 16
 # More agents than so many per agent of a message, and so many besides, have come and gone without a last record.

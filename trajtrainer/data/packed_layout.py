@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import Columns, Entry, Store, bootstrap_names, entries_of, sensor_name
+from trajtrainer.core.columns import Columns, Entry, Store, bootstrap_names, entries_of, sensor_name
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps
-from trajtrainer.spec import BehaviorSpec
 
 _ALIGNMENT = 64
 _FLAG, _NUMBER, _AGENT = Entry(np.dtype("?"), ()), Entry(np.dtype("<i4"), ()), Entry(np.dtype("<i8"), ())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import (
+from trajtrainer.core.columns import (
     NEXT_MASK,
     NEXT_OBSERVATIONS,
     Columns,
@@ -22,11 +22,11 @@ from trajtrainer.columns import (
     spoil,
     zeros,
 )
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import FloatArray, IntArray, LongArray
 from trajtrainer.data.fifo import Fifo
 from trajtrainer.data.replay_sample import Sample
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import FloatArray, IntArray, LongArray
 
 _MEMORIES = ("memory", "critic_memory")
 _SEQUENCE_COLUMNS = ("length", *_MEMORIES)

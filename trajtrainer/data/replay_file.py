@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.data.npz import explain, open_npz
 from trajtrainer.data.replay import Replay
-from trajtrainer.errors import CheckpointError
 
 _FORMAT = 1
 

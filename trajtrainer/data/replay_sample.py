@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, sensor_name
+from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
+from trajtrainer.core.steps import BoolArray, ObservationArray
 from trajtrainer.data.trajectory import PackedSteps, offsets
-from trajtrainer.steps import BoolArray, ObservationArray
 
 
 @dataclass(frozen=True, slots=True)

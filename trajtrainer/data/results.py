@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.data.agent_processor import AgentProcessor, Recorded
 from trajtrainer.data.rows import RowPool
-from trajtrainer.steps import WORKER_SHIFT
 
 
 def match_results(

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trajtrainer.core.steps import LongArray
 from trajtrainer.data.moments import Arrangement
-from trajtrainer.steps import LongArray
 
 NO_SLOT = -1
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import Columns, Store, bootstrap_names, empty, entries_of, sensor_name, spoil
+from trajtrainer.core.columns import Columns, Store, bootstrap_names, empty, entries_of, sensor_name, spoil
+from trajtrainer.core.errors import OutOfMemoryError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import BoolArray, LongArray, ObservationArray
 from trajtrainer.data.moments import Arrangement, Moments
-from trajtrainer.errors import OutOfMemoryError
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, LongArray, ObservationArray
 
 RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 

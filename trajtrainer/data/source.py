@@ -13,11 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
+from trajtrainer.core.steps import IntArray
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, join, release
-from trajtrainer.queues import EpisodesAborted, TrajectoryQueue
-from trajtrainer.steps import IntArray
 
 # Gives columns to write so many steps into, or None for anywhere.
 Room = Callable[[int], Columns[NDArray[Any]] | None]

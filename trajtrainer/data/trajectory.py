@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, concatenate
+from trajtrainer.core.columns import Columns, concatenate
+from trajtrainer.core.steps import BoolArray, IntArray, LongArray, ObservationArray
 from trajtrainer.data.moments import Moments
 from trajtrainer.data.rows import RowPool
-from trajtrainer.steps import BoolArray, IntArray, LongArray, ObservationArray
 
 
 @dataclass(slots=True)

@@ -16,14 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, entry_bytes, sensor_name
-from trajtrainer.data.npz import MOST_BYTES, NpzFile, explain, open_npz
-from trajtrainer.data.trajectory import offsets
-from trajtrainer.demos.pairing import Trajectory, as_dtype, decoded
-from trajtrainer.demos.source import Source
-from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
-from trajtrainer.errors import DemonstrationError, UnsupportedError
-from trajtrainer.spec import (
+from trajtrainer.core.columns import Columns, entry_bytes, sensor_name
+from trajtrainer.core.errors import DemonstrationError, UnsupportedError
+from trajtrainer.core.spec import (
     USUAL_PROPERTIES,
     ActionSpec,
     BehaviorSpec,
@@ -32,6 +27,11 @@ from trajtrainer.spec import (
     spec_from_plain,
     spec_to_plain,
 )
+from trajtrainer.data.npz import MOST_BYTES, NpzFile, explain, open_npz
+from trajtrainer.data.trajectory import offsets
+from trajtrainer.demos.pairing import Trajectory, as_dtype, decoded
+from trajtrainer.demos.source import Source
+from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
 
 SUFFIX = ".npz"
 _AFTER = "after"

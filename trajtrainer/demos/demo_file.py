@@ -17,11 +17,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.errors import DemonstrationError, InvalidDataError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.regular_file import open_regular
 from trajtrainer.demos.step_reader import StepError, StepReader
-from trajtrainer.errors import DemonstrationError, InvalidDataError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.regular_file import open_regular
 from trajtrainer.unity import pictures
 from trajtrainer.unity.behaviors import Behavior, announced
 from trajtrainer.unity.proto.communicator_pb2 import (

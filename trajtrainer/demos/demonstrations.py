@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, Entry, concatenate, empty, entry_bytes, sensor_name
+from trajtrainer.core.columns import Columns, Entry, concatenate, empty, entry_bytes, sensor_name
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos import archive
 from trajtrainer.demos.demo_file import demo_paths, open_demo
 from trajtrainer.demos.matching import check_spec
 from trajtrainer.demos.pairing import Piece, as_dtype, pieces
 from trajtrainer.demos.step_reader import entries_of_steps
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.spec import BehaviorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 
 
 def check_spec(found: BehaviorSpec, expected: BehaviorSpec, path: Path, whose: str) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.core.columns import Columns, sensor_name
+from trajtrainer.core.errors import DemonstrationError, UnsupportedError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.npz import explain
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import Source
 from trajtrainer.demos.step_reader import check_steps, entries_of_steps
-from trajtrainer.errors import DemonstrationError, UnsupportedError
-from trajtrainer.spec import BehaviorSpec
 
 PREFIX = "minari:"
 _DATA = "data"

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, concatenate, sensor_name
+from trajtrainer.core.columns import Columns, concatenate, sensor_name
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.demos.demo_file import DemoFile
 from trajtrainer.demos.step_reader import ACTED
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.unity import pictures
 
 _FOLLOWED = ("reward", "group_reward", "done", "interrupted")

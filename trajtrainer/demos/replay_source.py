@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.core.columns import Columns, sensor_name
+from trajtrainer.core.errors import CheckpointError, DemonstrationError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.replay_file import read_columns
 from trajtrainer.demos.archive import fitting
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import Source
 from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
-from trajtrainer.errors import CheckpointError, DemonstrationError
-from trajtrainer.spec import BehaviorSpec
 
 
 def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:

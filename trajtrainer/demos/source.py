@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.demos.demo_file import SUFFIX, demo_paths, open_demo
 from trajtrainer.demos.matching import check_spec
 from trajtrainer.demos.pairing import Trajectory, trajectories
 from trajtrainer.demos.writer import DemoWriter
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.spec import BehaviorSpec
 
 
 @dataclass(frozen=True, slots=True)

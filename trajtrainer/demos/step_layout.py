@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.spec import ActionSpec
+from trajtrainer.core.spec import ActionSpec
 from trajtrainer.unity.record_layout import (
     LayoutReader,
     ObservationBlock,

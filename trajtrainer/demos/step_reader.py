@@ -12,10 +12,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.columns import Columns, Entry, Store, entries_of, entry_bytes, sensor_name, zeros
+from trajtrainer.core.columns import Columns, Entry, Store, entries_of, entry_bytes, sensor_name, zeros
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.demos.step_layout import StepLayout, read_step_layout
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import BehaviorSpec
 from trajtrainer.unity.behaviors import Behavior, Sensor
 from trajtrainer.unity.pictures import PictureError, size_of
 from trajtrainer.unity.proto import columnar_pb2

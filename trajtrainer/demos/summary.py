@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.spec import BehaviorSpec, spec_to_plain
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import Source
-from trajtrainer.spec import BehaviorSpec, spec_to_plain
 
 _BINS = np.linspace(-1, 1, 11)
 

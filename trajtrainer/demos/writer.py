@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import OBSERVATIONS, Columns
+from trajtrainer.core.columns import OBSERVATIONS, Columns
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.demos.demo_file import API_VERSION, HEADER_SIZE, MARK
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import CompressedPicture
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto.communicator_pb2 import (
     PNG,

@@ -11,9 +11,9 @@ import numpy as np
 from mlagents_envs.base_env import DecisionSteps, TerminalSteps
 from numpy.typing import ArrayLike, NDArray
 
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import BehaviorSpec, DimensionProperty, ObservationSpec
-from trajtrainer.steps import ObservationArray, StepBatch, agent_ids
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec
+from trajtrainer.core.steps import ObservationArray, StepBatch, agent_ids
 
 _PICTURE_RANK = 3
 _MOVES, _STANDS = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from mlagents_envs.base_env import ActionTuple, BaseEnv
 
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.base_env_columns import BehaviorColumns
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.settings.environment import EngineSettings
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,

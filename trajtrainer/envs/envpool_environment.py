@@ -13,16 +13,16 @@ import envpool
 import numpy as np
 from gymnasium import spaces
 
-from trajtrainer.cores import usable_cores
+from trajtrainer.core.cores import usable_cores
+from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.gymnasium_environment import check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import FirstPicture, Rendering, TakeFrame
-from trajtrainer.errors import SettingsError, UnsupportedError
 from trajtrainer.settings.checks import closest
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
 
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.envs.user_code import blame
-from trajtrainer.errors import SettingsError, TrajtrainerError
 
 Factory = Callable[..., Any]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.factories import keyword_arguments
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.rendering import TakeFrame
 from trajtrainer.envs.select import is_player, make_environment, takes_argument
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
-from trajtrainer.errors import SettingsError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.unity import executable
 from trajtrainer.unity.side_channels import PicturesChannel

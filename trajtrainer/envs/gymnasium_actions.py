@@ -14,10 +14,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.spec import ActionSpec
+from trajtrainer.core.steps import ActionBatch, FloatArray, IntArray
 from trajtrainer.envs.gymnasium_observations import SUPPORTED, Key, sensor_name
-from trajtrainer.errors import UnsupportedError
-from trajtrainer.spec import ActionSpec
-from trajtrainer.steps import ActionBatch, FloatArray, IntArray
 
 # Bounds beyond these are only there because the type ends there.
 _UNBOUNDED_REAL = 1e30

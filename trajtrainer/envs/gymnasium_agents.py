@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, ObservationArray
 from trajtrainer.envs.gymnasium_actions import ActionLayout
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems, ObservationLayout
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, BoolArray, ObservationArray
 
 _OBSERVATION, _MASK = "observation", "action_mask"
 

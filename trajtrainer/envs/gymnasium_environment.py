@@ -14,14 +14,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import Rendering, TakeFrame
-from trajtrainer.errors import InvalidDataError, UnsupportedError
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
 
 Env = gymnasium.Env[Any, Any]
 # What may say whether an episode has ended.

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from trajtrainer.errors import InvalidDataError, UnsupportedError
-from trajtrainer.spec import USUAL_PROPERTIES, ObservationSpec, ObservationType
-from trajtrainer.steps import FloatArray, ObservationArray
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.spec import USUAL_PROPERTIES, ObservationSpec, ObservationType
+from trajtrainer.core.steps import FloatArray, ObservationArray
 
 logger = logging.getLogger(__name__)
 

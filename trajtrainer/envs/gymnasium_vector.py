@@ -15,14 +15,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray, StepBatch
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.gymnasium_environment import check_rewards, check_spaces, environment_name
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import FirstPicture, Rendering, TakeFrame
-from trajtrainer.errors import InvalidDataError, UnsupportedError
-from trajtrainer.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray, StepBatch
 
 logger = logging.getLogger(__name__)
 

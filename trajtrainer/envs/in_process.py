@@ -6,11 +6,11 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
+from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, UnsupportedError
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import TakeFrame
 from trajtrainer.envs.user_code import blame, is_our_bug
-from trajtrainer.errors import InvalidDataError, TrajtrainerError, UnsupportedError
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 _Actions = Mapping[str, ActionBatch]
 # Characters of a wrong value in a message.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 
 class NoEnvironment:

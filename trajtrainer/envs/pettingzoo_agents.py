@@ -15,10 +15,10 @@ from typing import Any, Protocol, Self
 
 from gymnasium import spaces
 
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
-from trajtrainer.errors import SettingsError
-from trajtrainer.spec import BehaviorSpec
 
 _NUMBER = re.compile(r"[_-]?\d+$")
 _UNNAMED = "agent"

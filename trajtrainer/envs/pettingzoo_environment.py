@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.episode_parameters import EpisodeParameters
 from trajtrainer.envs.gymnasium_environment import check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
@@ -18,9 +21,6 @@ from trajtrainer.envs.pettingzoo_agents import AgentName, AgentRule, AgentTypes,
 from trajtrainer.envs.pettingzoo_game import Game, Record, as_parallel
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import Rendering, TakeFrame
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
 
 class _Ids(NamedTuple):

@@ -14,10 +14,10 @@ from pettingzoo.utils.conversions import (
 )
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
+from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.envs.gymnasium_environment import TRUTH
 from trajtrainer.envs.in_process import first_seeded, misfit
 from trajtrainer.envs.pettingzoo_agents import AgentName
-from trajtrainer.errors import InvalidDataError
 
 BASES = (ParallelEnv, AECEnv)
 _NO_INFO: Mapping[str, Any] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.settings.environment import Sampler
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 Parameters = Mapping[str, Sampler]
 """Environment parameter -> where the environment gets its value from."""

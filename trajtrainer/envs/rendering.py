@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.core.errors import UnsupportedError
 
 Frame = NDArray[np.uint8]
 """u8 [height, width, 3]."""

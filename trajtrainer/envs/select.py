@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve
 from mlagents_envs.base_env import BaseEnv
 
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.envs.factories import (
     Factory,
     call,
@@ -25,7 +26,6 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.envs.wrapping import wrap
-from trajtrainer.errors import SettingsError, TrajtrainerError
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.registry import simulation_of

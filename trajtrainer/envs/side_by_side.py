@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, agent_ids
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, agent_ids
 
 
 class SideBySide(InProcessEnvironment):

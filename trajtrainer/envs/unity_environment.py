@@ -12,16 +12,16 @@ from typing import Protocol
 
 from attrs import evolve
 
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.ports import candidates, holder
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers.child_slot import ChildSlots
 from trajtrainer.envs.workers.local_slot import LocalSlot
 from trajtrainer.envs.workers.supervisor import Supervisor
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.unity import executable, launcher
 from trajtrainer.unity.analytics import RunAnalytics
 from trajtrainer.unity.faults import PortInUseError

@@ -11,7 +11,7 @@ from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
 
-from trajtrainer.errors import EnvironmentFaultError
+from trajtrainer.core.errors import EnvironmentFaultError
 
 # As they stand in the frames of code, links and all.
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.factories import check_signature, factory_of, import_first, keyword_arguments
 from trajtrainer.envs.user_code import place_of_error
-from trajtrainer.errors import SettingsError
 from trajtrainer.settings.environment import wrapper_words
 
 # What Gymnasium asks of who uses its Atari preprocessing, as an option of ours.

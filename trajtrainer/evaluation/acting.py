@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from trajtrainer.algos.acting import Acts
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import ActionBatch, FloatArray, LongArray, StepBatch
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray, StepBatch
 
 MakePolicy = Callable[[BehaviorId, BehaviorSpec, int], Acts]
 """Makes the policy of a behaviour id, with random numbers of this seed."""

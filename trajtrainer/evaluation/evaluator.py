@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.evaluation.play import play
 from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 
 @dataclass(frozen=True, slots=True)

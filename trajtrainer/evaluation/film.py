@@ -9,8 +9,8 @@ from typing import Any
 
 from PIL import Image
 
+from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.envs.rendering import Frame
-from trajtrainer.errors import SettingsError, UnsupportedError
 
 logger = logging.getLogger(__name__)
 

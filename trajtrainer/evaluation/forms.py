@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import ActionTuple, BehaviorSpec
-from trajtrainer.steps import ActionBatch, BoolArray, ObservationArray
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import ActionTuple, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, ObservationArray
 
 
 class Asked(NamedTuple):

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from trajtrainer.algos.acting import Acts
-from trajtrainer.errors import CheckpointError, InvalidDataError, SettingsError
+from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.evaluation.forms import ColumnsForm, Form
 from trajtrainer.evaluation.models import ActingOptions, PolicyFile, find_models
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.python_names import python_names
-from trajtrainer.steps import FloatArray
 
 _PICTURE_RANK, _LIST_RANK = 3, 2
 

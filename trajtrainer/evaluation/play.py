@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trajtrainer.algos.acting import Acts
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, StepBatch
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.evaluation.acting import MakePolicy, act
 from trajtrainer.evaluation.result import Episode, EvaluationResult, GroupEpisode, in_order
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, StepBatch
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from functools import partial
 
 import torch
 
+from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import LockedPipe, forward_log
 from trajtrainer.envs.workers.child_slot import relay_log
 from trajtrainer.envs.workers.spawned import SpawnedProcess, begin_child
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.result import EvaluationResult
 

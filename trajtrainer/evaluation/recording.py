@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.algos.acting import Acts
-from trajtrainer.columns import Columns, sensor_name
+from trajtrainer.core.columns import Columns, sensor_name
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, StepBatch
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.acting import MakePolicy, act
 from trajtrainer.evaluation.play import Announce, play
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, StepBatch
 
 logger = logging.getLogger(__name__)
 

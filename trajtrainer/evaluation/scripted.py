@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.errors import SettingsError
-from trajtrainer.spec import ActionSpec, BehaviorSpec
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
 
 Observed = Sequence[ObservationArray]
 _Decide = Callable[[Observed, BoolArray], tuple[FloatArray, IntArray]]

@@ -12,12 +12,12 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
-from trajtrainer.errors import InvalidDataError
 from trajtrainer.evaluation.forms import Asked
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch
 
 
 class SpacesForm:

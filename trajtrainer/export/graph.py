@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from trajtrainer.core.version import __version__
 from trajtrainer.nn.graph import Graph, Node, Value
-from trajtrainer.version import __version__
 
 PRODUCER = "trajtrainer"
 

@@ -18,12 +18,12 @@ import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from trajtrainer.core.regular_file import open_regular
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import Evaluator, graph_inputs
 from trajtrainer.export.legacy import find_branches
 from trajtrainer.export.report import PackageSupport, Report, Support, TensorInfo
 from trajtrainer.export.unity_names import check_inputs, check_outputs, input_meaning, output_meaning
-from trajtrainer.regular_file import open_regular
 
 _MAX_BYTES = 2**30
 # Policies have some hundred. Each takes a fraction of a millisecond, however little it computes.

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import Evaluator, trial_inputs
 from trajtrainer.export.report import Report
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 _MAX_ACTIONS = 1000
 

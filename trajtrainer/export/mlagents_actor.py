@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from trajtrainer.errors import CheckpointError, UnsupportedError
+from trajtrainer.core.errors import CheckpointError, UnsupportedError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.export.mlagents_description import describe
 from trajtrainer.export.mlagents_layout import POLICY, module_entries
 from trajtrainer.export.mlagents_reader import Reader
@@ -15,7 +16,6 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.spec import BehaviorSpec
 
 
 def load_actor(

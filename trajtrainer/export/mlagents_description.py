@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.spec import ActionSpec, ObservationKind
 from trajtrainer.export.mlagents_layout import CRITIC, POLICY, shares_critic
 from trajtrainer.nn.attention import EMBEDDING
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings
-from trajtrainer.spec import ActionSpec, ObservationKind
 
 _BODY = "network_body."
 _PROCESSORS = f"{_BODY}observation_encoder.processors."

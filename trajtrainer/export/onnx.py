@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from trajtrainer.errors import ExportError
+from trajtrainer.core.errors import ExportError
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.export import contract
 from trajtrainer.export.graph import GraphBuilder
 from trajtrainer.export.inspect import inspect_graph
@@ -30,7 +31,6 @@ from trajtrainer.export.parity import check_parity
 from trajtrainer.export.report import Report
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.graph import INT64
-from trajtrainer.spec import BehaviorSpec
 
 
 def export_policy(

@@ -14,12 +14,12 @@ import onnx
 from numpy.typing import NDArray
 
 from trajtrainer.algos.acting import PolicyDivergedError
-from trajtrainer.errors import CheckpointError, SettingsError
+from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.export import contract, legacy
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.report import Report
-from trajtrainer.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 _RANDOM = frozenset({"RandomNormalLike", "RandomUniformLike", "RandomNormal", "RandomUniform", "Multinomial"})
 # Whole numbers up to here are exact as 32-bit floats, which is what the operators' attribute is.

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.errors import ExportError
+from trajtrainer.core.errors import ExportError
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import Evaluator
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.spec import BehaviorSpec, ObservationKind, observation_kind
 
 _ROWS = 2
 # Loose against rounding (two libraries, other orders of summing), tight against any real difference.

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trajtrainer.errors import CheckpointError, SettingsError
+from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.spec import BehaviorSpec, spec_from_plain, spec_to_plain
 from trajtrainer.settings.convert import trainer_mapping, trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec, spec_from_plain, spec_to_plain
 
 
 @dataclass(frozen=True, slots=True)

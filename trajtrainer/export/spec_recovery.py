@@ -14,11 +14,8 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from trajtrainer.errors import CheckpointError, SettingsError
-from trajtrainer.export import contract
-from trajtrainer.export.evaluate import graph_inputs
-from trajtrainer.export.mlagents_description import Description
-from trajtrainer.spec import (
+from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.spec import (
     USUAL_PROPERTIES,
     BehaviorSpec,
     ObservationKind,
@@ -26,6 +23,9 @@ from trajtrainer.spec import (
     ObservationType,
     observation_kind,
 )
+from trajtrainer.export import contract
+from trajtrainer.export.evaluate import graph_inputs
+from trajtrainer.export.mlagents_description import Description
 
 _MAX_SENSORS = 12  # up to which all choices of goals are tried
 

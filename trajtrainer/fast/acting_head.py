@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray
 from trajtrainer.fast.distribution import GaussianScale, log_of, softmax
 from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray
 
 S = TypeVar("S", np.float32, np.bool_)
 

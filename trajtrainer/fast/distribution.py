@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.distribution import EPSILON, LOG_ROOT_TWO_PI
-from trajtrainer.steps import FloatArray
 
 
 class GaussianScale(NamedTuple):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from trajtrainer.core.spec import ObservationKind
 from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
-from trajtrainer.spec import ObservationKind
 
 # Multiply-adds of the body's weights for a minibatch, each once per row, from which halves take as little time in all
 # as the whole: measured with groups of 4 to 20, 64 to 512 units, 64 to 256 rows. With 128 units they take a fifth more.

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.steps import FloatArray
+from trajtrainer.core.steps import FloatArray
 
 
 class LstmStep(NamedTuple):

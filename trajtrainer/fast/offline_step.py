@@ -19,13 +19,13 @@ from trajtrainer.algos.bc.optimizer import BC
 from trajtrainer.algos.iql.optimizer import IQL, IQLNetworks
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.offline.policy import limit_sigma
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.fast.acting import is_mlp
 from trajtrainer.fast.adam import Adam, Piece, adam_state, load_adam_state
 from trajtrainer.fast.ppo_loss import Decisions
 from trajtrainer.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.trainer import CloningHyperparameters, IQLHyperparameters
-from trajtrainer.steps import FloatArray
 
 _POLICY, _Q, _VALUE = 0, slice(1, 3), 3
 _TRAINED, _ALL = 4, 6

@@ -13,10 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.fast.distribution import GaussianScale, log_of, softmax
 from trajtrainer.nn.distribution import EPSILON
 from trajtrainer.nn.heads import FORBIDDEN_LOGIT
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 RowWeight = float | FloatArray
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from trajtrainer.cores import usable_cores
+from trajtrainer.core.cores import usable_cores
 
 T = TypeVar("T")
 

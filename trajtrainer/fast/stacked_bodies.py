@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.fast import lstm
 from trajtrainer.fast.lstm import LstmStep
 from trajtrainer.fast.stacked_parameters import BodyParts, Linear, MemoryParts
 from trajtrainer.nn.conditioning import activated_layers
 from trajtrainer.settings.network import Activation
-from trajtrainer.steps import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

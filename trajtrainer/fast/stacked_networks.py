@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.fast import stacked_bodies
 from trajtrainer.fast.adam import Piece
 from trajtrainer.fast.stacked_bodies import BodyRun, affine_gradient
@@ -24,7 +25,6 @@ from trajtrainer.fast.stacked_parameters import parts
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.steps import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

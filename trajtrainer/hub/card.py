@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from trajtrainer.printable import one_line
-from trajtrainer.version import __version__
+from trajtrainer.core.printable import one_line
+from trajtrainer.core.version import __version__
 
 
 def card(

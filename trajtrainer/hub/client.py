@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from trajtrainer.errors import SettingsError, TrajtrainerError
-from trajtrainer.printable import one_line
-from trajtrainer.version import __version__
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.printable import one_line
+from trajtrainer.core.version import __version__
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _LONGEST_REASON = 300

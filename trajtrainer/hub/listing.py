@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from trajtrainer.core.filenames import why_unfit
+from trajtrainer.core.printable import one_line
 from trajtrainer.hub.client import Hub, HubError
 from trajtrainer.hub.transfer import Pace, received
-from trajtrainer.printable import one_line
 from trajtrainer.rundir import origin
-from trajtrainer.rundir.filenames import why_unfit
 
 logger = logging.getLogger(__name__)
 

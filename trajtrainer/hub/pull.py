@@ -11,12 +11,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.filenames import check_run_id
 from trajtrainer.hub.client import Hub, HubError
 from trajtrainer.hub.listing import HubFile, fetch_listing
 from trajtrainer.hub.transfer import Pace, received
-from trajtrainer.rundir import atomic, origin
-from trajtrainer.rundir.filenames import check_run_id
+from trajtrainer.rundir import origin
 from trajtrainer.rundir.folder import free_name
 from trajtrainer.rundir.run_lock import RunLock
 

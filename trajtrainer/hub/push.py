@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.hub.card import card
 from trajtrainer.hub.cleaning import clean_checkpoint, clean_events, clean_onnx
 from trajtrainer.hub.client import Hub

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.heads import ActionDistribution, ActionHead
 from trajtrainer.nn.init import initialize
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.spec import BehaviorSpec
 
 _POLICY_GAIN = 0.01  # of orthogonal weights
 

@@ -11,7 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.spec import ObservationKind, ObservationSpec, ObservationType, observation_kind
 from trajtrainer.nn.attention import (
     EMBEDDING,
     Embedding,
@@ -28,7 +29,6 @@ from trajtrainer.nn.memory import Memory, Unrolled
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.normalizer import Normalizer
 from trajtrainer.settings.network import Activation, ConditioningType, NetworkSettings
-from trajtrainer.spec import ObservationKind, ObservationSpec, ObservationType, observation_kind
 
 
 class ObservationEncoder(nn.Module):

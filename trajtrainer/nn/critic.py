@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import Regularization
@@ -14,7 +15,6 @@ from trajtrainer.nn.heads import ActionDistribution, ValueHeads
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.spec import BehaviorSpec
 
 
 class ValueNetwork(nn.Module):

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trajtrainer.errors import ExportError, PluginError, UnsupportedError
+from trajtrainer.core.errors import ExportError, PluginError, UnsupportedError
+from trajtrainer.core.plugins import resolve
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import kaiming_linear
 from trajtrainer.nn.mlagents import Names
-from trajtrainer.plugins import resolve
 from trajtrainer.settings.network import ENCODERS
 
 _DENSE_GAIN = 1.41

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trajtrainer.errors import ExportError
+from trajtrainer.core.errors import ExportError
 from trajtrainer.settings.network import Activation
 
 BATCH = "batch"

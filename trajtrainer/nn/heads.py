@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trajtrainer.core.spec import ActionSpec
 from trajtrainer.nn.distribution import ENV_CLIP, ActionDistribution, Actions, GaussianScale
 from trajtrainer.nn.graph import FLOAT, INT64, Graph, to_array
 from trajtrainer.nn.init import initialize, kaiming_linear, xavier_linear
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import Initialization
-from trajtrainer.spec import ActionSpec
 
 __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
 

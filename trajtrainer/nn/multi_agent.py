@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.nn.attention import (
     MASKED_SCORE,
     MEAN_EPSILON,
@@ -31,7 +32,6 @@ from trajtrainer.nn.init import initialize
 from trajtrainer.nn.memory import Memory, Unrolled
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec
 
 # ML-Agents makes the encoding's weights this much smaller than those of other bodies.
 _GAIN_SQUARED = 0.125

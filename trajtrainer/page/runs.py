@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from trajtrainer.errors import RunFolderError, SettingsError
+from trajtrainer.core.errors import RunFolderError, SettingsError
+from trajtrainer.core.filenames import behavior_of
+from trajtrainer.core.timers import EARLIER
 from trajtrainer.page.event_curves import RunCurves, behavior_folders, event_files
 from trajtrainer.page.folder import Entry, Folder, Parts
 from trajtrainer.page.log import Log, read_log
 from trajtrainer.page.points import LATEST
 from trajtrainer.report.runs import flat_settings
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
-from trajtrainer.rundir.filenames import behavior_of
 from trajtrainer.rundir.run_lock import Holder, ask_to_stop, find_holder, lock_file, stop_file
 from trajtrainer.rundir.status import finite_or_none
-from trajtrainer.timers import EARLIER
 
 T = TypeVar("T")
 

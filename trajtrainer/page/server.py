@@ -24,11 +24,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.version import __version__
 from trajtrainer.page.connection import Connection
 from trajtrainer.page.guard import Access, Guard
 from trajtrainer.page.viewer import MOST_RUNS_AT_ONCE, Viewer
-from trajtrainer.version import __version__
 
 _MOST_STREAMS = 24
 _PAUSE_S = 1.0

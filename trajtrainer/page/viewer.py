@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.page.curves import Sample
 from trajtrainer.page.event_curves import RunCurves
 from trajtrainer.page.folder import Folder, Parts

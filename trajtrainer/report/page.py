@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.printable import counted
+from trajtrainer.core.printable import counted
+from trajtrainer.core.version import __version__
 from trajtrainer.report.drawing import NUM_COLORS, chart, line, number
 from trajtrainer.report.runs import Group, SavedRun
 from trajtrainer.report.spread import interquartile_mean, interval, late_mean
 from trajtrainer.report.tables import table
 from trajtrainer.report.time_spent import time_section
 from trajtrainer.rundir.series import Series, tags_of
-from trajtrainer.version import __version__
 
 REWARD = "Environment/Cumulative Reward"
 _MEASURES = (REWARD, "Environment/Group Cumulative Reward", "Self-play/ELO")

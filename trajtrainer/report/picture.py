@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.core import atomic
 from trajtrainer.report.runs import Group
 from trajtrainer.report.spread import Course, course
-from trajtrainer.rundir import atomic
 
 _WIDTH, _HEIGHT = 7.0, 3.6  # inches of one chart
 _DPI = 150

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.errors import RunFolderError, SettingsError
+from trajtrainer.core.errors import RunFolderError, SettingsError
 from trajtrainer.rundir.series import Series, event_files, read_scalars
 from trajtrainer.settings.document import Written, read
 

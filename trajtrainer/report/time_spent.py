@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from trajtrainer.printable import counted
+from trajtrainer.core.printable import counted
+from trajtrainer.core.timers import EARLIER, add_trees, number_of
 from trajtrainer.report.runs import Group
-from trajtrainer.timers import EARLIER, add_trees, number_of
 
 # Block -> kind of work; what is within a block and has no kind of its own is of the same.
 _KINDS = {

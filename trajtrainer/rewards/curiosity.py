@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.columns import NEXT_OBSERVATIONS, Columns
+from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import Mlp
@@ -27,8 +29,6 @@ from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import CuriositySettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec
-from trajtrainer.steps import FloatArray
 
 _HIDDEN = 256  # units of both models
 _FORWARD_WEIGHT, _INVERSE_WEIGHT = 0.2, 0.8

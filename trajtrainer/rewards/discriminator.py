@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.init import kaiming_linear, xavier_linear
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.spec import BehaviorSpec
 
 EPSILON = 1e-7
 PENALTY_WEIGHT = 10.0

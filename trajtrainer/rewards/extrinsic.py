@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.rewards import RewardSignalSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import FloatArray
 
 
 class ExtrinsicReward(RewardSignal):

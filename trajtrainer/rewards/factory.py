@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from trajtrainer.plugins import resolve
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 
 
 def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device: torch.device) -> list[RewardSignal]:

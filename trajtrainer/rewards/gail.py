@@ -14,7 +14,9 @@ from torch import Tensor
 
 from trajtrainer.algos.cloning.rows import DemonstrationRows
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.fast.discriminator import can_differentiate, differentiate
@@ -34,8 +36,6 @@ from trajtrainer.rewards.discriminator import (
 )
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.rewards import GailSettings
-from trajtrainer.spec import ActionSpec, BehaviorSpec
-from trajtrainer.steps import FloatArray
 
 _BETA_STEP = 0.0005
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trajtrainer.core.steps import WORKER_SHIFT, FloatArray, LongArray, ObservationArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.steps import WORKER_SHIFT, FloatArray, LongArray, ObservationArray
 
 # Of agents and of states in an episode so many are remembered, the newest ones.
 _MAX_AGENTS, _MAX_STATES = 1 << 12, 1 << 16

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.steps import FloatArray
 
 
 class RewardSignal(ABC):

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.columns import Columns
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.steps import FloatArray
 
 # How many numbers of observations may go through a network at once (16 MB of float32): bounds what the layers between
 # take.

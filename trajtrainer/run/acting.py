@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from attrs import evolve
 
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import make_separate_environments
 from trajtrainer.envs.unity_environment import LogFolder, PlayerLogs
-from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.settings.environment import UNSEEDED, ConstantSettings
 from trajtrainer.settings.run import RunSettings

@@ -20,14 +20,14 @@ from trajtrainer.actors.pipe_transport import PipeTransport, log_level
 from trajtrainer.actors.pool import ActorPool
 from trajtrainer.actors.ray_transport import RayTransport
 from trajtrainer.cluster import Cluster, check, connect
-from trajtrainer.cores import usable_cores
+from trajtrainer.core.cores import usable_cores
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.spawned import without_main_module
-from trajtrainer.errors import SettingsError
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.run.run import Run
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings

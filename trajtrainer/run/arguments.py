@@ -9,9 +9,9 @@ from typing import Any
 
 from attrs import evolve
 
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import from_factory, make_environment, to_env_args
-from trajtrainer.errors import SettingsError
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.builtin import config_path
 from trajtrainer.settings.checks import InvalidValueError

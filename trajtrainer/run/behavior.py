@@ -19,17 +19,18 @@ from trajtrainer.actors.pool import ActingElsewhere
 from trajtrainer.actors.source import ActorSource
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.core.errors import OutOfMemoryError, SettingsError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import ExperienceSource, LocalSource, NoExperience
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.errors import OutOfMemoryError, SettingsError
 from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.queues import PolicyQueue, TrajectoryQueue
 from trajtrainer.run.experts import make_expert
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.judge import Judge
@@ -48,7 +49,6 @@ from trajtrainer.rundir.checkpoints import CheckpointManager
 from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.episodes import MeanReturn
 from trajtrainer.trainers.factory import create_trainer, is_paced, max_lead, needs_groups
 from trajtrainer.trainers.self_play import SelfPlay

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
-from trajtrainer.errors import DemonstrationError
 from trajtrainer.settings.run import RunSettings
 
 

@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from trajtrainer.core.stats import Distribution
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation
 from trajtrainer.run.loop import Loop
 from trajtrainer.run.writers import CUMULATIVE_REWARD
-from trajtrainer.stats import Distribution
 
 # Agent steps of an epoch, if nothing is said.
 EPOCH_STEPS = 10_000

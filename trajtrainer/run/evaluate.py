@@ -16,16 +16,18 @@ from typing import Any
 
 from attrs import evolve
 
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.core.printable import counted
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.filmed import make_filmed_environment
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.evaluation.film import Film, check_film
 from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
 from trajtrainer.evaluation.play import play
 from trajtrainer.evaluation.result import EvaluationResult, Sample, actions_in_words, difference
-from trajtrainer.printable import counted
 from trajtrainer.run.acting import (
     FAILED,
     INTERRUPTED,
@@ -40,11 +42,9 @@ from trajtrainer.run.acting import (
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
-from trajtrainer.rundir import atomic
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.spec import BehaviorId, BehaviorSpec
 
 logger = logging.getLogger(__name__)
 

@@ -20,16 +20,19 @@ import numpy as np
 import torch
 from attrs import evolve
 
-from trajtrainer.cores import usable_cores
+from trajtrainer.core.cores import usable_cores
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.stats import StatsSummary
+from trajtrainer.core.steps import Aggregation
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.restart_quota import RestartQuota
-from trajtrainer.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.process import EvaluatorProcess
 from trajtrainer.evaluation.result import EvaluationResult, actions_in_words
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.behavior import Behavior
@@ -41,9 +44,6 @@ from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED, Sampler
 from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.stats import StatsSummary
-from trajtrainer.steps import Aggregation
 
 logger = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.algos.acting import Acts
-from trajtrainer.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.evaluation.models import ActingOptions, find_models
 from trajtrainer.evaluation.scripted import heuristic_policy
-from trajtrainer.plugins import resolve
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import DAggerHyperparameters, TrainerSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 
 _FUNCTION, _HEURISTIC = "python:", "heuristic"
 

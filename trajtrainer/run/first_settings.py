@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.errors import SettingsError
-from trajtrainer.printable import counted, one_line
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.filenames import behavior_file_name
+from trajtrainer.core.printable import counted, one_line
+from trajtrainer.core.spec import ObservationSpec, ObservationType
 from trajtrainer.run.acting import opened, settled
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.survey import survey
-from trajtrainer.rundir import atomic
-from trajtrainer.rundir.filenames import behavior_file_name
 from trajtrainer.settings.commented import write
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.flag_table import FLAGS, Kind
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Seen, suggest
-from trajtrainer.spec import ObservationSpec, ObservationType
 
 _SUFFIX = ".yaml"
 

@@ -13,13 +13,14 @@ import numpy as np
 from attrs import evolve
 
 from trajtrainer.actors.pool import ActorPool
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.plugins import Registry, blaming_packages
+from trajtrainer.core.timers import Timers
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.errors import TrajtrainerError
-from trajtrainer.plugins import Registry, blaming_packages
 from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
@@ -42,7 +43,6 @@ from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.factory import check_demonstrations
 
 logger = logging.getLogger(__name__)

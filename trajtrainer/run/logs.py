@@ -17,10 +17,10 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from trajtrainer.printable import printable, with_safe_arguments
+from trajtrainer.core.printable import printable, with_safe_arguments
+from trajtrainer.core.version import __version__
 from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
 from trajtrainer.unity.versions import API_VERSION
-from trajtrainer.version import __version__
 
 _PACKAGE = "trajtrainer"
 _FORMAT = "[%(levelname)s] %(message)s"

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
 from trajtrainer.actors.pool import ActingElsewhere, ActorPool
 from trajtrainer.actors.statistics import ActorStatistics
+from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior, make_behavior
 from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
@@ -26,8 +28,6 @@ from trajtrainer.run.progress import ProgressView, RunSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.user_calls import UserCalls
-from trajtrainer.spec import BehaviorId
-from trajtrainer.steps import EnvironmentEvent
 
 logger = logging.getLogger(__name__)
 

@@ -26,10 +26,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trajtrainer.printable import one_line
+from trajtrainer.core.printable import one_line
+from trajtrainer.core.stats import StatsSummary, StatsWriter
 from trajtrainer.run.logs import ConsoleHandler
 from trajtrainer.run.writers import CUMULATIVE_REWARD
-from trajtrainer.stats import StatsSummary, StatsWriter
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions

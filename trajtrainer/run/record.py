@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trajtrainer.algos.acting import Acts
+from trajtrainer.core.errors import DemonstrationError, SettingsError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.demos.demo_file import SUFFIX
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import Source
 from trajtrainer.demos.summary import Summary, summarize
-from trajtrainer.errors import DemonstrationError, SettingsError
 from trajtrainer.evaluation.models import ActingOptions, Roles, find_models
 from trajtrainer.evaluation.recording import Recording, record
 from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled, tell_parameters
@@ -21,7 +22,6 @@ from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.rundir import recordings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.spec import BehaviorId, BehaviorSpec
 
 logger = logging.getLogger(__name__)
 

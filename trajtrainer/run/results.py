@@ -8,9 +8,9 @@ from html import escape
 from pathlib import Path
 from types import MappingProxyType
 
+from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.learn import Session
-from trajtrainer.rundir.filenames import behavior_file_name
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.run import RunSettings

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from trajtrainer.actors.statistics import ActorReport
+from trajtrainer.core.stats import StatsWriter
+from trajtrainer.core.timers import Timers
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.run.hooks import Hooks
@@ -23,8 +25,6 @@ from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.convert import dump
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.stats import StatsWriter
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.self_play import TeamRotation
 from trajtrainer.unity.versions import API_VERSION
 

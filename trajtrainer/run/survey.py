@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.scripted import random_policy
 from trajtrainer.settings.suggestions import Seen
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, StepBatch
 
 _MESSAGES = 300
 _LONGEST_S = 15.0

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from trajtrainer.core.timers import EARLIER, Timers, add_trees, number_of
+from trajtrainer.core.version import __version__
 from trajtrainer.run.writers import Gauge
 from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
-from trajtrainer.timers import EARLIER, Timers, add_trees, number_of
-from trajtrainer.version import __version__
 
 TIMER_FORMAT_VERSION = "0.1.0"
 

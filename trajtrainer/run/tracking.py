@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.core import atomic
+from trajtrainer.core.stats import StatsSummary, StatsWriter
 from trajtrainer.run.tracking_checks import mlflow_uri
 from trajtrainer.run.writers import HIDDEN_TAGS
-from trajtrainer.rundir import atomic
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.tracking import MlflowSettings, TrackioSettings, WandbSettings
-from trajtrainer.stats import StatsSummary, StatsWriter
 
 logger = logging.getLogger(__name__)
 

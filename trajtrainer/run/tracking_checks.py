@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.tracking import MlflowSettings, TrackingSettings, WandbMode

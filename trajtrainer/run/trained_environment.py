@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.curriculum import Curriculum
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.select import is_player
-from trajtrainer.errors import CheckpointError, SettingsError
 from trajtrainer.evaluation.models import Model, file_of
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.rundir.origin import origin_of
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.convert import read_file

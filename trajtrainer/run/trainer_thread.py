@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from trajtrainer.core.timers import Timers
 from trajtrainer.run.user_calls import UserCalls
-from trajtrainer.timers import Timers
 from trajtrainer.trainers.trainer import Trainer
 
 

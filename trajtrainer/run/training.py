@@ -12,7 +12,8 @@ from signal import SIGINT
 from types import TracebackType
 from typing import Any, TypeVar
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.timers import Timers
 from trajtrainer.run.arguments import EnvironmentSource, SettingsSource, at_least_one, maker, name_of, settle
 from trajtrainer.run.epochs import EPOCH_STEPS, EpochMeter, EpochStats
 from trajtrainer.run.guest import GuestStop, ProcessState
@@ -22,7 +23,6 @@ from trajtrainer.run.logs import ConsoleHandler, banner, console_logging
 from trajtrainer.run.results import LearnResult, result_of
 from trajtrainer.settings.python_names import python_names
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.timers import Timers
 
 logger = logging.getLogger(__name__)
 

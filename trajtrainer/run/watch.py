@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
+from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.envs.user_code import is_debugged, place_of_thread
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.run.signals import GRACE_S, StopRequest
 from trajtrainer.run.user_calls import Caller, UserCalls
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.errors import RunFolderError, TrajtrainerError
-from trajtrainer.plugins import resolve
+from trajtrainer.core.errors import RunFolderError, TrajtrainerError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.stats import STATS_WRITERS, StatsSummary, StatsWriter
+from trajtrainer.core.steps import Aggregation
 from trajtrainer.run.mlagents_writers import mlagents_writers
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.stats import STATS_WRITERS, StatsSummary, StatsWriter
-from trajtrainer.steps import Aggregation
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from trajtrainer.algos.acting import Policy
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import first_line
 from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.export.mlagents_layout import EXTRA

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.export.checkpoint_file import first_line, load_checkpoint, read_checkpoint
 from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
-from trajtrainer.rundir import atomic
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
 

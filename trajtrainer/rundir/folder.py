@@ -28,9 +28,9 @@ from pathlib import Path
 
 from attrs import evolve
 
-from trajtrainer.errors import RunFolderError
-from trajtrainer.rundir import atomic
-from trajtrainer.rundir.filenames import behavior_file_name, behavior_of, check_run_id, exported_name
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id, exported_name
 from trajtrainer.rundir.run_lock import RunLock, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 

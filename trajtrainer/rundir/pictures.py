@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 
 
 def check_picture(path: Path, option: str) -> None:

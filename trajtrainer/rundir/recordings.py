@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.data.npz import NpzError, open_npz
 from trajtrainer.demos import archive, demo_file
 from trajtrainer.demos.archive import archive_source, write_archive
 from trajtrainer.demos.minari_source import PREFIX, minari_source
 from trajtrainer.demos.replay_source import replay_source
 from trajtrainer.demos.source import Source, demo_sources, write_source
-from trajtrainer.errors import DemonstrationError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.rundir import atomic
 
 _OF_REPLAY = {"start", "length", "format"}
 

@@ -10,10 +10,10 @@ import logging
 import threading
 from pathlib import Path
 
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay
-from trajtrainer.errors import CheckpointError
-from trajtrainer.rundir import atomic
 from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 
 if sys.platform == "win32":
     import msvcrt

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.filenames import behavior_file_name, behavior_of
+from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.contract import DEFAULT_OPSET
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.export.recovered_policy import recover_policy
-from trajtrainer.rundir.filenames import behavior_file_name, behavior_of
 from trajtrainer.rundir.folder import BEST, BehaviorFolder
 from trajtrainer.settings.checks import closest
-from trajtrainer.spec import ObservationSpec
 
 logger = logging.getLogger(__name__)
 

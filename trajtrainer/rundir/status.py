@@ -26,8 +26,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.rundir import atomic
+from trajtrainer.core import atomic
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.rundir.folder import BehaviorFolder
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajtrainer.printable import one_line
-from trajtrainer.rundir import atomic
+from trajtrainer.core import atomic
+from trajtrainer.core.printable import one_line
 from trajtrainer.search.study import Study
 from trajtrainer.settings.checks import shown
 from trajtrainer.settings.search import Direction, Plan, Value

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from trajtrainer.errors import RunFolderError, SettingsError, TrajtrainerError
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
+from trajtrainer.core.filenames import check_run_id
 from trajtrainer.report.spread import interquartile_mean
 from trajtrainer.run.signals import StopRequest, stop_on_signals
-from trajtrainer.rundir import atomic
-from trajtrainer.rundir.filenames import check_run_id
 from trajtrainer.rundir.folder import CHECKPOINT_NAME, free_name
 from trajtrainer.rundir.run_lock import RunLock
 from trajtrainer.search.outcome import brief, short_names

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trajtrainer.errors import RunFolderError, SettingsError
+from trajtrainer.core.errors import RunFolderError, SettingsError
 from trajtrainer.settings.convert import to_mapping
 from trajtrainer.settings.converter import CONVERTER
 from trajtrainer.settings.search import Direction, Plan, PrunerKind, Range, SamplerKind, Value

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.errors import TrajtrainerError
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.report.spread import late_mean
 from trajtrainer.run.epochs import EpochMeter
 from trajtrainer.run.learn import Session, session
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.rundir.filenames import behavior_file_name
 from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings

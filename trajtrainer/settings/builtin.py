@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from textwrap import TextWrapper
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import nearest
 
 PREFIX = "builtin:"

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import Attribute, frozen
 
-from trajtrainer.errors import PluginError, SettingsError
-from trajtrainer.plugins import Registry
+from trajtrainer.core.errors import PluginError, SettingsError
+from trajtrainer.core.plugins import Registry
 
 Row = TypeVar("Row")
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import attrs
 import yaml
 
-from trajtrainer.printable import one_line
+from trajtrainer.core.printable import one_line
 from trajtrainer.settings.convert import plain, to_mapping
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings, Sampler
 from trajtrainer.settings.meanings import meaning

@@ -11,8 +11,8 @@ import yaml
 from attrs import evolve
 from cattrs import ClassValidationError
 
-from trajtrainer.errors import SettingsError
-from trajtrainer.regular_file import open_regular
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.regular_file import open_regular
 from trajtrainer.settings.builtin import builtin_hint
 from trajtrainer.settings.checks import Fault, InvalidValueError
 from trajtrainer.settings.converter import CONVERTER

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attrs import field, frozen
 
-from trajtrainer.plugins import Reference, Registry
+from trajtrainer.core.plugins import Reference, Registry
 from trajtrainer.settings.checks import between, count, positive, registered, satisfies
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
-from trajtrainer.errors import SettingsError
-from trajtrainer.printable import one_line
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.printable import one_line
 
 
 @frozen

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from trajtrainer.errors import TrajtrainerError
+from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.settings.flag_table import FLAGS, Flag, Kind
 
 # A command to be typed keeps its options.

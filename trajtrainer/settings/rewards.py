@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attrs import field, frozen
 from attrs.validators import optional
 
-from trajtrainer.plugins import Reference, Registry
+from trajtrainer.core.plugins import Reference, Registry
 from trajtrainer.settings.checks import check_settings_class, count, fraction, not_negative, positive, satisfies
 from trajtrainer.settings.network import NetworkSettings
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from attrs import evolve, field, frozen
 from attrs.validators import optional
 
-from trajtrainer.errors import SettingsError
-from trajtrainer.image_order import RawImageOrder
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.checks import Fault, closest, count, misfit, refuse, satisfies
 from trajtrainer.settings.environment import (

@@ -13,8 +13,8 @@ from typing import Any
 from attrs import define, field, frozen
 from attrs.validators import optional
 
-from trajtrainer.cores import usable_cores
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.cores import usable_cores
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import (
     Fault,
     InvalidValueError,

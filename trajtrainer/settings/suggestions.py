@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationSpec, ObservationType, observation_kind
 from trajtrainer.settings.network import ENCODERS
-from trajtrainer.spec import BehaviorSpec, ObservationKind, ObservationSpec, ObservationType, observation_kind
 
 _SMALL_NUMBERS = 2.0
 _MANY_NUMBERS = 100

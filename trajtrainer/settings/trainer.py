@@ -10,7 +10,7 @@ from typing import Any
 from attrs import Factory, field, fields_dict, frozen
 from attrs.validators import optional
 
-from trajtrainer.plugins import Reference, Registry
+from trajtrainer.core.plugins import Reference, Registry
 from trajtrainer.settings.checks import (
     Fault,
     at_least,

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.simulation import (
     ALL,
@@ -24,8 +26,6 @@ from trajtrainer.sim.simulation import (
     option,
     vector_sensor,
 )
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 # Stay, right, left, up, down.
 MOVES: LongArray = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], dtype=np.int64)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import GREY, RED, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
@@ -25,8 +27,6 @@ from trajtrainer.sim.simulation import (
     option,
     vector_sensor,
 )
-from trajtrainer.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 PHYSICS_STEPS = 5  # between two decisions
 TIME_STEP = 0.02  # seconds

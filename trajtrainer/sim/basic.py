@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GREEN, GREY, YELLOW, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
@@ -16,8 +18,6 @@ from trajtrainer.sim.simulation import (
     one_hot,
     vector_sensor,
 )
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 LENGTH = 20
 START = 10

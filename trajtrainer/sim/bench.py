@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.core.steps import LongArray, ObservationArray
 from trajtrainer.sim.drawing import BLUE, GREY, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
@@ -20,8 +22,6 @@ from trajtrainer.sim.simulation import (
     picture_sensor,
     vector_sensor,
 )
-from trajtrainer.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.steps import LongArray, ObservationArray
 
 VARIANTS = 16  # different observations that take turns
 REWARD = 0.1

@@ -7,8 +7,8 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator
 
+from trajtrainer.core.steps import Statistic
 from trajtrainer.sim.parameters import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
-from trajtrainer.steps import Statistic
 
 logger = logging.getLogger(__name__)
 

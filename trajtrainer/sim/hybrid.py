@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import COLOURS, GREY, WHITE, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
@@ -20,8 +22,6 @@ from trajtrainer.sim.simulation import (
     option,
     vector_sensor,
 )
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 SPEED = 0.2  # per decision and axis
 REACH = 0.3  # along each axis

@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.simulation import ALL, Agents, Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.sim.wire import DELIMITED, VARINT, delimited, key, varint
-from trajtrainer.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 # Field numbers of AgentInfoProto and ObservationProto (docs/mlagents-behavior.md#messages).
 REWARD_KEY = b"\x3d"

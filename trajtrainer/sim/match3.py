@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import COLOURS, WHITE, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
@@ -22,8 +24,6 @@ from trajtrainer.sim.simulation import (
     option,
     picture_sensor,
 )
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 REWARD = 0.1  # per point
 SPECIAL_SHARE = 0.15

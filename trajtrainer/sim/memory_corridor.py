@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GREEN, GREY, RED, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
@@ -18,8 +20,6 @@ from trajtrainer.sim.simulation import (
     option,
     vector_sensor,
 )
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 SHOWN_DECISIONS = 2
 FORWARD, BACK, LEFT, RIGHT = range(4)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.sim.faults import Fault
 from trajtrainer.sim.registry import SIMULATIONS, GameKind, Kind, simulation_kind
 from trajtrainer.sim.simulation import SimulationOptions
 from trajtrainer.sim.style import API_VERSION, PACKAGE_VERSION, WireStyle
-from trajtrainer.steps import Aggregation, Statistic
 
 EDITOR_PORT = 5004
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.spec import ActionSpec
 from trajtrainer.sim.simulation import Actions
 from trajtrainer.sim.wire import DELIMITED, fields
-from trajtrainer.spec import ActionSpec
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 STATUS_OK = 200

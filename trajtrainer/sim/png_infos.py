@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.core.steps import FloatArray, LongArray, ObservationArray
 from trajtrainer.sim.simulation import Observations, SimulationStep
 from trajtrainer.sim.style import WireStyle
-from trajtrainer.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.steps import FloatArray, LongArray, ObservationArray
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
 

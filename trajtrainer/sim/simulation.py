@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 
 # Which agents: their numbers, or all of them as a slice, which spares a copy.
 Agents = LongArray | slice

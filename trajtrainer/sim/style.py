@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.spec import ObservationSpec
-from trajtrainer.steps import ObservationArray
+from trajtrainer.core.spec import ObservationSpec
+from trajtrainer.core.steps import ObservationArray
 from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 
 API_VERSION = "1.5.0"

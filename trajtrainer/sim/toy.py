@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, ObservationType
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GREEN, GREY, Canvas
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
@@ -24,8 +26,6 @@ from trajtrainer.sim.simulation import (
     picture_sensor,
     vector_sensor,
 )
-from trajtrainer.spec import BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 STEP_REWARD = -0.01
 FINAL_REWARD = 1.06  # 1 and what the six decisions cost that the default step size needs

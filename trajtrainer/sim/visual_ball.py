@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.balance_ball import HALF_SIZE, BalanceBall, BallOptions
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import ALL, Actions, Agents, Observations, option, picture_sensor
-from trajtrainer.steps import BoolArray, FloatArray, LongArray
 
 VIEW = 3.5  # half the side of what a camera sees, in the platform's units
 SHADE = 220.0  # how much brighter a fully tilted platform is at one end than in the middle

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from trajtrainer.core.steps import LongArray
 from trajtrainer.sim.drawing import png
 from trajtrainer.sim.infos import InfoWriter, RowInfoWriter
 from trajtrainer.sim.orders import ActionReader
@@ -16,7 +17,6 @@ from trajtrainer.sim.registry import GameKind, Kind
 from trajtrainer.sim.simulation import Actions, Game, Pictured, Role, Simulation, SimulationOptions, SimulationStep
 from trajtrainer.sim.style import WireStyle
 from trajtrainer.sim.wire import DELIMITED, delimited, key, varint
-from trajtrainer.steps import LongArray
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200

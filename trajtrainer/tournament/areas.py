@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trajtrainer.spec import BehaviorId
-from trajtrainer.steps import EnvironmentEvent, FloatArray, StepBatch
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.steps import EnvironmentEvent, FloatArray, StepBatch
 from trajtrainer.tournament.schedule import Match
 
 _NOT_ENDED = -1

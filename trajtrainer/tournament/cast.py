@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trajtrainer.algos.acting import Acts, PolicyDivergedError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.evaluation.acting import act
 from trajtrainer.evaluation.models import Model, Roles
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, StepBatch
 from trajtrainer.tournament.areas import Agent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trajtrainer.rundir import atomic
+from trajtrainer.core import atomic
 from trajtrainer.tournament.standings import Standing
 
 _SIZE_INCHES = (8.0, 5.0)

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.errors import UnsupportedError
 from trajtrainer.evaluation.models import Model
 from trajtrainer.settings.evaluation import MAX_DECISIONS
-from trajtrainer.spec import BehaviorId
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.tournament.areas import Areas, FinishedGame
 from trajtrainer.tournament.cast import Cast
 from trajtrainer.tournament.schedule import NUM_SIDES, Match, Queue, all_matches

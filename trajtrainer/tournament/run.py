@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.printable import counted
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.evaluation.models import ActingOptions, Model
-from trajtrainer.printable import counted
 from trajtrainer.run.acting import (
     FAILED,
     INTERRUPTED,
@@ -25,7 +26,6 @@ from trajtrainer.run.acting import (
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
-from trajtrainer.rundir import atomic
 from trajtrainer.rundir.pictures import check_picture
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.tournament.entrants import find_entrants

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trajtrainer.core.steps import IntArray, LongArray
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.steps import IntArray, LongArray
 
 
 class Boundary(NamedTuple):

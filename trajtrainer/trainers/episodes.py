@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.printable import counted
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import WORKER_SHIFT, Aggregation, BoolArray, FloatArray, IntArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.printable import counted
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import WORKER_SHIFT, Aggregation, BoolArray, FloatArray, IntArray, LongArray
 
 DEFAULT_REWARD_BUFFER = 100
 

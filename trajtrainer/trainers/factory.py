@@ -10,19 +10,19 @@ from torch import Tensor
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.cloning.cloning import DEFAULT_EPOCHS, BehavioralCloning
 from trajtrainer.algos.cloning.rows import DemonstrationRows
+from trajtrainer.core.errors import DemonstrationError, UnsupportedError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.queues import PolicyQueue
+from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.demos.demo_file import check_header, demo_paths
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.errors import DemonstrationError, UnsupportedError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds, seeded
-from trajtrainer.plugins import resolve
-from trajtrainer.queues import PolicyQueue
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import ALGORITHMS, SACHyperparameters, TrainerSettings
-from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.clock import Clock, GradientClock
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher

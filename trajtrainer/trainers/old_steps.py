@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.steps import LongArray
 from trajtrainer.data.trajectory import PackedSteps, join_packed
-from trajtrainer.steps import LongArray
 
 
 class Recent(NamedTuple):

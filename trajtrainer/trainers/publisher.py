@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.normalizer import Normalizer
-from trajtrainer.queues import PolicyQueue, PolicyUpdate
 
 
 class PolicyPublisher:

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.trajectory import TrajectoryBatch
-from trajtrainer.errors import SettingsError
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.settings.trainer import SelfPlaySettings
-from trajtrainer.spec import BehaviorId
-from trajtrainer.stats import StatsReporter
 from trajtrainer.trainers.ratings import Player, rate
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm
-from trajtrainer.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.nn.mlagents import mlagents_keys
 
 _CLONING = "cloning"

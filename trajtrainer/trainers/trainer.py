@@ -15,13 +15,13 @@ import numpy as np
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.values import sequence_offsets
+from trajtrainer.core.queues import EpisodesAborted
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import Aggregation, FloatArray
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.queues import EpisodesAborted
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
-from trajtrainer.stats import StatsReporter
-from trajtrainer.steps import Aggregation, FloatArray
 from trajtrainer.trainers.clock import Boundary, Clock
 from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.episodes import EpisodeRecord

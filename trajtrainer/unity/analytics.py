@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.version import __version__
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.spec import BehaviorId
 from trajtrainer.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized
 from trajtrainer.unity.side_channels import TrainingAnalyticsChannel
-from trajtrainer.version import __version__
 
 
 class RunAnalytics(TrainingAnalyticsChannel):

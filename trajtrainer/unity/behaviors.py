@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.unity import pictures
 from trajtrainer.unity.proto.communicator_pb2 import (
     PNG,

@@ -24,7 +24,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from trajtrainer.cores import usable_cores
+from trajtrainer.core.cores import usable_cores
 from trajtrainer.unity.encode import goodbye
 from trajtrainer.unity.faults import PlayerQuitError
 from trajtrainer.unity.http2 import Call, Http2Connection, Http2Error

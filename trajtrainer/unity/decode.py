@@ -15,9 +15,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import WORKER_SHIFT, ObservationArray, StepBatch
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
 from trajtrainer.unity.behaviors import Behavior, announced
 from trajtrainer.unity.faults import InvalidObservationError, NotFiniteError
 from trajtrainer.unity.proto.columnar_pb2 import UnityMessage

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import mlagents_envs
 import numpy as np
 
-from trajtrainer.spec import ActionSpec
-from trajtrainer.steps import FloatArray, IntArray
+from trajtrainer.core.spec import ActionSpec
+from trajtrainer.core.steps import FloatArray, IntArray
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.unity.proto.communicator_pb2 import (
     RESET,

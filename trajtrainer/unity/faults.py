@@ -15,7 +15,7 @@ from mlagents_envs.exception import (
     UnityWorkerInUseException,
 )
 
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError, TrajtrainerError
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, TrajtrainerError
 
 
 class LaunchError(EnvironmentFaultError, UnityEnvironmentException):

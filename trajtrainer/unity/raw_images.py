@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.image_order import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 
 _LOGGER = logging.getLogger(__name__)
 

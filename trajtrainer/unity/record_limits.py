@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from trajtrainer.errors import InvalidDataError
+from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.unity.wire_fields import fields
 
 MOST_AGENTS = 100_000

@@ -9,8 +9,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from trajtrainer.errors import InvalidDataError
-from trajtrainer.steps import ObservationArray, StepBatch
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.steps import ObservationArray, StepBatch
 from trajtrainer.unity import pictures
 from trajtrainer.unity.behaviors import Behavior, Sensor
 from trajtrainer.unity.faults import InvalidObservationError

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.steps import StepBatch
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.unity.behaviors import Behavior
 from trajtrainer.unity.record_layout import ObservationBlock, RecordLayout, UnusualRecordError, Varint, read_layout
 from trajtrainer.unity.record_limits import check_count

@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
 from trajtrainer.unity import decode, encode, executable, launcher
 from trajtrainer.unity.communicator import Communicator
 from trajtrainer.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError

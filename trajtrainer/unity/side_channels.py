@@ -23,7 +23,8 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 from PIL import Image
 
-from trajtrainer.errors import InvalidDataError, SettingsError
+from trajtrainer.core.errors import InvalidDataError, SettingsError
+from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.settings.environment import (
     ConstantSettings,
     EngineSettings,
@@ -32,7 +33,6 @@ from trajtrainer.settings.environment import (
     Sampler,
     UniformSettings,
 )
-from trajtrainer.steps import Aggregation, Statistic
 from trajtrainer.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
 from trajtrainer.unity.faults import SideChannelError
 from trajtrainer.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized

@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from trajtrainer.errors import SettingsError, UnsupportedError
-from trajtrainer.steps import BoolArray, StepBatch
+from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.core.steps import BoolArray, StepBatch
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.wrappers.scene import Batches, Player, Scene
 from trajtrainer.wrappers.spaces import BehaviorSpaces, Decisions, Form, mapped, pick

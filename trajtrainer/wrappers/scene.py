@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
-from trajtrainer.errors import SettingsError
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import StepBatch
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
-from trajtrainer.spec import BehaviorId, BehaviorSpec
-from trajtrainer.steps import StepBatch
 from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.unity.faults import PlayerTimeoutError
 from trajtrainer.unity.session import PlayerSession

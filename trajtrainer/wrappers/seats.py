@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trajtrainer.errors import UnsupportedError
-from trajtrainer.steps import BoolArray, LongArray
+from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.steps import BoolArray, LongArray
 
 _NOBODY = -1
 

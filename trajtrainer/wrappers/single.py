@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.wrappers.scene import Player
 from trajtrainer.wrappers.spaces import Form, pick

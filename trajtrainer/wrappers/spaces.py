@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from trajtrainer.errors import SettingsError, UnsupportedError
-from trajtrainer.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from trajtrainer.steps import BoolArray, FloatArray, IntArray, ObservationArray
+from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, ObservationArray
 
 Form = Literal["auto", "box", "dict", "tuple"]
 """How sensors become one space: ``auto`` is a Box for one sensor and a Dict for several; ``box`` joins vectors."""

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Tuple
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from trajtrainer.errors import UnsupportedError
+from trajtrainer.core.errors import UnsupportedError
 
 try:
     from stable_baselines3.common.vec_env import VecEnv

@@ -16,9 +16,9 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from trajtrainer.errors import SettingsError
-from trajtrainer.spec import BehaviorId
-from trajtrainer.steps import BoolArray, FloatArray, LongArray, ObservationArray, StepBatch
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spec import BehaviorId
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray, StepBatch
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.wrappers.scene import Batches, Player, Scene
 from trajtrainer.wrappers.seats import Seats

@@ -22,15 +22,15 @@ import pytest
 
 from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
 from tests.envs.fake_worlds import ClockworkMaker, EchoEnvironment
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.envs.workers import restart_quota
 from trajtrainer.envs.workers.child import EnvironmentMaker
 from trajtrainer.envs.workers.child_slot import ChildSlots
 from trajtrainer.envs.workers.messages import ChildBugError
 from trajtrainer.envs.workers.shared_memory import SharedMemory
 from trajtrainer.envs.workers.supervisor import Supervisor
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
-from trajtrainer.steps import EnvironmentEvent
 
 LIMIT_S = 60.0
 UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)

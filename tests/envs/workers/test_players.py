@@ -16,10 +16,10 @@ import pytest
 from tests.envs.clockwork import BEHAVIOR, Recorder, sent
 from tests.envs.clockwork_player import AT_START, Plan, write_build
 from tests.ports import free_ports
+from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.envs.unity_environment import make_unity_environment
 from trajtrainer.envs.workers import restart_quota
 from trajtrainer.envs.workers.supervisor import Supervisor
-from trajtrainer.errors import EnvironmentFaultError
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.unity.faults import PlayerVersionError, PortInUseError

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.streams import vector_spec
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.envs.workers import shared_memory
 from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
 from trajtrainer.envs.workers.shared_memory import SharedMemory
-from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.steps import ActionBatch, StepBatch
 
 PICTURE = ObservationSpec((3, 5, 4), (DimensionProperty.UNSPECIFIED,) * 3, ObservationType.DEFAULT, "picture")
 VECTOR = ObservationSpec((7,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from tests.envs.clockwork import BEHAVIOR, SPEC, batch
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers.restart_quota import FIRST_DELAY_S
 from trajtrainer.envs.workers.slot import CONNECTED, Report
 from trajtrainer.envs.workers.supervisor import Supervisor
-from trajtrainer.errors import EnvironmentFaultError, InvalidDataError
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.unity.faults import (
     LaunchError,
     PlayerDiedError,

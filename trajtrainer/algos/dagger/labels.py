@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.algos.acting import Acts
+from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.steps import ActionBatch, FloatArray, LongArray
 
 # Steps that the expert decides about at once.
 _ROWS = 4096

@@ -21,12 +21,12 @@ from trajtrainer.algos.offline.rows import tensors
 from trajtrainer.algos.sac.batches import ReplayBatches
 from trajtrainer.algos.sac.pace import Pace
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.fast.offline_step import cloning_step
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import DAggerHyperparameters, TrainerSettings
-from trajtrainer.steps import WORKER_SHIFT, FloatArray
 
 _EXTRA = "dagger"
 _LEAD = 128

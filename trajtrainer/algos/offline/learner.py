@@ -18,12 +18,12 @@ from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.offline.policy import prediction
 from trajtrainer.algos.offline.rows import DatasetRows, Shuffled, held_out, tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.steps import FloatArray, IntArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.errors import SettingsError
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import OfflineHyperparameters
-from trajtrainer.steps import FloatArray, IntArray
 
 # Gradient steps between two looks at everything else that a run does.
 _BLOCK = 16

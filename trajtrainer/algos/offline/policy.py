@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import CloningHyperparameters, PolicyKind
-from trajtrainer.spec import BehaviorSpec
 
 # What was recorded at the very end of the range has no finite place ahead of tanh.
 _BELOW_ONE = 0.999

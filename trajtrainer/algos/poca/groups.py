@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trajtrainer.core.steps import IntArray, LongArray
 from trajtrainer.nn.multi_agent import GroupRows
-from trajtrainer.steps import IntArray, LongArray
 
 # Gives observations per sensor and flat actions of agents by their numbers, ascending i64 [D].
 AgentsOf = Callable[[Tensor], tuple[Sequence[Tensor], Tensor]]

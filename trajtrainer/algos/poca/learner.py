@@ -18,10 +18,10 @@ from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.update_buffer import Targets
 from trajtrainer.algos.ppo.weights import WEIGHT_TAG
 from trajtrainer.algos.returns import lambda_return, v_trace
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.steps import FloatArray
 
 
 class POCALearner(PPOLearner):

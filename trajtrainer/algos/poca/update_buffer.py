@@ -22,11 +22,11 @@ from torch import Tensor
 from trajtrainer.algos.minibatch import Minibatch, torch_dtype
 from trajtrainer.algos.poca.groups import Moments, gathered
 from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
-from trajtrainer.columns import Columns, Entry
+from trajtrainer.core.columns import Columns, Entry
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.multi_agent import flat_actions
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import FloatArray
 
 # From this number on they are those of others: more than there will ever be rows.
 _FIRST_OTHER = 1 << 40

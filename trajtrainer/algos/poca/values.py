@@ -15,10 +15,10 @@ from torch import Tensor
 
 from trajtrainer.algos.poca.groups import Moments, gathered, moments_of, numbered
 from trajtrainer.algos.values import AgentMemories, ranges, sequence_offsets, turns
+from trajtrainer.core.spec import ActionSpec
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.nn.multi_agent import GroupCritic, flat_actions
-from trajtrainer.spec import ActionSpec
-from trajtrainer.steps import FloatArray
 
 # How many numbers may stand in the attention at once: few enough to stay in a core's cache, enough that the calls do
 # not count.

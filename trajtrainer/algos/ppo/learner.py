@@ -22,7 +22,8 @@ from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
 from trajtrainer.algos.ppo.weights import WEIGHT_TAG, ImportanceWeights
 from trajtrainer.algos.returns import gae, v_trace
 from trajtrainer.algos.values import ValueEstimator, mean_values, sequence_offsets
-from trajtrainer.columns import Columns, Store, entries_of, entry_bytes
+from trajtrainer.core.columns import Columns, Store, entries_of, entry_bytes
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
@@ -31,7 +32,6 @@ from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.novelty import RunningReturns
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import OnPolicy, PPOHyperparameters, ScheduleType
-from trajtrainer.steps import BoolArray, FloatArray, IntArray
 
 # Steps that wait to be taken in: of pictures, whose taking in takes as long per step however many there are, few.
 _WAITING_BYTES = 1 << 22

@@ -18,10 +18,10 @@ from torch import Tensor
 from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
 from trajtrainer.algos.ppo.weights import Weights
 from trajtrainer.algos.values import sequence_begins, sequence_offsets
-from trajtrainer.columns import NEXT_OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
+from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import FloatArray, LongArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.values import in_parts, sequence_begins
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.trainer import OnPolicy
-from trajtrainer.steps import FloatArray
 
 WEIGHT_TAG = "Policy/Importance Weight"
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
-from trajtrainer.columns import NEXT_MASK, NEXT_OBSERVATIONS, Columns
+from trajtrainer.core.columns import NEXT_MASK, NEXT_OBSERVATIONS, Columns
+from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_sample import Sample
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.steps import FloatArray, LongArray
 
 # Batches are drawn together: index operations and rewards then cost little per batch. Not too many, because a learner
 # with a thread of its own tells the acting side of its progress between two blocks.

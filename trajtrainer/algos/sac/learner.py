@@ -19,14 +19,14 @@ from trajtrainer.algos.sac.optimizer import SAC, make_networks
 from trajtrainer.algos.sac.pace import Pace
 from trajtrainer.algos.sac.values import Networks, TwinNetworks, ValueNetworks, by_name
 from trajtrainer.algos.values import ValueEstimator, mean_values
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.errors import CheckpointError
 from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
-from trajtrainer.steps import FloatArray
 
 _EXTRA = "sac"
 # Gradient steps that acting may be ahead in a thread of its own. Where learning is the slower side, which is the rule,

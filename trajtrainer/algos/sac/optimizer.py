@@ -27,6 +27,7 @@ from trajtrainer.algos.sac.values import (
     second_memory,
 )
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.fast.stacked_values import twin_evaluation, value_evaluation
 from trajtrainer.nn.actor import Actor
@@ -34,7 +35,6 @@ from trajtrainer.nn.conditioning import Regularization
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
-from trajtrainer.spec import BehaviorSpec
 
 _LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 

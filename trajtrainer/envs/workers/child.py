@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.printable import with_safe_arguments
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
 from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
 from trajtrainer.envs.workers.spawned import begin_child
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.printable import with_safe_arguments
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import EnvironmentEvent
 
 _PACKAGE = "trajtrainer"
 

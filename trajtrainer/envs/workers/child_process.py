@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import ChildTask, EnvironmentMaker, run_child
 from trajtrainer.envs.workers.shared_batches import SharedActions, SharedSteps
 from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
 from trajtrainer.envs.workers.spawned import SpawnedProcess
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 _FIRST_BYTES = 16384
 

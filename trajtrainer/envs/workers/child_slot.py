@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.steps import ActionBatch
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.child import EnvironmentMaker
 from trajtrainer.envs.workers.child_process import ChildProcess
 from trajtrainer.envs.workers.slot import CONNECTED, ChildDiedError, Report
-from trajtrainer.errors import EnvironmentFaultError, TrajtrainerError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.steps import ActionBatch
 from trajtrainer.unity.faults import LaunchError
 
 _LOGGER = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.steps import ActionBatch
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.workers.child import EnvironmentMaker, start_environment
 from trajtrainer.envs.workers.slot import CONNECTED, Report
-from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.steps import ActionBatch
 
 
 class LocalSlot:

@@ -11,10 +11,10 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from trajtrainer.errors import TrajtrainerError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import Statistic
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import Statistic
 
 if sys.platform == "win32":
     from multiprocessing.connection import PipeConnection

@@ -18,10 +18,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.columns import Columns, Entry, Store, entries_of
+from trajtrainer.core.columns import Columns, Entry, Store, entries_of
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.envs.workers.shared_memory import SharedMemory
-from trajtrainer.spec import ActionSpec, BehaviorSpec
-from trajtrainer.steps import ActionBatch, StepBatch
 
 _ALIGNMENT = 64
 _NUMBER = struct.Struct("<i")

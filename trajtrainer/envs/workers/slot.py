@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.image_order import RawImageOrder
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 
 
 class ChildDiedError(EnvironmentFaultError):

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.workers.restart_quota import UNLIMITED, RestartQuota
 from trajtrainer.envs.workers.slot import Connected, Report, Slot, Slots
-from trajtrainer.errors import EnvironmentFaultError
-from trajtrainer.image_order import RawImageOrder
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
-from trajtrainer.spec import BehaviorSpec
-from trajtrainer.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 
 _LOGGER = logging.getLogger(__name__)

@@ -12,16 +12,16 @@ import torch
 
 from tests.data.streams import OBS_DTYPES, mixed_spec
 from tests.trainers.acting import Acting
-from trajtrainer import columns
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.sac.optimizer import SAC
-from trajtrainer.columns import Column, Columns, Moment, Store, concatenate, entries_of
+from trajtrainer.core import columns
+from trajtrainer.core.columns import Column, Columns, Moment, Store, concatenate, entries_of
+from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import SimulationOptions
-from trajtrainer.steps import ActionBatch, StepBatch
 
 
 def test_rows_are_taken_sliced_joined_and_mapped_alike_in_both_libraries() -> None:

@@ -18,7 +18,7 @@ from mlagents_envs.base_env import (
     ObservationType,
 )
 
-from trajtrainer.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 
 __all__ = [
     "USUAL_PROPERTIES",

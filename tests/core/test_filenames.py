@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trajtrainer.errors import RunFolderError
-from trajtrainer.rundir.filenames import behavior_file_name, behavior_of, check_run_id
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id
 from trajtrainer.rundir.folder import RunFolder, behavior_exported_as
 from trajtrainer.settings.run import CheckpointSettings
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.plugins import Reference, Registry
-from trajtrainer.steps import Aggregation
+from trajtrainer.core.plugins import Reference, Registry
+from trajtrainer.core.steps import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from threading import Barrier, Event, Thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate, TrajectoryQueue
 
 PATIENCE_S = 30.0
 

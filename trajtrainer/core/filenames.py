@@ -6,7 +6,7 @@ import os
 import re
 from urllib.parse import unquote
 
-from trajtrainer.errors import RunFolderError
+from trajtrainer.core.errors import RunFolderError
 
 # Room for "-<step>.onnx" and for the mark of temporary files within the 255 bytes that file systems allow.
 _MAX_BYTES = 180

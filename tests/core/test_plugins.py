@@ -19,11 +19,12 @@ from tests.plugins import Install
 from tests.runtime.runs import behaviors_settings, learn, ppo
 from tests.test_learn_api import Lamp
 from trajtrainer.cli.main import main
-from trajtrainer.errors import ExportError, PluginError
+from trajtrainer.core.errors import ExportError, PluginError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.stats import STATS_WRITERS
 from trajtrainer.export.inspect import inspect_model
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
-from trajtrainer.plugins import resolve
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.run.writers import plugin_writers
 from trajtrainer.settings.convert import dump, load, trainer_mapping, trainer_settings
@@ -32,7 +33,6 @@ from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import ALGORITHMS
-from trajtrainer.stats import STATS_WRITERS
 
 SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.rundir import atomic
+from trajtrainer.core import atomic
 
 
 def test_content_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:

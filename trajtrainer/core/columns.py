@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec
 
 A = TypeVar("A")
 B = TypeVar("B")

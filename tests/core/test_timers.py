@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trajtrainer.timers import TimerNode, Timers
+from trajtrainer.core.timers import TimerNode, Timers
 
 
 def shape(tree: dict[str, Any]) -> dict[str, Any]:

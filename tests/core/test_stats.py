@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajtrainer.stats import Distribution, StatsReporter, StatsSummary, StatsWriter
-from trajtrainer.steps import Aggregation
+from trajtrainer.core.stats import Distribution, StatsReporter, StatsSummary, StatsWriter
+from trajtrainer.core.steps import Aggregation
 
 
 class Recorder(StatsWriter):

@@ -19,7 +19,7 @@ from pkgutil import resolve_name
 from traceback import walk_tb
 from typing import Any, Generic, TypeVar
 
-from trajtrainer.errors import PluginError, TrajtrainerError
+from trajtrainer.core.errors import PluginError, TrajtrainerError
 
 logger = logging.getLogger(__name__)
 
