@@ -20,6 +20,7 @@ LAYERS: list[list[set[str]]] = [
     [{"run"}, {"testing"}],
     [{"actors"}],
     [{"evaluation"}],
+    [{"checkpoints"}],
     [{"rundir"}],
     [{"trainers"}, {"export"}],
     [{"algos", "rewards", "fast"}],

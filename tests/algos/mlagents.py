@@ -19,8 +19,8 @@ from tests.data.groups import padded_groups
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.poca.groups import gathered, moments_of
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.data.trajectory import PackedGroups
-from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions
 from trajtrainer.settings.network import MemorySettings, NetworkSettings

@@ -14,8 +14,8 @@ from tests.algos.mlagents import Case, Json
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
 from trajtrainer.algos.sac.values import by_name
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.fast.stacked_values import can_stack
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.factory import create_reward_signals
@@ -35,7 +35,7 @@ def modules(sac: SAC) -> dict[str, Any]:
 
 
 def state(sac: SAC) -> Json:
-    """In the form of ``checkpoint_interop``."""
+    """In the form of ``checkpoints.mlagents.convert``."""
     return {
         "step": 0,
         "modules": {name: module.state_dict() for name, module in modules(sac).items()},

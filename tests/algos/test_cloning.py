@@ -17,9 +17,9 @@ from tests.trainers.rig import vector_spec
 from trajtrainer.algos.cloning.cloning import TAG, BehavioralCloning
 from trajtrainer.algos.cloning.losses import cloning_loss
 from trajtrainer.algos.cloning.rows import DemonstrationRows
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps, offsets
-from trajtrainer.export.checkpoint_interop import from_mlagents
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.settings.network import MemorySettings, NetworkSettings

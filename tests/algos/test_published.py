@@ -20,14 +20,14 @@ from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.algos.poca.losses import critic_loss
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, decayed
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.state import from_checkpoint, to_checkpoint
 from trajtrainer.core.queues import PolicyUpdate
-from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.nn.normalizer import Normalizer
-from trajtrainer.rundir.checkpoint_state import from_checkpoint, to_checkpoint
 from trajtrainer.settings.network import Activation, Initialization, MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
 

@@ -17,7 +17,7 @@ from tests.algos.mlagents import Case
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import losses as sac_losses
 from trajtrainer.algos.sac.optimizer import SAC
-from trajtrainer.export.checkpoint_interop import from_mlagents
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork

@@ -21,8 +21,8 @@ from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import TwinNetworks
-from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
-from trajtrainer.export.mlagents_description import describe
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.fast.stacked_values import StackedTwins
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings

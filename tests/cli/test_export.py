@@ -17,12 +17,12 @@ import torch
 from tests.export.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
 from tests.nn.golden import PPO_CASES, SAC_CASES, policy_case
 from tests.nn.specs import behavior, entities, network, vector
+from trajtrainer.checkpoints.mlagents.convert import to_mlagents
+from trajtrainer.checkpoints.mlagents.layout import EXTRA
+from trajtrainer.checkpoints.policy_record import PolicyRecord
+from trajtrainer.checkpoints.recovered_policy import RECORD
 from trajtrainer.cli.main import main
-from trajtrainer.export.checkpoint_interop import to_mlagents
-from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.export.onnx import export_policy
-from trajtrainer.export.policy_record import PolicyRecord
-from trajtrainer.export.recovered_policy import RECORD
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.mlagents import mlagents_keys

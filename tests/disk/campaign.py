@@ -52,8 +52,8 @@ _PRELOADED = (
     "trajtrainer.search.run",
 )
 _WORDS = ("No space left on device", "Input/output error", "cannot be written")
-# Their failure costs nobody anything: what makes a rename last, a lock's or a log's last file, what a kill has left, and
-# a log's second name, which it gets at the end anyway. zipfile opens a file once more if that fails.
+# Their failure costs nobody anything: what makes a rename last, a lock's or a log's last file, what a kill has left, a
+# log's second name, which it gets at the end anyway. zipfile opens a file once more if that fails.
 _SILENT = {
     ("fsync", "folder"),
     ("unlink", "lock"),

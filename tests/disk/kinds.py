@@ -18,10 +18,10 @@ import torch
 import yaml
 
 from tests.hub.stand_in import Hub
+from trajtrainer.checkpoints.manager import CheckpointManager
 from trajtrainer.cli.main import main
 from trajtrainer.core import atomic
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.rundir.checkpoints import CheckpointManager
 from trajtrainer.rundir.event_file import PREFIX, masked_crc
 from trajtrainer.search import process
 from trajtrainer.search.trial import TrialTask

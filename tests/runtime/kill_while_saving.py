@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from trajtrainer.rundir.checkpoints import CheckpointManager
+from trajtrainer.checkpoints.manager import CheckpointManager
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings

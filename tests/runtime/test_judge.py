@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.trainers.rig import Rig, Trajectory
+from trajtrainer.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.run.judge import Judge
 from trajtrainer.run.snapshots import Snapshot
-from trajtrainer.rundir.best_models import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings

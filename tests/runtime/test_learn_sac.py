@@ -13,7 +13,7 @@ import torch
 
 from tests.runtime.runs import behaviors_settings, learn
 from tests.runtime.test_learn import check_files
-from trajtrainer.rundir.replay_files import NAME
+from trajtrainer.checkpoints.replay import NAME
 
 TAGS = {
     "Environment/Cumulative Reward",

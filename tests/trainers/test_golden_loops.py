@@ -20,7 +20,7 @@ from trajtrainer.algos.poca.update_buffer import GroupTargets
 from trajtrainer.algos.ppo import learner
 from trajtrainer.algos.ppo.losses import normalized
 from trajtrainer.algos.ppo.update_buffer import Targets
-from trajtrainer.export.checkpoint_interop import from_mlagents
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 
 
 @pytest.fixture(params=["poca", "ppo", "ppo_lstm"])

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tests.algos.mlagents import Case
 from tests.data.groups import padded_groups
 from tests.trainers.rig import Rig, Trajectory
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.export.checkpoint_interop import from_mlagents
 
 CASES = ["poca", "poca_lstm", "ppo", "ppo_shared_critic", "ppo_group_reward", "ppo_lstm"]
 

@@ -15,11 +15,11 @@ from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec, weig
 from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.values import by_name
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import WORKER_SHIFT, LongArray
 from trajtrainer.data import replay_file
-from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings

@@ -15,9 +15,9 @@ from tests.algos.mlagents import Case, with_hyperparameters
 from tests.data.packing import packed_steps
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.algos.sac.values import by_name
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.steps import LongArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.export.checkpoint_interop import from_mlagents
 
 
 def _rig(case: Case, **changes: Any) -> OffPolicyRig:

@@ -15,10 +15,10 @@ from attrs import evolve
 
 from tests.trainers.rig import Rig, Trajectory, same, vector_spec, weights
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import Aggregation, agent_ids
-from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings

@@ -79,14 +79,14 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[Source]:
-    from trajtrainer.rundir.recordings import find_sources
+    from trajtrainer.run.recordings import find_sources
 
     return find_sources(files, RawImageOrder(arguments.raw_image_order))
 
 
 def _merge(arguments: argparse.Namespace) -> int:
     from trajtrainer.demos.source import joined
-    from trajtrainer.rundir.recordings import check_target
+    from trajtrainer.run.recordings import check_target
 
     check_target(arguments.output)
     return _write(arguments.output, joined(_sources(arguments, arguments.files)))
@@ -98,7 +98,7 @@ def _convert(arguments: argparse.Namespace) -> int:
 
 def _split(arguments: argparse.Namespace) -> int:
     from trajtrainer.demos.source import joined, part
-    from trajtrainer.rundir.recordings import check_target
+    from trajtrainer.run.recordings import check_target
 
     if arguments.output.absolute() == arguments.rest.absolute():
         raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
@@ -117,7 +117,7 @@ def _split(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path, source: Source) -> int:
     from trajtrainer.demos.summary import summarize
-    from trajtrainer.rundir.recordings import find_sources, write
+    from trajtrainer.run.recordings import find_sources, write
 
     write(path, source)
     (written,) = find_sources([str(path)])

@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         ExportError: the policy cannot be exported or written.
     """
     # Late: torch and onnx take longer to import than help may take.
+    from trajtrainer.checkpoints.saved_policies import export_saved
+    from trajtrainer.checkpoints.spec_recovery import parse_sensors
     from trajtrainer.export.contract import DEFAULT_OPSET
-    from trajtrainer.export.spec_recovery import parse_sensors
-    from trajtrainer.rundir.saved_policies import export_saved
 
     with console(debug=False):
         export_saved(

@@ -11,17 +11,17 @@ from pathlib import Path
 import torch
 
 from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
+from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
+from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_checkpoints, find_policies
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, misfits
 from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
-from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
 from trajtrainer.export.onnx_policy import OnnxPolicy
-from trajtrainer.export.recovered_policy import read_record, recover_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.rundir.folder import behavior_exported_as
-from trajtrainer.rundir.saved_policies import SavedPolicy, find_checkpoints, find_policies
 
 _ALL = "*"
 _MODEL = ".onnx"

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.hub.places import Places
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.series import EventReader

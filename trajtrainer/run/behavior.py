@@ -19,6 +19,11 @@ from trajtrainer.actors.pool import ActingElsewhere
 from trajtrainer.actors.source import ActorSource
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
+from trajtrainer.checkpoints.file import first_line, read_checkpoint
+from trajtrainer.checkpoints.manager import CheckpointManager
+from trajtrainer.checkpoints.replay import ReplayFile, replay_file_of
+from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.core.errors import OutOfMemoryError, SettingsError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
@@ -29,7 +34,6 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import ExperienceSource, LocalSource, NoExperience
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.evaluation.result import EvaluationResult
-from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.experts import make_expert
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
@@ -43,10 +47,6 @@ from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import hyperparameters_text
-from trajtrainer.rundir.best_models import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
-from trajtrainer.rundir.checkpoint_state import copied, from_checkpoint, is_ours, to_checkpoint
-from trajtrainer.rundir.checkpoints import CheckpointManager
-from trajtrainer.rundir.replay_files import ReplayFile, replay_file_of
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.episodes import MeanReturn

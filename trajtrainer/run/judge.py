@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
 from trajtrainer.run.snapshots import Snapshot, Snapshots
-from trajtrainer.rundir.best_models import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
 from trajtrainer.trainers.episodes import MeanReturn

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.recovered_policy import recover_policy
+from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import misfits
-from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.recovered_policy import recover_policy
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.rundir.saved_policies import SavedPolicy, find_policies
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.ratings import Player

@@ -16,11 +16,11 @@ from trajtrainer.demos.source import Source
 from trajtrainer.demos.summary import Summary, summarize
 from trajtrainer.evaluation.models import ActingOptions, Roles, find_models
 from trajtrainer.evaluation.recording import Recording, record
+from trajtrainer.run import recordings
 from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled, tell_parameters
 from trajtrainer.run.device import choose_device, set_threads
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
-from trajtrainer.rundir import recordings
 from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trajtrainer.checkpoints.best import State
 from trajtrainer.nn.actor import Actor, copy_of
-from trajtrainer.rundir.best_models import State
 from trajtrainer.settings.evaluation import Evaluations
 from trajtrainer.trainers.episodes import MeanReturn
 from trajtrainer.trainers.trainer import Trainer

@@ -16,7 +16,7 @@ _CLONING = "cloning"
 
 
 def learned_state(algorithm: Algorithm) -> dict[str, Any]:
-    """Return ``modules``, ``optimizers``, ``rewards``, ``keys`` and ``extra``, as ``export.checkpoint_interop`` says.
+    """Return ``modules``, ``optimizers``, ``rewards``, ``keys`` and ``extra`` (``checkpoints.mlagents.convert``).
 
     Tensors are not copied but for those that are parts of larger ones, which would be saved whole.
     """

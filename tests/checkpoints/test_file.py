@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.export.checkpoint_file import read_checkpoint
 
 CONTENT = {"Policy": {"weight": torch.arange(6.0).reshape(2, 3)}, "global_step": {"step": torch.tensor([5])}}
 

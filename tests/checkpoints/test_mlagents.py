@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.mlagents.actor import load_actor
+from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.checkpoints.mlagents.description import describe
+from trajtrainer.checkpoints.mlagents.layout import EXTRA
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind
-from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.checkpoint_interop import from_mlagents, to_mlagents
-from trajtrainer.export.mlagents_actor import load_actor
-from trajtrainer.export.mlagents_description import describe
-from trajtrainer.export.mlagents_layout import EXTRA
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
 from trajtrainer.nn.mlagents import mlagents_keys

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
+from trajtrainer.checkpoints.mlagents.description import Description
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.spec import (
     USUAL_PROPERTIES,
@@ -25,7 +26,6 @@ from trajtrainer.core.spec import (
 )
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import graph_inputs
-from trajtrainer.export.mlagents_description import Description
 
 _MAX_SENSORS = 12  # up to which all choices of goals are tried
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.checkpoints.mlagents.actor import load_actor
+from trajtrainer.checkpoints.mlagents.description import Description, describe
+from trajtrainer.checkpoints.mlagents.layout import EXTRA
+from trajtrainer.checkpoints.policy_record import PolicyRecord
+from trajtrainer.checkpoints.spec_recovery import Shapes, possible_specs, shapes_of_model, shapes_of_weights
 from trajtrainer.core.errors import CheckpointError, ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.export.mlagents_actor import load_actor
-from trajtrainer.export.mlagents_description import Description, describe
-from trajtrainer.export.mlagents_layout import EXTRA
-from trajtrainer.export.policy_record import PolicyRecord
-from trajtrainer.export.spec_recovery import Shapes, possible_specs, shapes_of_model, shapes_of_weights
 from trajtrainer.nn.actor import Actor
 
 RECORD = "policy"

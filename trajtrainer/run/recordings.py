@@ -52,8 +52,8 @@ def _is_replay(path: Path) -> bool:
 
 def _replay(path: Path) -> Source:
     # Late: all other recordings do without torch.
-    from trajtrainer.export.checkpoint_file import read_checkpoint
-    from trajtrainer.export.recovered_policy import recover_policy
+    from trajtrainer.checkpoints.file import read_checkpoint
+    from trajtrainer.checkpoints.recovered_policy import recover_policy
     from trajtrainer.rundir.folder import CHECKPOINT_NAME
 
     checkpoint = path.parent / CHECKPOINT_NAME

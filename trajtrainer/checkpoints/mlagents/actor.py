@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from trajtrainer.checkpoints.mlagents.description import describe
+from trajtrainer.checkpoints.mlagents.layout import POLICY, module_entries
+from trajtrainer.checkpoints.mlagents.reader import Reader
 from trajtrainer.core.errors import CheckpointError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.export.mlagents_description import describe
-from trajtrainer.export.mlagents_layout import POLICY, module_entries
-from trajtrainer.export.mlagents_reader import Reader
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.mlagents import mlagents_keys

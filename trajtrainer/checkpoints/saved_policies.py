@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of
 from trajtrainer.core.spec import ObservationSpec
-from trajtrainer.export.checkpoint_file import read_checkpoint
 from trajtrainer.export.contract import DEFAULT_OPSET
 from trajtrainer.export.onnx import export_policy
-from trajtrainer.export.recovered_policy import recover_policy
 from trajtrainer.rundir.folder import BEST, BehaviorFolder
 from trajtrainer.settings.checks import closest
 

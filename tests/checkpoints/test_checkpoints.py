@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.manager import CheckpointManager
+from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
-from trajtrainer.rundir.checkpoints import CheckpointManager
 from trajtrainer.rundir.folder import BehaviorFolder, RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.export.mlagents_layout import (
+from trajtrainer.checkpoints.mlagents.layout import (
     CRITIC,
     ENTROPY_OPTIMIZER,
     EXTRA,
@@ -20,8 +20,8 @@ from trajtrainer.export.mlagents_layout import (
     parameter_indices,
     shares_critic,
 )
-from trajtrainer.export.mlagents_names import CONSTANTS, second_name
-from trajtrainer.export.mlagents_optimizer import MisfitError, adam_from_mlagents
+from trajtrainer.checkpoints.mlagents.names import CONSTANTS, second_name
+from trajtrainer.checkpoints.mlagents.optimizer import MisfitError, adam_from_mlagents
 
 _MISSING = "missing (kept as initialised)"
 _MISFITTING = "not fitting (kept as initialised)"

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.export.mlagents_layout import (
+from trajtrainer.checkpoints.mlagents.layout import (
     CRITIC,
     ENTROPY_OPTIMIZER,
     EXTRA,
@@ -41,9 +41,9 @@ from trajtrainer.export.mlagents_layout import (
     Layout,
     parameter_indices,
 )
-from trajtrainer.export.mlagents_names import CONSTANTS, with_second_names
-from trajtrainer.export.mlagents_optimizer import adam_to_mlagents, group_for_mlagents
-from trajtrainer.export.mlagents_reader import Reader
+from trajtrainer.checkpoints.mlagents.names import CONSTANTS, with_second_names
+from trajtrainer.checkpoints.mlagents.optimizer import adam_to_mlagents, group_for_mlagents
+from trajtrainer.checkpoints.mlagents.reader import Reader
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from trajtrainer.checkpoints.mlagents.layout import EXTRA, POLICY, STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.regular_file import open_regular
-from trajtrainer.export.mlagents_layout import EXTRA, POLICY, STEP, STEP_ENTRY
 
 Checkpoint = dict[str, Any]
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from tests.trainers.rig import Rig
 from trajtrainer.algos.acting import Policy
+from trajtrainer.checkpoints.best import TRAINING, BestModel, BestModels
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.saved_policies import find_policies
+from trajtrainer.checkpoints.state import copied, to_checkpoint
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.export.checkpoint_file import read_checkpoint
-from trajtrainer.rundir.best_models import TRAINING, BestModel, BestModels
-from trajtrainer.rundir.checkpoint_state import copied, to_checkpoint
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.saved_policies import find_policies
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings

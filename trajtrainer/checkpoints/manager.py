@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from typing import Any
 
 import torch
 
+from trajtrainer.checkpoints.file import first_line, load_checkpoint, read_checkpoint
+from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.export.checkpoint_file import first_line, load_checkpoint, read_checkpoint
-from trajtrainer.export.mlagents_layout import STEP, STEP_ENTRY
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
 
@@ -102,7 +101,7 @@ class CheckpointManager:
             try:
                 if exported is not None:
                     with _writing(self.folder.exported):
-                        atomic.write_with(self.folder.exported, lambda temporary: shutil.copyfile(exported, temporary))
+                        atomic.write_bytes(self.folder.exported, exported.read_bytes())
                     logger.info("Copied %s to %s.", exported, self.folder.exported)
             except CheckpointError:
                 self._update_status(None)  # the numbered one is there

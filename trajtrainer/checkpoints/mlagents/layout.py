@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trajtrainer.export.mlagents_names import CONSTANTS, mlagents_parameters
+from trajtrainer.checkpoints.mlagents.names import CONSTANTS, mlagents_parameters
 from trajtrainer.nn.mlagents import Key
 
 POLICY = "Policy"

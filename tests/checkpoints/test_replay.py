@@ -11,9 +11,9 @@ import pytest
 from attrs import evolve
 
 from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
+from trajtrainer.checkpoints.replay import NAME, ReplayFile, replay_file_of
 from trajtrainer.core import atomic
 from trajtrainer.data import replay_file
-from trajtrainer.rundir.replay_files import NAME, ReplayFile, replay_file_of
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 

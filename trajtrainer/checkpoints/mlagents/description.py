@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trajtrainer.checkpoints.mlagents.layout import CRITIC, POLICY, shares_critic
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import ActionSpec, ObservationKind
-from trajtrainer.export.mlagents_layout import CRITIC, POLICY, shares_critic
 from trajtrainer.nn.attention import EMBEDDING
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.mlagents import mlagents_keys

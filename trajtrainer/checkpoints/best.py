@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from trajtrainer.checkpoints.file import first_line, read_checkpoint
+from trajtrainer.checkpoints.mlagents.layout import EXTRA
+from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError
-from trajtrainer.export.checkpoint_file import first_line, read_checkpoint
-from trajtrainer.export.mlagents_layout import EXTRA
-from trajtrainer.export.recovered_policy import recover_policy
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import TrainingStatus
 
