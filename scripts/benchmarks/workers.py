@@ -17,10 +17,10 @@ import yaml
 from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import Row, interleaved
+from trajtrainer.envs.children import Children
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
-from trajtrainer.envs.workers.child_slot import ChildSlots
-from trajtrainer.envs.workers.local_slot import LocalSlot
-from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
 
@@ -71,8 +71,12 @@ def run(slots: str, players: int, step_ms: float, max_steps: int) -> dict[str, f
         connect = partial(
             connect_player, settings=settings.env_settings, engine=settings.engine_settings, log_folder=None
         )
-        of_run = LocalSlot(connect) if slots == "local" else ChildSlots(players, connect, 180)
-        made.append(Measured(Supervisor(of_run, settings.env_settings), BALL.hyperparameters["buffer_size"]))
+        environment = settings.env_settings
+        if slots == "local":
+            supervised: Environment = SupervisedEnvironment(connect, environment)
+        else:
+            supervised = SupervisedChildren(Children(players, connect), environment, 180)
+        made.append(Measured(supervised, BALL.hyperparameters["buffer_size"]))
         return made[0]
 
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,21 @@ import pytest
 from numpy.typing import DTypeLike
 
 from trajtrainer.actors import collector as collector_module
-from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
-from trajtrainer.algos.acting import Policy, WeightsUpdate
+from trajtrainer.actors.collector import ActingBehavior, Collector
+from trajtrainer.actors.messages import Assignment, NewBehavior, OpponentSlot
+from trajtrainer.actors.sides import Sides
+from trajtrainer.algos.acting import Policy
 from trajtrainer.core.errors import UnsupportedError
-from trajtrainer.core.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.core.queues import TrajectoryQueue
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.settings.trainer import SelfPlaySettings
 
 
 def spec(*shapes: tuple[int, ...], actions: ActionSpec | None = None, name: str = "Eye") -> BehaviorSpec:
@@ -84,16 +89,12 @@ class Telling(Idle):
     def __init__(self, number: float) -> None:
         self.number = number
         self.asked: list[int] = []
-        self.loaded: list[int] = []
 
     def act(self, obs: Sequence[Any], mask: Any, memory: FloatArray) -> ActionBatch:
         self.asked.append(len(obs[0]))
         chosen = super().act(obs, mask, memory)
         chosen.env_continuous[:] = self.number
         return chosen
-
-    def load(self, update: WeightsUpdate) -> None:
-        self.loaded.append(update.version)
 
 
 class Kept(StatsWriter):
@@ -110,9 +111,9 @@ def acting(found: NewBehavior, policy: Policy, *writers: StatsWriter) -> ActingB
         spec=found.spec,
         pool=pool,
         processor=AgentProcessor(pool, 64),
+        tracker=OpponentTracker(64, 0),
         policy=policy,
         trajectories=TrajectoryQueue(),
-        policies=PolicyQueue(),
         reporter=StatsReporter(found.behavior_id.name, writers),
     )
 
@@ -133,26 +134,23 @@ def reported(*values: float, key: str = "Goals") -> list[Statistic]:
 
 
 def test_each_team_acts_with_its_own_policy() -> None:
-    """One forward per policy over the agents of both workers; a new policy of the trainer is for the others only."""
+    """One forward per policy over the agents of both workers."""
     both, usual, opponent = spec(), Telling(1.0), Telling(2.0)
     steps = {"A?team=0": agents(both, 2), "A?team=1": agents(both, 3), "A?team=2": agents(both, 4)}
     specs = dict.fromkeys(steps, both)
-    events = [EnvironmentEvent(worker, steps, specs) for worker in (0, 1, 0, 1)]
+    events = [EnvironmentEvent(worker, steps, specs) for worker in (0, 1)]
+    Collector(Events(events, at_once=2), lambda found: acting(found, usual), Timers()).collect()
+    assert usual.asked == [18], "without self-play all teams act with the behavior's"
+    slots = {name: OpponentSlot({}, opponent, 0) for name in ("A?team=1", "A?team=2")}
+    sides = Sides(SelfPlaySettings(), usual, lambda _: Assignment("A", 0, 0, slots))
     environment = Events(events, at_once=2)
-    collector = Collector(environment, lambda found: acting(found, usual), Timers())
-    collector.collect()
-    assert usual.asked == [18], "without a policy of its own, a team acts with the behaviour's"
-    behavior = collector.behaviors["A"]
-    behavior.team_policies["A?team=1"] = opponent
-    behavior.policies.put("A", PolicyUpdate(5, {}))
-    collector.collect()
-    assert (usual.asked, opponent.asked) == ([18, 12], [6])
-    assert (usual.loaded, opponent.loaded) == ([5], [])
-    for answer in environment.answers[2:]:
+    Collector(environment, lambda found: replace(acting(found, usual), sides=sides), Timers()).collect()
+    assert (usual.asked, opponent.asked) == ([18, 4], [14])
+    for answer in environment.answers:
         assert {name: actions.env_continuous.tolist() for name, actions in answer.items()} == {
             "A?team=0": [[1.0]] * 2,
             "A?team=1": [[2.0]] * 3,
-            "A?team=2": [[1.0]] * 4,
+            "A?team=2": [[2.0]] * 4,
         }
 
 

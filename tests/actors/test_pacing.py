@@ -5,22 +5,48 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.actors.pacing import Credit
+from trajtrainer.actors.pacing import Account, ByUpdates, Shared
+from trajtrainer.data.source import ExperienceSource
+
+
+class Learner(ExperienceSource):
+    """A learner that has consumed as much as the test says."""
+
+    consumed = 0
 
 
 class Rig:
     """Actors that collect what they may, trajectory by trajectory, and a learner that consumes."""
 
     def __init__(self, actors: int, lead: int, *, in_updates: bool = False, in_turn: bool = False) -> None:
-        self.credit = Credit(lead, in_updates=in_updates, in_turn=in_turn)
+        self.source = Learner()
+        self.pacing = Shared("Walker", self.source, lead)
+        if in_updates or in_turn:
+            self.pacing = ByUpdates(
+                "Walker",
+                self.source,
+                buffer_size=10**9,
+                max_lag=0 if in_turn else 1,
+                most_steps=10**9,
+                version=lambda: 0,
+                is_due=lambda: True,
+            )
+            self.pacing.lead = lead
         self.may = dict.fromkeys(range(actors), 0)
         self.has = dict.fromkeys(range(actors), 0)
         for actor in self.may:
-            self.credit.join(actor)
+            self.pacing.accounts[actor] = Account()  # all come at once
         self.grant()
 
+    def join(self, actor: int) -> None:
+        self.has[actor] = 0
+        self.may[actor] = self.pacing.join(actor).rows
+
+    def consume(self, rows: int) -> None:
+        self.source.consumed = self.pacing.consumed = rows
+
     def grant(self) -> dict[int, int]:
-        given = {actor: rows for actor, (rows, _) in self.credit.grants(list(self.may)).items()}
+        given = {actor: allowance.rows for actor, allowance in self.pacing.raised(list(self.pacing.accounts))}
         for actor, rows in given.items():
             assert rows > self.may[actor], "what was given is never taken back"
             self.may[actor] = rows
@@ -28,11 +54,11 @@ class Rig:
 
     def collect(self, actor: int, rows: int) -> None:
         self.has[actor] += rows
-        self.credit.count(actor, rows, rows)
+        self.pacing.count(actor, rows, rows)
 
     def leave(self, actor: int) -> None:
         del self.may[actor], self.has[actor]
-        self.credit.leave(actor)
+        self.pacing.leave(actor)
 
     @property
     def outstanding(self) -> int:
@@ -48,23 +74,24 @@ def test_nobody_gets_ahead_and_somebody_can_always_go_on(
     actors: int, lead: int, flags: tuple[bool, bool], events: list[tuple[str, int]]
 ) -> None:
     rig = Rig(actors, lead, in_updates=flags[0], in_turn=flags[1])
-    credit = rig.credit
+    pacing = rig.pacing
     for kind, number in events:
         actor = number % actors
         if kind == "collect" and actor in rig.may and rig.may[actor] > rig.has[actor]:
             rig.collect(actor, min(number + 1, rig.may[actor] - rig.has[actor]))
         elif kind == "consume":
-            credit.consumed = credit.collected
+            rig.consume(pacing.collected)
         elif kind == "leave" and actor in rig.may and len(rig.may) > 1:
             rig.leave(actor)
         elif kind == "join" and actor not in rig.may:
-            rig.may[actor] = rig.has[actor] = 0
-            credit.join(actor)
+            rig.join(actor)
         rig.grant()
-        assert credit.collected + rig.outstanding <= credit.consumed + lead
-        assert credit.is_used_up == (rig.outstanding == 0)
-        if credit.is_used_up:
-            assert credit.collected == credit.consumed + lead, "nobody may go on, although there is something left"
+        assert pacing.collected + rig.outstanding <= pacing.consumed + lead
+        assert [actor for actor in rig.may if pacing.may_collect(actor)] == [
+            actor for actor in rig.may if rig.may[actor] > rig.has[actor]
+        ]
+        if not rig.outstanding:
+            assert pacing.collected == pacing.consumed + lead, "nobody may go on, although there is something left"
 
 
 def test_what_is_left_is_shared_out_ahead_of_time() -> None:
@@ -72,7 +99,7 @@ def test_what_is_left_is_shared_out_ahead_of_time() -> None:
     assert rig.may == {0: 100, 1: 100, 2: 100, 3: 100}
     rig.collect(0, 100)
     assert rig.grant() == {}
-    rig.credit.consumed = 100
+    rig.consume(100)
     assert rig.grant() == {0: 200}
 
 
@@ -81,10 +108,10 @@ def test_a_little_is_worth_a_message_when_an_update_has_made_room_for_it() -> No
     for each in (paced, rig):
         each.collect(0, 5)
         assert each.grant() == {}
-        each.credit.consumed = 2
+        each.consume(2)
     assert paced.grant() == {}
     assert rig.grant() == {0: 22}, "the next update may lack no more than this"
-    rig.credit.consumed = 2
+    rig.consume(2)
     assert rig.grant() == {}
 
 
@@ -102,7 +129,7 @@ def test_one_actor_in_turn_gets_all() -> None:
     assert rig.may == {0: 100}
     rig.collect(0, 130)  # trajectories are as long as they are
     assert rig.grant() == {}
-    rig.credit.consumed = 130
+    rig.consume(130)
     assert rig.grant() == {0: 230}
 
 
@@ -115,6 +142,6 @@ def test_the_credit_of_who_is_gone_is_that_of_the_others() -> None:
 
 
 def test_nobody_collects_beyond_the_end() -> None:
-    credit = Credit(100, most_steps=30)
-    credit.join(0)
-    assert credit.grants([0]) == {0: (100, 30)}
+    pacing = Shared("Walker", Learner(), 100, most_steps=30)
+    first = pacing.join(0)
+    assert (first.rows, first.steps) == (100, 30)

@@ -6,12 +6,20 @@ import os
 from multiprocessing import Pipe
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.trainers.rig import vector_spec
+from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.pipe_channel import PipeChannel
 from trajtrainer.actors.pipe_transport import PipeTransport, _Member
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.child import LockedPipe
+from trajtrainer.core.timers import Timers
+from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.data.source import PackedChunk
+from trajtrainer.workers import messages
+from trajtrainer.workers.messages import LockedPipe
+
+LAYOUT = PackedLayout(vector_spec(), [np.float32])
 
 
 class Here:
@@ -36,17 +44,19 @@ class Here:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files by /proc")
 def test_blocks_that_become_larger_are_forgotten_at_both_ends() -> None:
-    transport, runs = PipeTransport(lambda _: pytest.fail("nobody is started"), 1), Here()
+    transport, runs = PipeTransport(lambda _: pytest.fail("nobody is started"), 1, Timers()), Here()
     transport._members[0] = _Member(runs)
     files = len(os.listdir("/proc/self/fd"))
     for turn in range(40):
-        room = runs.channel.room(1000 * 2 ** (turn % 10))
-        room.buffer[0] = turn
-        buffer, release = transport.experience(0, room.place)
-        assert buffer[0] == turn
-        release()
+        counts = Counts(40 * 2 ** (turn % 10), 1)
+        room = runs.channel.room(LAYOUT.size(counts))
+        LAYOUT.over(room.buffer, counts)["reward"][0] = turn
+        chunk = transport.chunk(0, Experience("Walker", 1, (counts, room.place)), LAYOUT, 0)
+        assert isinstance(chunk, PackedChunk)
+        assert chunk.packed["reward"][0] == turn
+        chunk.free()
         while not runs.channel._free:
             pass
-        del room, buffer
+        del room, chunk
     assert len(os.listdir("/proc/self/fd")) <= files + 2
     transport.drop(0)

@@ -7,13 +7,17 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from trajtrainer.actors.messages import ActorDiedError, Experience, Failed
+from tests.trainers.rig import vector_spec
+from trajtrainer.actors.messages import ActorDiedError, Experience, Failed, Report
 from trajtrainer.actors.pipe_channel import REPORT, BlockPlace
 from trajtrainer.actors.pipe_transport import PipeTransport, _Member
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.data.packed_layout import Counts
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.shared_memory import SharedMemory
+from trajtrainer.core.steps import WORKER_SHIFT
+from trajtrainer.core.timers import Timers
+from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.data.source import PackedChunk
+from trajtrainer.workers import messages
+from trajtrainer.workers.shared_memory import SharedMemory
 
 
 class Ended:
@@ -37,24 +41,28 @@ class Ended:
 
 @pytest.mark.parametrize("end", ["died", "said why", "said no more"])
 def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None:
-    transport, runs, block = (
-        PipeTransport(lambda _: pytest.fail("nobody is started"), 1),
-        Ended(),
-        SharedMemory.create(8),
-    )
+    transport = PipeTransport(lambda _: pytest.fail("nobody is started"), 1, Timers())
+    layout, counts, runs = PackedLayout(vector_spec(), [np.float32]), Counts(1, 1), Ended()
+    block = SharedMemory.create(layout.size(counts))
     transport._members[0] = _Member(runs)
-    block.buffer[:] = 7
-    messages.post(runs.other, REPORT, Experience("Walker", Counts(1, 1), BlockPlace(0, block.address)))
+    layout.over(block.buffer, counts)["reward"][:] = 7
+    messages.post(runs.other, REPORT, Experience("Walker", 1, (counts, BlockPlace(0, block.address))))
     if end == "said why":
         messages.post(runs.other, messages.FAULT, SettingsError("A mistake."))
     elif end == "said no more":
         messages.post(runs.other, messages.END)
     if end == "died":
         runs.other.close()
-    ((_, report),) = transport.reports(1.0)
+    reports: list[Report] = []
+    assert transport.poll(1.0, lambda _, report: reports.append(report)) == 1
+    (report,) = reports
     assert isinstance(report, Experience)
-    assert np.array_equal(transport.experience(0, report.place)[0], np.full(8, 7, np.uint8))
-    ((_, failed),) = transport.reports(1.0)
+    chunk = transport.chunk(0, report, layout, 3)
+    assert isinstance(chunk, PackedChunk)
+    assert chunk.packed["reward"].tolist() == [7.0]
+    assert chunk.packed.agent[0] >> WORKER_SHIFT == 3
+    assert transport.poll(1.0, lambda _, report: reports.append(report)) == 1
+    failed = reports[-1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, SettingsError if end == "said why" else ActorDiedError)
-    assert transport.reports(0.0) == []
+    assert transport.poll(0.0, lambda _, report: reports.append(report)) == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data.streams import vector_spec
-from trajtrainer.actors.collector import NewBehavior
+from trajtrainer.actors.link import LearnerEnd
 from trajtrainer.actors.messages import (
     UNLIMITED,
     Aborted,
@@ -24,6 +24,7 @@ from trajtrainer.actors.messages import (
     Found,
     Hello,
     Learn,
+    NewBehavior,
     Order,
     Paused,
     Progress,
@@ -31,10 +32,11 @@ from trajtrainer.actors.messages import (
     Reset,
     SetParameters,
     Synchronized,
+    Take,
     Weights,
 )
-from trajtrainer.actors.pool import ActingElsewhere, ActorPool
-from trajtrainer.actors.source import ActorSource
+from trajtrainer.actors.pacing import ByUpdates, InTurn
+from trajtrainer.actors.pool import ActorPool
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
@@ -42,10 +44,10 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.data.packed_layout import Counts, PackedLayout
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.trajectory import PackedSteps, of_workers
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.network import NetworkSettings
@@ -63,6 +65,9 @@ SETTINGS = TrainerSettings(
 
 class Played:
     """A transport that the test plays."""
+
+    waited_s = 0.0
+    shared = None
 
     def __init__(self, count: int, first: dict[int, Sequence[Report]] | None = None) -> None:
         self.orders: list[list[Order]] = [[] for _ in range(count)]
@@ -85,18 +90,25 @@ class Played:
     def post(self, number: int, order: Order) -> None:
         self.orders[number].append(order)
 
-    def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
-        assert len(weights)
+    def add(self, *parts: object) -> None:
+        pass
+
+    def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
+        assert len(weights())
         self.published.append((number, version))
         self.post(number, Weights(behavior, version, None))
 
-    def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:
-        return place, lambda: self.freed.append(place)
+    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk:
+        counts, buffer = report.place
+        packed = of_workers(layout.over(buffer, counts), first_worker)
+        return PackedChunk(packed, report.rows, lambda: self.freed.append(buffer))
 
-    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+    def poll(self, timeout_s: float | None, take: Take) -> int:
         found = [*self.waiting]
         self.waiting.clear()
-        return found
+        for number, report in found:
+            take(number, report)
+        return len(found)
 
     def drop(self, number: int) -> None:
         self.dropped.append(number)
@@ -131,7 +143,7 @@ class Rig:
         self.version = 0
         self.is_due = True
         self.turn = turn
-        self.source = ActorSource()
+        self.source = ExperienceSource(is_concurrent=turn is None, max_lag=max_lag, reports_lag=True)
         self.policies: PolicyQueue[Any] = PolicyQueue()
         self.max_lag = max_lag
         own = {1: {"gravity": ConstantSettings(value=5.0)}}
@@ -140,7 +152,6 @@ class Rig:
             EnvironmentSettings(**settings),
             workers=2,
             seed=3,
-            timers=Timers(),
             own_parameters=own,
             patience_s=PATIENCE_S,
             clock=lambda: self.now_s,
@@ -148,10 +159,19 @@ class Rig:
         self.group.use(self.make)
         self.group.collect(0.0)
 
-    def make(self, found: NewBehavior) -> ActingElsewhere:
+    def make(self, found: NewBehavior) -> LearnerEnd:
         network = Actor(found.spec, SETTINGS.network_settings)
         self.network = network
-        return ActingElsewhere(
+        pacing = ByUpdates(
+            NAME,
+            self.source,
+            buffer_size=9,
+            max_lag=self.max_lag,
+            most_steps=UNLIMITED,
+            version=lambda: self.version,
+            is_due=lambda: self.is_due,
+        )
+        return LearnerEnd(
             name=NAME,
             spec=found.spec,
             obs_dtypes=found.obs_dtypes,
@@ -163,12 +183,9 @@ class Rig:
             self_play=None,
             groups=False,
             version=lambda: self.version,
-            is_due=lambda: self.is_due,
-            lead=(1 + self.max_lag) * 10,
-            max_lag=self.max_lag,
             first_step=lambda: 0,
-            max_steps=None,
-            turn=self.turn,
+            pacing=pacing if self.turn is None else InTurn(NAME, self.turn),
+            lead=(1 + self.max_lag) * 10,
         )
 
     def tell(self, number: int, *reports: Report) -> None:
@@ -189,11 +206,11 @@ class Rig:
         packed.offset[1:] = np.cumsum(lengths)
         packed.agent[:] = 1 << 32 | 7
         packed["version"][:] = version
-        self.tell(number, Experience(NAME, counts, buffer))
+        self.tell(number, Experience(NAME, sum(lengths), (counts, buffer)))
         return buffer
 
     def drain(self) -> list[PackedSteps | EpisodesAborted]:
-        return self.source.drain(_anywhere)
+        return self.source.drain_into(_anywhere, hold=False)
 
     def learn(self) -> None:
         """An update that uses up all that was drained."""
@@ -202,7 +219,7 @@ class Rig:
         self.group.collect(0.0)
 
     def shipped(self, number: int) -> int:
-        return self.group.actors[number].agent_steps
+        return self.group.links[NAME].totals[number].agent_steps
 
     def granted(self, number: int) -> int:
         orders = [learn.allowance for learn in self.transport.of(number, Learn)] + self.transport.of(number, Allowance)
@@ -246,7 +263,7 @@ def test_experience_of_all_actors_comes_in_order_with_workers_of_its_own() -> No
     first = rig.ship(0, 2, 3)
     rig.tell(1, Aborted(NAME, 1))
     second = rig.ship(1, 1)
-    assert (rig.source.num_put, rig.source.is_needed, rig.source.lengths().tolist()) == (6, True, [2, 3, 1])
+    assert (rig.source.num_put, rig.source.is_needed, rig.source.num_rows) == (6, True, 6)
     found = rig.drain()
     assert [part if isinstance(part, EpisodesAborted) else len(part) for part in found] == [5, EpisodesAborted(3), 1]
     agents = [part.agent.tolist() for part in found if isinstance(part, PackedSteps)]
@@ -469,7 +486,6 @@ def test_what_no_restart_heals_ends_the_run() -> None:
             EnvironmentSettings(),
             workers=1,
             seed=0,
-            timers=Timers(),
         )
     rig = Rig(2)
     with pytest.raises(SettingsError, match="mistake"):

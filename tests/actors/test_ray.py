@@ -24,6 +24,7 @@ from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.actors.ray_transport import RayTransport
 from trajtrainer.cluster import connect
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.settings.actors import RaySettings
 from trajtrainer.unity.faults import LaunchError
@@ -91,8 +92,7 @@ def until_failed(transport: RayTransport) -> dict[int, list[Report]]:
     deadline_s = time.monotonic() + 60
     while not all(reports and isinstance(reports[-1], Failed) for reports in found.values()):
         assert time.monotonic() < deadline_s
-        for number, report in transport.reports(1.0):
-            found[number].append(report)
+        transport.poll(1.0, lambda number, report: found[number].append(report))
     return found
 
 
@@ -107,7 +107,7 @@ def test_faults_name_the_node_and_what_players_said_is_kept(tmp_path: Path, node
     def folder(number: int) -> Path:
         return tmp_path / str(number)
 
-    transport = RayTransport(cluster, make_task, 2, RaySettings(address=nodes.address), folder)
+    transport = RayTransport(cluster, make_task, 2, RaySettings(address=nodes.address), folder, Timers())
     try:
         for number in range(2):
             transport.start(number)
@@ -136,13 +136,13 @@ class Unknown:
 def test_a_version_is_told_before_a_task_is_looked_at(nodes: Any) -> None:
     cluster = connect(nodes.address, 1, "a test")
     transport = RayTransport(
-        cluster, lambda number: ActorTask(number, Unknown(), None, 20), 1, RaySettings(), lambda _: None
+        cluster, lambda number: ActorTask(number, Unknown(), None, 20), 1, RaySettings(), lambda _: None, Timers()
     )
     try:
         transport.start(0)
         seen: list[Report] = []
         while not seen:
-            seen += [report for _, report in transport.reports(1.0)]
+            transport.poll(1.0, lambda _, report: seen.append(report))
         assert seen == [Hello(trajtrainer.__version__)], "who is refused for it is not told of more"
         transport.post(0, End())
         (failed,) = until_failed(transport)[0]
@@ -158,7 +158,12 @@ def test_too_many_actors_are_told_and_impossible_ones_refused(nodes: Any, caplog
     def make(**needs: Any) -> RayTransport:
         cluster = connect(nodes.address, 1, "a test")
         return RayTransport(
-            cluster, lambda number: ActorTask(number, Unknown(), None, 20), 5, RaySettings(**needs), lambda _: None
+            cluster,
+            lambda number: ActorTask(number, Unknown(), None, 20),
+            5,
+            RaySettings(**needs),
+            lambda _: None,
+            Timers(),
         )
 
     make().close()

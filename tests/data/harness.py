@@ -25,7 +25,6 @@ class Harness:
         horizon: int,
         memory_size: int,
         *,
-        limit: int | None = None,
         groups: Sequence[int] | None = None,
         spec: BehaviorSpec | None = None,
     ) -> None:
@@ -37,7 +36,6 @@ class Harness:
             memory_size=memory_size,
             groups=groups is not None,
             capacity=4,
-            limit=limit,
             poison=True,
         )
         self.processor = AgentProcessor(self.pool, horizon)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.data.drain import Drain, check
 from tests.data.harness import Harness, Round
 from tests.data.streams import TEAM_STREAMS, Message, Numbers, random_stream, vector_spec
-from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
+from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.data import agent_processor
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import LocalSource
-from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, release
+from trajtrainer.data.source import ExperienceSource, RowsChunk
+from trajtrainer.data.trajectory import PackedSteps, gather, release
 
 # Three together, one alone, one without a group.
 STEADY = (1, 1, 1, 2, 0)
@@ -55,21 +55,21 @@ def test_long_streams_equal_the_oracle(groups: Sequence[int]) -> None:
 
 
 def test_acting_and_learning_at_the_same_time() -> None:
-    harness = Harness(horizon=7, memory_size=0, limit=10, groups=STEADY)
-    queue: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
-    source = LocalSource(harness.pool, queue)
+    harness = Harness(horizon=7, memory_size=0, groups=STEADY)
+    source = ExperienceSource()
     drained: list[PackedSteps] = []
 
     def learn() -> None:
-        while queue.wait(30) or len(queue):
-            drained.extend(part for part in source.drain(lambda _: None) if isinstance(part, PackedSteps))
+        while source.wait(30) or len(source):
+            parts = source.drain_into(lambda _: None, hold=False)
+            drained.extend(part for part in parts if isinstance(part, PackedSteps))
 
     learner = Thread(target=learn)
     learner.start()
     for round_ in random_stream(600, seed=1):
         for batch in harness.play(round_):
-            queue.put(batch)
-    queue.close()
+            source.add(RowsChunk(harness.pool, [batch], batch.num_steps))
+    source.close()
     learner.join(30)
     assert not learner.is_alive()
     checked = 0
@@ -84,13 +84,10 @@ def test_acting_and_learning_at_the_same_time() -> None:
 class Game:
     """One processor with observations that tell who sees when, rewards and groups as given in each message."""
 
-    def __init__(self, horizon: int = 100, limit: int | None = None) -> None:
-        self.pool = RowPool(vector_spec(), [np.float32], groups=True, limit=limit, on_wait=self._wait, poison=True)
+    def __init__(self, horizon: int = 100) -> None:
+        self.pool = RowPool(vector_spec(), [np.float32], groups=True, poison=True)
         self.processor = AgentProcessor(self.pool, horizon)
         self.numbers = Numbers(vector_spec(), 0)
-
-    def _wait(self) -> None:
-        raise AssertionError("nobody is there who could give rows back")
 
     def send(
         self,
@@ -261,14 +258,12 @@ def test_actions_that_are_not_decided_yet_are_zeros() -> None:
     game.assert_all_free()
 
 
-@pytest.mark.parametrize("limit", [None, 3])
-def test_rows_that_only_a_mate_keeps_are_not_lent(limit: int | None) -> None:
-    """An agent with a long trajectory keeps the steps of all who come and go meanwhile, and acting does not wait."""
-    game = Game(horizon=1000, limit=limit)
+def test_rows_that_only_a_mate_keeps_are_given_back_with_it() -> None:
+    """An agent with a long trajectory keeps the steps of all that come and go meanwhile."""
+    game = Game(horizon=1000)
     game.send({0: 0.0, 1: 1.0})
     for other in range(1, 200):
         assert game.send({0: float(other), other + 1: 1.0}, ended={other: 1.0}) is not None
-        assert game.pool.num_lent == 0
     assert game.pool.capacity - game.pool.num_free > 2 * 199
     packed = game.send({}, ended={0: 0.0})
     assert [len(row) for row in _mates(packed)] == [1] * 200
@@ -308,8 +303,7 @@ def test_mates_that_are_given_up_stay_for_those_who_are_not(monkeypatch: pytest.
 
 def test_a_source_drains_groups_over_aborts_and_gives_all_back() -> None:
     game = Game(horizon=2)
-    queue: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
-    source = LocalSource(game.pool, queue)
+    source = ExperienceSource()
     numbers = Numbers(vector_spec(), 0, groups=(1,))
     for number in range(6):
         batch = numbers.steps(Message(0, (), (1, 2, 3)))
@@ -317,10 +311,10 @@ def test_a_source_drains_groups_over_aborts_and_gives_all_back() -> None:
         recorded = game.processor.record(batch)
         game.processor.acted(recorded.rows, numbers.actions(3))
         if recorded.trajectories is not None:
-            queue.put(recorded.trajectories, recorded.trajectories.num_steps)
+            source.add(RowsChunk(game.pool, [recorded.trajectories], recorded.trajectories.num_steps))
         if number == 2:
-            queue.abort_episodes(7)
-    first, aborted, second = source.drain(lambda _: None, hold=True)
+            source.abort_episodes(7)
+    first, aborted, second = source.drain_into(lambda _: None, hold=True)
     assert isinstance(first, PackedSteps)
     assert isinstance(second, PackedSteps)
     assert aborted == EpisodesAborted(7)
@@ -328,9 +322,6 @@ def test_a_source_drains_groups_over_aborts_and_gives_all_back() -> None:
     assert [[seen for seen, _ in row] for row in _mates(second)] == [
         [22.0, 23.0], [32.0, 33.0], [21.0, 23.0], [31.0, 33.0], [21.0, 22.0], [31.0, 32.0]
     ]  # fmt: skip
-    source.give_back(0.5)
-    source.settle()
-    assert game.pool.num_lent == 0
     game.assert_all_free()
 
 

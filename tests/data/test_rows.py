@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from threading import Thread
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.data.streams import OBS_DTYPES, mixed_spec, vector_spec
 from trajtrainer.core.errors import OutOfMemoryError
-from trajtrainer.core.steps import LongArray
 from trajtrainer.data import rows
 from trajtrainer.data.rows import RowPool
 
 PATIENCE_S = 30.0
 
 
-def small(capacity: int = 4, limit: int | None = None, *, poison: bool = True) -> RowPool:
-    return RowPool(vector_spec(), [np.float32], capacity=capacity, limit=limit, poison=poison)
+def small(capacity: int = 4, *, poison: bool = True) -> RowPool:
+    return RowPool(vector_spec(), [np.float32], capacity=capacity, poison=poison)
 
 
 def test_columns_have_the_shapes_of_the_spec() -> None:
@@ -134,110 +128,13 @@ def test_misuse_is_an_error() -> None:
         small(capacity=0)
 
 
-def test_grows_for_unfinished_trajectories_and_the_limit_and_no_further() -> None:
-    pool = small(capacity=4, limit=3)
+def test_grows_for_whatever_is_asked_for() -> None:
+    pool = small(capacity=4)
     pool.allocate(5)
     assert pool.capacity == 8
     pool.allocate(4)
-    assert pool.capacity == 3 + 5 + 4
-    assert len(pool.allocate(20)) == 20
-
-
-class Waiting:
-    """A thread in ``allocate``."""
-
-    def __init__(self, pool: RowPool, n: int) -> None:
-        self.rows: LongArray | None = None
-
-        def allocate() -> None:
-            self.rows = pool.allocate(n)
-
-        self._thread = Thread(target=allocate, daemon=True)
-        self._thread.start()
-        self._thread.join(0.05)
-
-    @property
-    def waits(self) -> bool:
-        return self._thread.is_alive()
-
-    def result(self) -> list[int]:
-        self._thread.join(PATIENCE_S)
-        assert self.rows is not None
-        return [int(row) for row in self.rows]
-
-
-def test_allocate_waits_while_the_learner_has_more_rows_than_the_limit() -> None:
-    pool = small(capacity=8, limit=2)
-    rows = pool.allocate(6)
-    pool.hand_over(2)
-    assert len(pool.allocate(1)) == 1
-    pool.hand_over(2)
-    assert pool.num_lent == 4
-    waiting = Waiting(pool, 1)
-    assert waiting.waits, "although there is a free row"
-    pool.release(rows[:1])
-    assert waiting.waits
-    pool.release(rows[1:2])
-    assert waiting.result() == [7]
-    assert pool.capacity == 8
-
-
-def test_the_learner_is_told_when_it_is_waited_for() -> None:
-    told: list[int] = []
-    pool = RowPool(vector_spec(), [np.float32], capacity=4, limit=2, on_wait=lambda: told.append(pool.num_lent))
-    rows = pool.allocate(4)
-    pool.hand_over(3)
-    assert told == []
-    waiting = Waiting(pool, 2)
-    assert waiting.waits
-    assert told == [3]
-    pool.release(rows[:2])
-    waiting.result()
-
-
-def test_unfinished_trajectories_are_never_waited_for() -> None:
-    pool = small(capacity=4, limit=1)
-    pool.allocate(4)
-    pool.hand_over(1)
-    assert len(pool.allocate(2)) == 2
-    assert pool.capacity > 4
-
-
-def test_close_ends_waiting_for_good() -> None:
-    pool = small(capacity=4, limit=2)
-    pool.allocate(4)
-    pool.hand_over(4)
-    waiting = Waiting(pool, 2)
-    assert waiting.waits
-    pool.close()
-    assert len(waiting.result()) == 2
+    assert pool.capacity == 16
     assert len(pool.allocate(50)) == 50
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["allocate", "retain", "release"]), st.integers(0, 7), st.integers(0, 2))))
-def test_references_are_counted(operations: list[tuple[str, int, int]]) -> None:
-    pool = small(capacity=2)
-    references: Counter[int] = Counter()
-    for operation, n, start in operations:
-        held = sorted(references)
-        if operation == "allocate":
-            rows = pool.allocate(n)
-            assert not set(rows.tolist()) & set(held)
-            references.update(rows.tolist())
-            continue
-        chosen = held[start::2][:n]
-        if operation == "retain":
-            pool.retain(np.array(chosen, np.int32))
-            references.update(chosen)
-        else:
-            pool.release(np.array(chosen, np.int64))
-            references.subtract(chosen)
-            references = +references
-    assert pool.capacity - pool.num_free == len(references)
-    for row in references.elements():
-        pool.release(np.array([row]))
-    assert pool.num_free == pool.capacity
 
 
 def test_large_rows_begin_with_few() -> None:

@@ -1,31 +1,20 @@
-"""Who has a port, asked in the ways of the systems."""
+"""Which process has a port."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from tests.ports import free_ports
 from trajtrainer.envs import ports
-
-WAYS = {"proc": ports.listener_of_proc, "lsof": ports.listener_of_lsof}
-Way = Callable[[int], tuple[int, str] | None]
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    if request.param == "proc" and sys.platform != "linux":
-        pytest.skip("a way of Linux")
-    if request.param == "lsof" and shutil.which("lsof") is None:
-        pytest.skip("There is no lsof here.")
-    return WAYS[request.param]
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -46,43 +35,30 @@ def test_the_process_is_named(port: int) -> None:
     assert told.startswith(f"process {os.getpid()} (")
 
 
-def test_every_way_finds_it(way: Way, port: int) -> None:
-    found = way(port)
-    assert found is not None
-    assert found[0] == os.getpid()
-    assert found[1]
+def test_a_process_that_hides_its_command_is_named_by_its_number(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hide(process: psutil.Process) -> list[str]:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "cmdline", hide)
+    assert ports.holder(port) == f"process {os.getpid()}"
 
 
-def test_a_port_without_a_listener_has_no_holder(way: Way) -> None:
+def test_processes_that_hide_their_sockets_hide_only_those(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    show = psutil.Process.net_connections
+
+    def hide(process: psutil.Process, kind: str) -> list[Any]:
+        if process.pid != os.getpid():
+            raise psutil.AccessDenied(process.pid)
+        return show(process, kind)
+
+    monkeypatch.setattr(psutil.Process, "net_connections", hide)
+    assert str(ports.holder(port)).startswith(f"process {os.getpid()} (")
+
+
+def test_a_port_without_a_listener_has_no_holder() -> None:
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # nobody can listen there, either
-        assert way(bound.getsockname()[1]) is None
-
-
-@pytest.mark.skipif(os.name != "posix", reason="a script for POSIX shells")
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        (r"p4711\ncPython\nf5\n", (4711, "Python")),
-        (r"p4711\ncPython\nf5\nf6\np4712\ncUnity Hub\nf9\n", (4711, "Python")),
-        (r"p4711\n", (4711, "")),
-        ("", None),
-        (r"lsof: no pwd entry\n", None),
-    ],
-)
-def test_what_lsof_tells(
-    told: str, expected: tuple[int, str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in = tmp_path / "lsof"
-    stand_in.write_text(f"#!/bin/sh\nprintf '{told}'\n")
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert ports.listener_of_lsof(5004) == expected
-
-
-def test_without_lsof_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    assert ports.listener_of_lsof(5004) is None
+        bound.bind(("127.0.0.1", 0))  # no other program can listen there, either
+        assert ports.holder(bound.getsockname()[1]) is None
 
 
 def test_a_port_of_another_process_shifts_the_run_without_blame_for_its_own_actors(tmp_path: Path) -> None:

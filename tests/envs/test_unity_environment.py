@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -359,11 +360,13 @@ def test_one_player_alone_is_waited_for_awake(
             return tmp_path / f"Player-{worker}.log"
 
     asked: list[bool] = []
-    monkeypatch.setattr(unity_environment, "LocalSlot", lambda connect: asked.append(connect.keywords["busy_wait"]))
-    monkeypatch.setattr(
-        unity_environment, "ChildSlots", lambda _, connect, __: asked.append(connect.keywords.get("busy_wait", False))
-    )
-    monkeypatch.setattr(unity_environment, "Supervisor", lambda *_: None)
+
+    def ask(connect: Any, *_: object) -> None:
+        asked.append(connect.keywords.get("busy_wait", False))
+
+    monkeypatch.setattr(unity_environment, "SupervisedEnvironment", ask)
+    monkeypatch.setattr(unity_environment, "Children", lambda _, connect: ask(connect))
+    monkeypatch.setattr(unity_environment, "SupervisedChildren", lambda *_: None)
     run = RunSettings(
         env_settings=EnvironmentSettings(env_path="sim:3DBall", num_envs=num_envs),
         behaviors={"3DBall": TrainerSettings(), "Other": TrainerSettings(threaded=threaded)},

@@ -15,13 +15,15 @@ from tests.envs.clockwork import BEHAVIOR, SPEC, actions_for, batch
 from tests.runtime.late_player import write_build
 from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
 from tests.runtime.test_learn import check_files
-from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
+from trajtrainer.actors.collector import ActingBehavior, Collector
+from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.algos.acting import Policy
-from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.queues import TrajectoryQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.opponents import OpponentTracker
 from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
 
@@ -174,9 +176,9 @@ def test_one_forward_for_all_workers_that_are_ready() -> None:
             spec=found.spec,
             pool=pool,
             processor=AgentProcessor(pool, 64),
+            tracker=OpponentTracker(64, 0),
             policy=policy,
             trajectories=TrajectoryQueue(),
-            policies=PolicyQueue(),
             reporter=StatsReporter(found.behavior_id.name, []),
         )
 

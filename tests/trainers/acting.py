@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trajtrainer.actors.pacing import Pacing, Shared
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import StepBatch
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import LocalSource
-from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.data.source import ExperienceSource, RowsChunk
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.simulation import Actions, Simulation, SimulationStep
 from trajtrainer.trainers.factory import create_trainer, max_lead
@@ -40,9 +40,7 @@ class Acting:
             spec,
             [column.dtype for column in self._waiting.observations],
             memory_size=memory.memory_size if memory else 0,
-            limit=max_lead(settings) if settings.threaded else None,
         )
-        self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         self.policies: PolicyQueue[Tensor] = PolicyQueue()
         context = LearningContext(
             behavior="B",
@@ -55,17 +53,28 @@ class Acting:
             timers=Timers(),
             is_stopping=lambda: self.is_stopping,
         )
-        source = LocalSource(self.pool, self.trajectories)
-        self.trainer = create_trainer(context, source, self.policies, StatsReporter("B", []), lambda _: None)
+        self.source = ExperienceSource(is_concurrent=settings.threaded)
+        self.pacing = Shared("B", self.source, max_lead(settings)) if settings.threaded else Pacing("B")
+        self._limit = self.pacing.join(0).rows
+        self.trainer = create_trainer(context, self.source, self.policies, StatsReporter("B", []), lambda _: None)
         self.policy = Policy(self.trainer.actor, seed=seed)
         self.num_steps = 0
         self._processor = AgentProcessor(self.pool, settings.time_horizon)
+
+    @property
+    def may_step(self) -> bool:
+        """Whether acting is below its limit."""
+        for _, allowance in self.pacing.raised([0]):
+            self._limit = allowance.rows
+        return self.pacing.accounts[0].rows < self._limit
 
     def step(self) -> None:
         batch = _step_batch(self._simulation, self._waiting)
         recorded = self._processor.record(batch)
         if recorded.trajectories is not None:
-            self.trajectories.put(recorded.trajectories, recorded.trajectories.num_steps)
+            steps = recorded.trajectories.num_steps
+            self.pacing.count(0, steps, steps)
+            self.source.add(RowsChunk(self.pool, [recorded.trajectories], steps))
         update = self.policies.latest("B")
         if update is not None:
             self.policy.load(update)

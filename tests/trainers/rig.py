@@ -15,11 +15,11 @@ from torch import Tensor
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.sac.learner import SACLearner
-from trajtrainer.core.queues import PolicyQueue, PolicyUpdate, TrajectoryQueue
+from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import LocalSource
+from trajtrainer.data.source import ExperienceSource, RowsChunk
 from trajtrainer.data.trajectory import TrajectoryBatch, join
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import create_trainer
@@ -68,7 +68,6 @@ class TrainerRig:
         memory = settings.network_settings.memory
         dtypes = [np.dtype(np.float32)] * len(self.spec.observation_specs)
         self.pool = RowPool(self.spec, dtypes, memory_size=memory.memory_size if memory else 0, poison=True)
-        self.trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
         self.policies: PolicyQueue[Tensor] = PolicyQueue()
         self.recorder = Recorder()
         self.reporter = StatsReporter(behavior, [self.recorder])
@@ -87,7 +86,7 @@ class TrainerRig:
             timers=self.timers,
             is_stopping=lambda: self.is_stopping(),
         )
-        self.source = LocalSource(self.pool, self.trajectories)
+        self.source = ExperienceSource(is_concurrent=settings.threaded)
         self.trainer = create_trainer(context, self.source, self.policies, self.reporter, self._checkpoint)
 
     def _checkpoint(self, trainer: Trainer) -> None:
@@ -100,8 +99,14 @@ class TrainerRig:
 
     def put(self, *trajectories: Trajectory) -> None:
         """One queue item of these trajectories."""
-        batch = join([self._write(one) for one in trajectories])
-        self.trajectories.put(batch, batch.num_steps)
+        self.add(join([self._write(one) for one in trajectories]))
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        """One chunk of rows of the pool."""
+        memory = self.trainer.context.settings.network_settings.memory
+        length = 1 if memory is None else memory.sequence_length
+        rows = int((-(-batch.lengths // length)).sum()) * length
+        self.source.add(RowsChunk(self.pool, [batch], rows))
 
     def _write(self, one: Trajectory) -> TrajectoryBatch:
         pool, length = self.pool, one.length

@@ -70,7 +70,7 @@ def _take(rig: Rig, case: Case, number: int) -> None:
         assert rig.trainer.advance()
         return
     # The golden groupmates are lists of rows of their own, which no pool gives.
-    (packed,) = rig.source.drain(lambda _: None)
+    (packed,) = rig.source.drain_into(lambda _: None, hold=False)
     assert isinstance(packed, PackedSteps)
     data, spec, length = case.arrays, case.spec, len(packed)
     sensors, start = range(len(spec.observation_specs)), f"t{number}_in_mates_"

@@ -362,7 +362,7 @@ def test_an_abort_forgets_the_value_networks_memories_of_a_worker() -> None:
     rig.trainer.advance()
     assert rig.learner._values is not None
     assert len(rig.learner._values._memories) == 2
-    rig.trajectories.abort_episodes(1)
+    rig.source.abort_episodes(1)
     rig.trainer.advance()
     assert list(rig.learner._values._memories) == [1]
 

@@ -14,8 +14,6 @@ from tests.trainers.acting import Acting
 from tests.trainers.rig import OffPolicyRig, Trajectory
 from trajtrainer.algos.sac.learner import SACLearner
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
@@ -35,54 +33,22 @@ SETTINGS = TrainerSettings(
 )
 
 
-def _batch(rows: list[int], bootstrap: list[int]) -> TrajectoryBatch:
-    offset = np.linspace(0, len(rows), len(bootstrap) + 1).astype(np.int32)
-    nobody = np.zeros(len(bootstrap), np.bool_)
-    return TrajectoryBatch(
-        np.array(rows, np.int32),
-        offset,
-        np.array(bootstrap, np.int32),
-        nobody,
-        nobody,
-        np.zeros(len(bootstrap), np.int64),
-    )
-
-
-def test_rows_that_are_held_are_given_back_little_by_little() -> None:
-    rig = OffPolicyRig(SETTINGS)
-    pool: RowPool = rig.pool
-    rows = pool.allocate(12)
-    pool.retain(rows[5:6])  # bootstrap of the first trajectory and first row of the second one
-    first, second = rows[:5].tolist(), rows[5:11].tolist()
-    batch, free = _batch(first + second, [rows[5], rows[11]]), pool.num_free
-    rig.trajectories.put(batch, batch.num_steps)
-    rig.source.drain(lambda _: None, hold=True)
-    found = []
-    for part in (0.0, 0.2, 0.2, 0.5, 1.0):
-        rig.source.give_back(part)
-        found.append(pool.num_free - free)
-    rig.source.settle()
-    found.append(pool.num_free - free)
-    rig.source.settle()
-    assert found == [0, 2, 2, 5, 10, 12], "the shared row is free with its second owner"
-
-
 def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = OffPolicyRig(SETTINGS)
-    free, versions = [], []
+    held, versions = [], []
     update = rig.learner._sac.update
 
     def spy(*args: Any, **options: Any) -> Any:
-        free.append(rig.pool.capacity - rig.pool.num_free)
+        held.append(rig.source.drained - rig.source.consumed)
         versions.append(rig.trainer.publisher.version)
         return update(*args, **options)
 
     monkeypatch.setattr(rig.learner._sac, "update", spy)
     rig.put(Trajectory(49), Trajectory(51))
     rig.trainer.advance()
-    assert len(free) == 99
-    # 102 rows of 100 steps; blocks of 32 gradient steps.
-    assert sorted(set(free), reverse=True) == [102, 102 - 32, 102 - 64, 102 - 96]
+    assert len(held) == 99
+    # 100 rows; blocks of 32 gradient steps.
+    assert sorted(set(held), reverse=True) == [100, 100 - 32, 100 - 64, 100 - 96]
     assert sorted(set(versions)) == [0, 1, 2, 3]
     assert rig.pool.num_free == rig.pool.capacity
     update_ = rig.policies.latest("B")
@@ -200,24 +166,20 @@ class _Threads:
         assert isinstance(learner, SACLearner)
         learner._sac.update = self.gate.wrap(learner._sac.update)  # type: ignore[method-assign]
         self._end = threading.Event()
-        self._waits = threading.Semaphore(0)
-        self._watch_waiting()
+        self._waits, self._news = threading.Semaphore(0), threading.Event()
+        self.acting.source.on_consumed = self.acting.source.on_progress = self._news.set
         self._learner = TrainerThread(trainer, Timers())
         self._collector = threading.Thread(target=self._collect)
 
-    def _watch_waiting(self) -> None:
-        changed = self.acting.pool._changed
-        wait = changed.wait
-
-        def noticed(timeout: float | None = None) -> bool:
-            self._waits.release()
-            return wait(timeout)
-
-        changed.wait = noticed  # type: ignore[method-assign]
-
     def _collect(self) -> None:
         while not self._end.is_set():
-            self.acting.step()
+            if self.acting.may_step:
+                self.acting.step()
+            else:
+                self._waits.release()
+                self.acting.source.request_drain()
+                self._news.wait(WAIT_S)
+                self._news.clear()
 
     def start(self) -> None:
         self._learner.start()
@@ -230,10 +192,11 @@ class _Threads:
 
     def stop(self) -> None:
         self._end.set()
+        self._news.set()
         self.gate.allow(1_000_000)
         self._collector.join(WAIT_S)
         self.acting.is_stopping = True
-        self.acting.trajectories.close()
+        self.acting.source.close()
         self._learner.join(WAIT_S)
         assert not self._collector.is_alive()
         assert not self._learner.is_alive()

@@ -267,7 +267,7 @@ def test_an_abort_forgets_unfinished_episodes_of_a_worker(network: NetworkSettin
     here, there = (int(agent_ids(worker, np.array([1]))[0]) for worker in (0, 1))
     one = {"reward": np.ones(1, np.float32)}
     rig.put(Trajectory(1, agent=here, columns=one), Trajectory(1, agent=there, columns=one))
-    rig.trajectories.abort_episodes(1)
+    rig.source.abort_episodes(1)
     rig.trainer.advance()
     rig.put(Trajectory(1, True, agent=here, columns=one), Trajectory(1, True, agent=there, columns=one))
     rig.trainer.advance()
@@ -280,11 +280,11 @@ def test_an_abort_stands_between_the_old_episode_and_the_new_one(network: Networ
     agent, other = (int(agent_ids(worker, np.array([1]))[0]) for worker in (1, 2))
     begin = {"obs.0": np.full((2, 4), 0.5, np.float32), "memory": np.zeros((1, rig.trainer.actor.memory_size), "f4")}
     rig.put(Trajectory(1, agent=agent, columns={"reward": np.full(1, 80, np.float32)}))
-    rig.trajectories.abort_episodes(1)
+    rig.source.abort_episodes(1)
     rig.put(Trajectory(1, agent=agent, columns={"reward": np.full(1, 2, np.float32), **begin}))
     rig.put(Trajectory(1, agent=other, columns={"reward": np.full(1, 7, np.float32), **begin}))
     rig.put(Trajectory(1, ended=True, agent=agent, columns={"reward": np.full(1, 3, np.float32)}))
-    rig.trajectories.abort_episodes(2)
+    rig.source.abort_episodes(2)
     rig.put(Trajectory(1, ended=True, agent=other, columns={"reward": np.full(1, 1, np.float32)}))
     rig.trainer.advance()
     assert list(rig.trainer.episodes.reward_buffer) == [5.0, 1.0]
@@ -295,7 +295,7 @@ def test_an_abort_stands_between_the_old_episode_and_the_new_one(network: Networ
 
 def test_an_abort_alone_is_taken_in() -> None:
     rig = Rig(_settings())
-    rig.trajectories.abort_episodes(0)
+    rig.source.abort_episodes(0)
     assert rig.trainer.advance()
     assert not rig.trainer.advance()
 
@@ -460,7 +460,7 @@ def test_few_steps_are_worth_no_drain(changes: dict[str, Any], before: int, wait
         rig.trainer.advance()
     rig.put(Trajectory(waiting))
     assert rig.trainer.is_due() is due
-    rig.trajectories.abort_episodes(None)
+    rig.source.abort_episodes(None)
     assert rig.trainer.is_due()
 
 

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainers.rig import Recorder
-from trajtrainer.algos.acting import Acts, Policy, WeightsUpdate
+from trajtrainer.algos.acting import Policy, WeightsUpdate
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.settings.trainer import SelfPlaySettings
 from trajtrainer.trainers.ratings import Player
 from trajtrainer.trainers.self_play import SelfPlay, TeamRotation
@@ -33,22 +31,12 @@ class Numbered(Policy):
 
     def __init__(self, number: float = 0.0) -> None:
         self.number = torch.tensor([number])
-        self.seed = torch.zeros(1, dtype=torch.uint8)
 
     def weights(self) -> dict[str, Tensor]:
         return {"number": self.number.clone()}
 
     def load(self, update: WeightsUpdate) -> None:
         self.number = torch.as_tensor(update.weights["number"]).clone()
-
-    def twin(self, *, seed: int) -> Policy:
-        return Numbered(float(self.number))
-
-    def rng_state(self) -> Tensor:
-        return self.seed
-
-    def set_rng_state(self, state: Tensor) -> None:
-        self.seed = state
 
 
 class Side:
@@ -59,7 +47,6 @@ class Side:
     ) -> None:
         self.name, self.steps = name, 0
         self.policy, self.policies = Numbered(), PolicyQueue[Tensor]()
-        self.team_policies: dict[str, Acts] = {}
         self.recorder = Recorder()
         self.reporter = StatsReporter(name, [self.recorder])
         self.self_play = SelfPlay(
@@ -69,8 +56,6 @@ class Side:
             seed=1,
             policy=self.policy,
             policies=self.policies,
-            team_policies=self.team_policies,
-            tracker=OpponentTracker(8, 0),
             reporter=self.reporter,
             step=lambda: self.steps,
             files=files or [],
@@ -85,20 +70,14 @@ class Side:
     def playing(self) -> dict[str, float]:
         """Behaviour id -> number of the policy it plays with, of the teams that do not learn."""
         found = {}
-        for name, policy in self.team_policies.items():
-            assert isinstance(policy, Numbered)
-            found[name] = float(policy.number)
+        for name, slot in self.self_play.slots.items():
+            acts = slot.player.acts
+            assert acts is None or isinstance(acts, Numbered)
+            found[name] = float(slot.weights["number"] if acts is None else acts.number)
         return found
 
     def result(self, result: float, times: int = 1) -> None:
-        self.self_play.count(trajectories(0), [result] * times)
-
-
-def trajectories(num_ended: int, length: int = 1) -> TrajectoryBatch:
-    none = np.zeros(0, np.int32)
-    ended = np.arange(max(num_ended, 1)) < num_ended
-    rows, offset = np.arange(length * len(ended)), np.arange(len(ended) + 1) * length
-    return TrajectoryBatch(rows.astype(np.int32), offset.astype(np.int32), none, ended, ended, np.arange(len(ended)))
+        self.self_play.count(0, 1, [result] * times)
 
 
 RULES = SelfPlaySettings(save_steps=10, team_change=40, swap_steps=15, window=1, play_against_latest_model_ratio=0.0)
@@ -176,7 +155,7 @@ def test_it_is_learnt_saved_and_swapped_when_mlagents_does(
                     side.publish(number)
                     oracle.current = float(number)
             if oracle.teams != [learning]:
-                side.self_play.tracker.num_steps += others
+                side.self_play.opponent_steps += others
                 oracle.ghost_step += others
             side.self_play.change_team()
             if oracle.wants_change():
@@ -210,7 +189,7 @@ def test_an_opponent_stays_as_it_was_when_it_was_chosen() -> None:
     side.join(0)
     side.join(1)
     side.publish(1)
-    side.self_play.tracker.num_steps = 16
+    side.self_play.opponent_steps = 16
     side.self_play.update_opponents()
     side.publish(2)
     side.self_play.update_opponents()
@@ -248,7 +227,7 @@ def test_the_rating_of_another_behaviors_team_changes() -> None:
 def chosen(side: Side, times: int) -> Counter[float]:
     found: Counter[float] = Counter()
     for _ in range(times):
-        side.self_play.tracker.num_steps += 16
+        side.self_play.opponent_steps += 16
         side.self_play.update_opponents()
         found.update(side.playing().values())
     return found
@@ -317,7 +296,7 @@ def test_a_restored_one_goes_on_alike(prioritized: bool) -> None:
         for _ in range(messages):
             number, won = rng.integers(100), rng.integers(3)
             side.steps += int(rng.integers(8))
-            side.self_play.tracker.num_steps += int(rng.integers(8))
+            side.self_play.opponent_steps += int(rng.integers(8))
             side.publish(int(number))
             side.result(float(won) / 2)
             side.self_play.change_team()
@@ -330,9 +309,6 @@ def test_a_restored_one_goes_on_alike(prioritized: bool) -> None:
     side.join(0)
     side.join(1)
     play(side, rotation, 60)
-    for policy in side.team_policies.values():
-        assert isinstance(policy, Numbered)
-        policy.set_rng_state(torch.full((3,), 9, dtype=torch.uint8))
     state, steps, weights = saved(side.self_play.state()), side.steps, side.policy.weights()
     position = rng.bit_generator.state
     expected = play(side, rotation, 100)
@@ -346,7 +322,6 @@ def test_a_restored_one_goes_on_alike(prioritized: bool) -> None:
     again.self_play.restore(state)
     again.join(0)
     again.join(1)
-    assert [each["rng"].tolist() for each in again.self_play.state()["teams"].values()] == [[9, 9, 9]]
     assert again.self_play.state()["elo"] == state["elo"]
     assert play(again, rotation, 100) == expected
 
@@ -418,8 +393,8 @@ def test_a_single_team_is_refused(episodes: int, length: int) -> None:
     side = Side(TeamRotation(), RULES)
     side.join(3)
     with pytest.raises(SettingsError, match=r"'A' has self_play, but after 1\d steps .* one team only \(team 3\)"):
-        side.self_play.count(trajectories(episodes, length), [])
+        side.self_play.count(episodes, length * max(1, episodes), [])
     other = Side(TeamRotation(), RULES)
     other.join(3)
     other.join(4)
-    other.self_play.count(trajectories(episodes, length), [])
+    other.self_play.count(episodes, length * max(1, episodes), [])

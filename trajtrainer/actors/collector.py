@@ -1,24 +1,23 @@
 """The acting side: environment messages in, rows written, one forward per policy, actions out.
 
-Who waits for whom: the collector waits for at least one environment (``Environment.wait``) and, when trainers
-have threads of their own, for rows that a trainer holds (``RowPool.allocate``). Nobody waits for the collector but
-the environments.
+The collector waits for nothing but environments (``Environment.wait``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from trajtrainer.actors.messages import NewBehavior
+from trajtrainer.actors.sides import Sides
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.queues import TrajectoryQueue
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import (
@@ -37,7 +36,6 @@ from trajtrainer.data.results import match_results
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)
 # Each is kept as a tag of the event file; a key with a number in it would fill the memory.
@@ -45,90 +43,51 @@ MOST_STATISTICS = 1000
 _LONGEST_KEY = 1000
 
 
-class Sides(Protocol):
-    """The teams of a behaviour with self-play, one of which learns: ``SelfPlay``, or what an actor knows of it."""
-
-    settings: SelfPlaySettings
-    tracker: OpponentTracker
-
-    def learns(self, team: int) -> bool:
-        """Return whether this team learns."""
-
-    def join(self, behavior_id: BehaviorId) -> None:
-        """Add a team, at its first message."""
-
-    def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
-        """Take the results of one message of the team that learns."""
-
-
 @dataclass(frozen=True, slots=True)
 class ActingBehavior:
-    """The collector's part of one behaviour. All teams of a name share it.
+    """The collector's part of one behavior. All teams of a name share it.
 
     Attributes:
         spec: what its agents see and do.
         pool: the rows of their steps.
         processor: writes these and cuts them into trajectories.
-        policy: acts for all teams but those of ``team_policies``; what ``policies`` brings goes into it.
-        trajectories: the channel to the trainer.
-        policies: the channel from the trainer.
+        tracker: keeps the memories of agents whose experience nobody wants.
+        policy: acts for all teams but those that ``sides`` has policies for.
+        trajectories: the finished ones.
         reporter: of its statistics.
-        team_policies: behaviour id -> policy that acts for this team in place of ``policy``. May be changed between two
-            ``collect``.
-        self_play: decides which team learns and fills ``team_policies``; None if all do.
-        bystanders: keeps the memories of agents whose experience nobody wants, as their behaviour is learnt from a data
-            set; None where it is learnt from.
+        learns: whether anything learns from the experience.
+        sides: the teams, if only one of them learns; None if all do.
     """
 
     spec: BehaviorSpec
     pool: RowPool
     processor: AgentProcessor
+    tracker: OpponentTracker
     policy: Policy
     trajectories: TrajectoryQueue[TrajectoryBatch]
-    policies: PolicyQueue[Tensor]
     reporter: StatsReporter
-    team_policies: dict[str, Acts] = field(default_factory=dict)
-    self_play: Sides | None = None
-    bystanders: OpponentTracker | None = None
+    learns: bool = True
+    sides: Sides | None = None
 
     def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
-        """Return what takes the messages of a team: only experience of the team that learns is kept."""
-        if self.bystanders is not None:
-            return self.bystanders
-        if self.self_play is None or self.self_play.learns(team):
-            return self.processor
-        return self.self_play.tracker
+        """Return what takes the messages of a team: only experience of a team that learns is kept."""
+        learns = self.learns if self.sides is None else self.sides.learns(team)
+        return self.processor if learns else self.tracker
+
+    def acts(self, behavior_id: str) -> Acts:
+        """Return who decides for a team."""
+        return self.policy if self.sides is None else self.sides.policies.get(behavior_id, self.policy)
 
     def drop(self, worker: int) -> None:
         """Break off all episodes of one environment."""
-        if self.bystanders is not None:
-            self.bystanders.drop(worker)
-            return
+        self.tracker.drop(worker)
         self.processor.drop(worker)
-        if self.self_play is not None:
-            self.self_play.tracker.drop(worker)
-        self.trajectories.abort_episodes(worker)
-
-
-@dataclass(frozen=True, slots=True)
-class NewBehavior:
-    """A behaviour whose agents appear for the first time.
-
-    Attributes:
-        behavior_id: whose agents these are.
-        spec: what they see and do.
-        obs_dtypes: numpy types of their observations, per sensor.
-        raw_image_order: of its raw images (see ``EnvironmentEvent``); ``AUTO`` without any.
-    """
-
-    behavior_id: BehaviorId
-    spec: BehaviorSpec
-    obs_dtypes: Sequence[np.dtype[Any]]
-    raw_image_order: RawImageOrder = RawImageOrder.AUTO
+        if self.learns:
+            self.trajectories.abort_episodes(worker)
 
 
 BehaviorFactory = Callable[[NewBehavior], ActingBehavior]
-"""Makes what the collector needs of a behaviour. Called once per name, when it first appears."""
+"""Makes what the collector needs of a behavior. Called once per name, when it first appears."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +112,7 @@ class Collector:
         self._make_behavior = make_behavior
         self._timers = timers
         self._ids: dict[str, BehaviorId] = {}
-        self.specs: dict[str, BehaviorSpec] = {}  # behaviour id -> what the environment has announced
+        self.specs: dict[str, BehaviorSpec] = {}  # behavior id -> what the environment has announced
         self._raw_images: dict[str, RawImageOrder] = {}
         self._statistic_keys: set[str] = set()
         self._dropped_statistics = False
@@ -198,22 +157,20 @@ class Collector:
                 self._warn_of_silent_agents(name, event.worker, recorded.num_given_up)
             trajectories = recorded.trajectories
             if trajectories is not None:
-                if behavior.self_play is not None:
-                    # First, as a trainer in a thread of its own gives the rows back.
-                    per_match = behavior.self_play.settings.elo_per_match
+                if behavior.sides is not None:
+                    per_match = behavior.sides.settings.elo_per_match
                     results = match_results(behavior.pool, behavior.processor, recorded, team, per_match=per_match)
-                    behavior.self_play.count(trajectories, results)
+                    behavior.sides.count(trajectories, results)
                 behavior.trajectories.put(trajectories, trajectories.num_steps)
             if recorded.episode_lengths:
                 behavior.reporter.add_many("Environment/Episode Length", recorded.episode_lengths)
             if batch.num_decisions:
                 rows = recorded.rows[batch.num_terminal :]
-                policy = behavior.team_policies.get(behavior_id, behavior.policy)
-                waiting.setdefault(policy, []).append(
+                waiting.setdefault(behavior.acts(behavior_id), []).append(
                     _Waiting(behavior, keeper, event.worker, behavior_id, batch, rows)
                 )
         if event.statistics and self.behaviors:
-            # Of one behaviour, whichever are in a message: else sums would be counted twice or split.
+            # Of one behavior, whichever are in a message: else sums would be counted twice or split.
             owner = next(iter(self.behaviors.values()))
             for statistic in event.statistics:
                 self._add_statistic(owner.reporter, event.worker, *statistic)
@@ -263,18 +220,18 @@ class Collector:
         return parsed.name, self.behaviors[parsed.name]
 
     def _add_team(self, behavior_id: BehaviorId, batch: StepBatch) -> None:
-        """Make the behaviour of a team that appears for the first time, unless another team has brought it."""
+        """Make the behavior of a team that appears for the first time, unless another team has brought it."""
         behavior = self.behaviors.get(behavior_id.name)
         if behavior is None:
             dtypes = [column.dtype for column in batch.obs]
             order = self._raw_images.get(behavior_id.full, RawImageOrder.AUTO)
             found = NewBehavior(behavior_id, self.specs[behavior_id.full], dtypes, order)
             behavior = self.behaviors[behavior_id.name] = self._make_behavior(found)
-        if behavior.self_play is not None:
-            behavior.self_play.join(behavior_id)
+        if behavior.sides is not None:
+            behavior.sides.join(behavior_id)
 
     def _check(self, behavior_id: BehaviorId, batch: StepBatch) -> None:
-        """Refuse a behaviour without actions, and a team that is not like the others of its name.
+        """Refuse a behavior without actions, and a team that is not like the others of its name.
 
         Raises:
             UnsupportedError: see above.
@@ -290,11 +247,6 @@ class Collector:
             return
         found = look(spec, [column.dtype for column in batch.obs])
         expected = look(known.spec, [column.dtype for column in known.pool.obs])
-        if found != expected and known.bystanders is not None:
-            raise UnsupportedError(
-                f"Behavior {behavior_id.full!r} of the environment has {found}, but the data set that it is learnt "
-                f"from was recorded with {expected}. Record it anew with this environment."
-            )
         if found != expected:
             raise UnsupportedError(
                 f"Behavior {behavior_id.full!r} has {found}, but other teams of {behavior_id.name!r} have {expected}. "
@@ -303,14 +255,10 @@ class Collector:
             )
 
     def _act(self, waiting: Mapping[Acts, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
-        """Decide by one forward per policy over the agents of all workers. Return worker -> behaviour id -> actions."""
+        """Decide by one forward per policy over the agents of all workers. Return worker -> behavior id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():
             behavior, keeper = parts[0].behavior, parts[0].keeper
-            if policy is behavior.policy:
-                update = behavior.policies.latest(self._ids[parts[0].behavior_id].name)
-                if update is not None:
-                    behavior.policy.load(update)
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
             actions = policy.act(*_inputs(parts), keeper.memory_of(rows))
             keeper.acted(rows, actions)

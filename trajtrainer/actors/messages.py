@@ -1,9 +1,10 @@
 """Orders to actors, their reports, and what carries both: a channel at the actor's end, a transport at the learner's.
 
-An actor is told what to do by orders and answers by reports; docs/actors.md shows who says what when. Both are plain
-data. Experience and weights are bytes beside them, whose place only the channel and the transport know: shared memory
-for processes and threads, an object store for other machines. Bytes of experience are laid out by ``PackedLayout``,
-those of weights by ``WeightsLayout``.
+An actor follows orders and answers with reports; docs/actors.md shows the order of messages. Both are plain data.
+Experience and weights travel beside them, in a place that only the channel and the transport know: rows of the pool
+where the actor runs in the learner's loop, shared memory for processes and threads, an object store for other machines.
+In shared memory and in the store, ``PackedLayout`` lays out the bytes of experience and ``WeightsLayout`` those of
+weights.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.actors.collector import NewBehavior
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import EnvironmentFaultError
-from trajtrainer.core.spec import BehaviorId
-from trajtrainer.core.stats import StatsSummary
-from trajtrainer.data.packed_layout import Counts
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.stats import StatsReporter, StatsSummary
+from trajtrainer.data.packed_layout import PackedLayout
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.source import Chunk, ExperienceSource
+from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.actor import Actor as ActingNetwork
 from trajtrainer.settings.trainer import TrainerSettings
@@ -39,12 +43,29 @@ class ActorDiedError(EnvironmentFaultError):
 
 
 @dataclass(frozen=True, slots=True)
+class NewBehavior:
+    """A behavior whose agents appear for the first time.
+
+    Attributes:
+        behavior_id: whose agents these are.
+        spec: what they see and do.
+        obs_dtypes: numpy types of their observations, per sensor.
+        raw_image_order: of its raw images (see ``EnvironmentEvent``); ``AUTO`` without any.
+    """
+
+    behavior_id: BehaviorId
+    spec: BehaviorSpec
+    obs_dtypes: Sequence[np.dtype[Any]]
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO
+
+
+@dataclass(frozen=True, slots=True)
 class ActorTask:
     """The task that an actor is given at its start.
 
     Attributes:
         number: of the actor, from 0.
-        make_environment: starts its environments; must be picklable unless it stays in this process.
+        make_environment: starts its environments; must be picklable unless the actor stays in this process.
         cores: of the processor, to which it and what it starts are bound; None for all.
         log_level: of this package.
         logs: of its players, where they may have to be sent to the learner.
@@ -100,12 +121,12 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """What an actor needs to act for a behaviour that it has found; the answer to ``Found``.
+    """What an actor needs to act for a behavior that it has found; the answer to ``Found``.
 
     Attributes:
         behavior: its name.
         settings: of its trainer.
-        network: acts, with the newest weights; on the CPU.
+        network: makes the decisions, with the newest weights; on the CPU.
         version: of these weights.
         seed: of what the policy draws.
         noise: that is added to its actions; see ``NoisyPolicy``. 0 for none.
@@ -113,7 +134,7 @@ class Learn:
         groups: whether the learner needs the groupmates.
         sequence_length: L, of the rows that count; 1 without a memory.
         ship_steps: steps that are worth being shipped together.
-        bystander: its experience is of no use: it learns from a data set.
+        learns: whether anything learns from its experience. False for a behavior that is learned from a data set.
         self_play: whether only one of its teams learns (``Assignment``).
         allowance: the first one.
     """
@@ -128,14 +149,14 @@ class Learn:
     groups: bool
     sequence_length: int
     ship_steps: int
-    bystander: bool
+    learns: bool
     self_play: bool
     allowance: Allowance
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Newer weights of a behaviour's policy. Answered by ``Synchronized``.
+    """Newer weights of a behavior's policy. Answered by ``Synchronized``.
 
     Attributes:
         behavior: its name.
@@ -153,7 +174,7 @@ class OpponentSlot:
     """Who plays for a team that does not learn.
 
     Attributes:
-        weights: of a network like the behaviour's own; empty if ``acts`` plays.
+        weights: of a network like the behavior's own; empty if ``acts`` plays.
         acts: plays, if it comes from a file.
         seed: of what it draws.
     """
@@ -168,10 +189,10 @@ class Assignment:
     """Who plays whom in self-play; the answer to ``Joined``, and sent again whenever it changes.
 
     Attributes:
-        behavior: name of the behaviour.
+        behavior: name of the behavior.
         learning: the team that learns.
         number: how often another team has begun to learn. Results of matches are of one such number.
-        slots: behaviour id -> who plays for a team that does not learn.
+        slots: behavior id -> who plays for a team that does not learn.
     """
 
     behavior: str
@@ -215,14 +236,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A behaviour has appeared. The actor waits for ``Learn``."""
+    """A behavior has appeared. The actor waits for ``Learn``."""
 
     found: NewBehavior
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A team of a behaviour with self-play has appeared. The actor waits for ``Assignment``."""
+    """A team of a behavior with self-play has appeared. The actor waits for ``Assignment``."""
 
     behavior_id: BehaviorId
 
@@ -231,13 +252,13 @@ class Matches(NamedTuple):
     """The outcome of the learning team's episodes; see ``SelfPlay.count``.
 
     Attributes:
-        cast: number of the cast that played.
+        assignment: number of the assignment by which they played.
         num_episodes: that ended.
         num_steps: of the trajectories.
         results: of matches.
     """
 
-    cast: int
+    assignment: int
     num_episodes: int
     num_steps: int
     results: Sequence[float]
@@ -245,7 +266,7 @@ class Matches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """Numbers of a behaviour since the last report of this kind.
+    """Numbers of a behavior since the last report of this kind.
 
     Attributes:
         behavior: its name.
@@ -262,16 +283,16 @@ class StatsReport:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """Finished trajectories of a behaviour.
+    """Finished trajectories of a behavior.
 
     Attributes:
         behavior: its name.
-        counts: their sizes.
-        place: where they stand, as the channel gave it with the room.
+        rows: that they take in the learner's buffer.
+        place: where they stand. Only the transport knows what it means.
     """
 
     behavior: str
-    counts: Counts
+    rows: int
     place: Any
 
 
@@ -305,10 +326,10 @@ class Counters:
         environment_steps: messages of environments that were answered.
         agent_steps: of finished trajectories.
         episodes: that ended.
-        collect_s: seconds of collecting: all below but waiting and synchronising.
+        collect_s: seconds of collecting: all below but waiting and synchronizing.
         step_s: waiting for environments.
         act_s: deciding.
-        wait_s: waiting for credit.
+        wait_s: waiting at its limit.
         synchronize_s: taking over weights.
         synchronizations: how often.
     """
@@ -347,20 +368,8 @@ Report = (
 )
 
 
-class Room(NamedTuple):
-    """Room for experience.
-
-    Attributes:
-        buffer: to be written into.
-        place: names it in ``Experience``.
-    """
-
-    buffer: Buffer
-    place: Any
-
-
 class Channel(Protocol):
-    """An actor's end: orders in, reports out."""
+    """An actor's end: orders in, reports and experience out."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
         """Return the orders that have come, in order; with ``wait`` at least one.
@@ -372,18 +381,33 @@ class Channel(Protocol):
     def report(self, report: Report) -> None:
         """Send a report. Raises ``ActorEndedError`` if the learner is gone."""
 
-    def room(self, size: int) -> Room:
-        """Return room for so many bytes of experience, which is reported next."""
+    def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:
+        """Return the policy that acts for a new behavior, and the reporter of its statistics."""
 
-    def weights(self, place: Any) -> Buffer:
-        """Return the weights at this place."""
+    def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
+        """Report trajectories of the pool as ``Experience``. Their rows belong to the channel from then on."""
+
+    def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
+        """Return the statistics that have to be reported: none where the reporter is the learner's own."""
+
+    def load(self, order: Weights, policy: Policy) -> None:
+        """Load newer weights into a policy."""
+
+
+Take = Callable[[int, Report], None]
+"""Takes in a report of the actor with this number."""
 
 
 class Transport(Protocol):
-    """The learner's end: all actors, numbered from 0. Nothing here waits but ``reports`` and ``close``.
+    """The learner's end: all actors, numbered from 0. Nothing here waits but ``poll`` and ``close``.
 
     An actor that is gone is reported once as ``Failed`` with an ``ActorDiedError``; ``start`` makes another.
+
+    Attributes:
+        waited_s: seconds in which the learner had nothing to do but wait for actors.
     """
+
+    waited_s: float
 
     def __len__(self) -> int: ...
 
@@ -391,25 +415,40 @@ class Transport(Protocol):
     def present(self) -> Sequence[int]:
         """The numbers of the actors that have not ended. For signal handlers, too."""
 
+    @property
+    def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
+        """The environment in this loop, which others may step in between, and what it has announced; None elsewhere."""
+
+    def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
+        """Let an actor in the learner's own loop use these parts of a behavior that has appeared."""
+
     def start(self, number: int) -> None:
         """Start an actor, in place of the last one of this number."""
 
     def post(self, number: int, order: Order) -> None:
-        """Send an order. That an actor is gone shows in ``reports``."""
+        """Send an order. If the actor is gone, ``poll`` reports it."""
 
-    def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
-        """Send newer weights, as ``Weights``. The last ones of this behaviour were answered (``Synchronized``).
+    def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
+        """Send newer weights, as ``Weights``. The last ones of this behavior were answered (``Synchronized``).
 
-        ``weights`` are not changed in place: whoever gets the same object gets the same weights.
+        ``weights`` gives bytes that are not changed in place: the same object stands for the same weights.
         """
 
-    def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:
-        """Return the bytes at this place, and what gives the place back when they have been copied."""
+    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:
+        """Return the experience of a report; None if the actor is gone, and its memory with it.
 
-    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """Wait until something comes from any actor; return all that is there with the numbers of the actors.
+        Args:
+            number: of the actor.
+            report: names the place.
+            layout: of the bytes, where they are bytes.
+            first_worker: what the number of the actor's first worker is for the learner.
+        """
 
-        May return nothing before the time is over.
+    def poll(self, timeout_s: float | None, take: Take) -> int:
+        """Hand over what actors report, and wait for something if nothing is there.
+
+        Returns:
+            How many reports there were. It may be 0 before the timeout.
         """
 
     def drop(self, number: int) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from trajtrainer.actors.messages import ActorEndedError, Buffer, End, Order, Report, Room
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.child import LockedPipe
-from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
+from trajtrainer.actors.messages import ActorEndedError, Buffer, End, Order, Report
+from trajtrainer.actors.remote_channel import RemoteChannel, Room
+from trajtrainer.workers import messages
+from trajtrainer.workers.messages import LockedPipe
+from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
 
 # Of the messages between environments' workers LOG is the same here.
 ORDER = b"o"
@@ -42,13 +43,14 @@ class WeightsPlace(NamedTuple):
     address: MemoryAddress | None
 
 
-class PipeChannel:
+class PipeChannel(RemoteChannel):
     """See ``Channel``. A thread reads, so that the learner never waits for an actor that is at work.
 
-    Blocks are made as they are needed. There are never many, as the learner's credit bounds what waits in them.
+    Blocks are made as they are needed. There are never many, as the actor's allowance bounds what waits in them.
     """
 
     def __init__(self, pipe: LockedPipe) -> None:
+        super().__init__()
         self._pipe = pipe
         self._incoming: SimpleQueue[Order | None] = SimpleQueue()
         self._is_over = False
@@ -84,7 +86,7 @@ class PipeChannel:
             raise ActorEndedError from None
 
     def room(self, size: int) -> Room:
-        """See ``Channel``."""
+        """See ``RemoteChannel``."""
         with self._lock:
             fitting = [number for number in self._free if self._blocks[number].size >= size]
             if fitting:
@@ -101,7 +103,7 @@ class PipeChannel:
         return Room(block.buffer, BlockPlace(number, block.address))
 
     def weights(self, place: WeightsPlace) -> Buffer:
-        """See ``Channel``."""
+        """See ``RemoteChannel``."""
         if place.address is not None:
             self._weights[place.behavior] = SharedMemory.open(place.address)
         return self._weights[place.behavior].buffer
@@ -111,9 +113,9 @@ class PipeChannel:
             while True:
                 kind, content = messages.read(self._pipe.connection)
                 if kind == FREE:
-                    self._take_back(messages.content_of(content))
+                    self._take_back(content)
                 else:
-                    self._incoming.put(messages.content_of(content))
+                    self._incoming.put(content)
         except (EOFError, OSError):
             self._incoming.put(End())
             self._incoming.put(None)

@@ -9,19 +9,35 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import Pipe
-from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 import torch
 
-from trajtrainer.actors.actor import Actor
-from trajtrainer.actors.messages import ActorDiedError, ActorTask, Buffer, End, Failed, Order, Report, Weights
+from trajtrainer.actors.actor import Host
+from trajtrainer.actors.messages import (
+    ActorDiedError,
+    ActorTask,
+    Buffer,
+    End,
+    Experience,
+    Failed,
+    Order,
+    Report,
+    Take,
+    Weights,
+)
 from trajtrainer.actors.pipe_channel import FREE, ORDER, BlockPlace, PipeChannel, WeightsPlace
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.child import LockedPipe, forward_log
-from trajtrainer.envs.workers.child_slot import relay_log
-from trajtrainer.envs.workers.shared_memory import SharedMemory
-from trajtrainer.envs.workers.spawned import SpawnedProcess, begin_child
+from trajtrainer.algos.acting import Policy
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.timers import Timers
+from trajtrainer.data.packed_layout import PackedLayout
+from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.trajectory import of_workers
+from trajtrainer.workers import messages
+from trajtrainer.workers.log_relay import relay_log
+from trajtrainer.workers.messages import LockedPipe
+from trajtrainer.workers.process import ChildProcess, begin_child, wait_for_any
+from trajtrainer.workers.shared_memory import SharedMemory
 
 # For players to quit by themselves.
 _CLOSE_GRACE_S = 16.0
@@ -32,10 +48,6 @@ class Runs(Protocol):
     """A process or a thread in which an actor runs."""
 
     pipe: messages.Pipe
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it was not buried yet."""
 
     @property
     def pid(self) -> int | None:
@@ -55,27 +67,21 @@ def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pip
     """Run an actor in a process of its own, until the learner says that this is the end, or is gone."""
     torch.set_num_threads(1)
     pipe = LockedPipe(connection)
-    forward_log(pipe, task.log_level)
-    actor = Actor(task, PipeChannel(pipe))
-    begin_child(lifeline, partial(_kill, actor))
-    _run(actor, pipe)
+    host = Host(task, PipeChannel(pipe))
+    begin_child(pipe, lifeline, task.log_level, host.kill)
+    _run(host, pipe)
 
 
-def _run(actor: Actor, pipe: LockedPipe) -> None:
+def _run(host: Host, pipe: LockedPipe) -> None:
     try:
-        actor.run()
+        host.run()
     except Exception as error:
         # First told, and only then closed, which may take seconds.
         with contextlib.suppress(OSError):
             pipe.post(messages.FAULT, messages.portable(error))
     finally:
         with contextlib.suppress(Exception):
-            actor.close()
-
-
-def _kill(actor: Actor) -> None:
-    if actor.environment is not None:
-        actor.environment.kill()
+            host.close()
 
 
 class _InThread:
@@ -86,28 +92,22 @@ class _InThread:
     def __init__(self, task: ActorTask) -> None:
         self.pipe, other = Pipe()
         pipe = LockedPipe(other)
-        self._actor: Actor | None = None
+        self._host = Host(task, PipeChannel(pipe))
 
         def run() -> None:
-            actor = self._actor = Actor(task, PipeChannel(pipe))
-            _run(actor, pipe)
+            _run(self._host, pipe)
             with contextlib.suppress(OSError):  # its end of the pipe stays open for as long as somebody reads there
                 pipe.post(messages.END)
 
         self._thread: threading.Thread | None = threading.Thread(target=run, name=f"actor {task.number}", daemon=True)
         self._thread.start()
 
-    @property
-    def is_alive(self) -> bool:
-        return self._thread is not None
-
     def post(self, kind: bytes, *content: object) -> None:
         with contextlib.suppress(OSError):
             messages.post(self.pipe, kind, *content)
 
     def kill(self) -> None:
-        if self._actor is not None:
-            _kill(self._actor)
+        self._host.kill()
 
     def bury(self) -> str:
         self.pipe.close()
@@ -142,11 +142,18 @@ class PipeTransport:
     Args:
         make_task: the task of each actor.
         count: of actors.
+        timers: of the run.
         threads: whether they run in threads of this process.
     """
 
-    def __init__(self, make_task: Callable[[int], ActorTask], count: int, *, threads: bool = False) -> None:
+    shared = None
+
+    def __init__(
+        self, make_task: Callable[[int], ActorTask], count: int, timers: Timers, *, threads: bool = False
+    ) -> None:
+        self.waited_s = 0.0
         self._make_task = make_task
+        self._timers = timers
         self._threads = threads
         self._members: list[_Member | None] = [None] * count
 
@@ -163,7 +170,16 @@ class PipeTransport:
         self.drop(number)
         task = self._make_task(number)
         self._members[number] = _Member(
-            _InThread(task) if self._threads else SpawnedProcess(run_actor, task, f"actor-{number}")
+            _InThread(task)
+            if self._threads
+            else ChildProcess(
+                run_actor,
+                task,
+                f"actor-{number}",
+                title=f"process of actor {number}",
+                log_as=f"Actor {number}",
+                log_from=logging.DEBUG,
+            )
         )
 
     def post(self, number: int, order: Order) -> None:
@@ -172,57 +188,65 @@ class PipeTransport:
         if member is not None:
             member.runs.post(ORDER, order)
 
-    def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
+    def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
+        """See ``Transport``."""
+
+    def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
         """See ``Transport``."""
         member = self._members[number]
         if member is None:
             return
+        newest = weights()
         memory, address = member.weights.get(behavior), None
         if memory is None:
-            memory = member.weights[behavior] = SharedMemory.create(len(weights))
+            memory = member.weights[behavior] = SharedMemory.create(len(newest))
             address = memory.address
         else:
             memory.unlink()  # the last ones were read
-        memory.buffer[:] = weights
+        memory.buffer[:] = newest
         self.post(number, Weights(behavior, version, WeightsPlace(behavior, address)))
 
-    def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:
-        """See ``Transport``.
-
-        Raises:
-            OSError: the actor is gone, and with it the block.
-        """
+    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:
+        """See ``Transport``."""
         member = self._members[number]
-        assert member is not None
+        counts, place = report.place
         assert isinstance(place, BlockPlace)
+        if member is None:
+            return None
         if place.address is not None:
             if place.number in member.blocks:
                 member.blocks[place.number].close()
-            member.blocks[place.number] = SharedMemory.open(place.address)
-        return member.blocks[place.number].buffer, partial(member.runs.post, FREE, place.number)
+            try:
+                member.blocks[place.number] = SharedMemory.open(place.address)
+            except OSError:  # the actor is gone, and with it the block
+                return None
+        packed = of_workers(layout.over(member.blocks[place.number].buffer, counts), first_worker)
+        return PackedChunk(packed, report.rows, partial(member.runs.post, FREE, place.number))
 
     @property
     def present(self) -> Sequence[int]:
         """See ``Transport``."""
         return [number for number, member in enumerate(self._members) if member is not None]
 
-    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+    def poll(self, timeout_s: float | None, take: Take) -> int:
         """See ``Transport``."""
-        by_pipe: dict[Any, int] = {
-            member.runs.pipe: number for number, member in enumerate(self._members) if member is not None
-        }
-        timeout_s = _LONGEST_WAIT_S if timeout_s is None else timeout_s
-        if not by_pipe:
-            time.sleep(timeout_s)  # until somebody is started again; there is nothing to wait on
-            return []
+        with self._timers("env_step") as step:
+            step.part("env_wait")
+            begin_s = time.monotonic()
+            reports = self._reports(timeout_s)
+            self.waited_s += time.monotonic() - begin_s
+            step.part("record")
+            for number, report in reports:
+                take(number, report)
+        return len(reports)
+
+    def _reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         ended = [number for number, member in enumerate(self._members) if member is not None and member.end]
         if ended:
             return [(number, self._bury(number)) for number in ended]
-        try:
-            ready = wait(list(by_pipe), timeout_s)
-        except InterruptedError:  # by a signal, on Windows; it has been handled
-            return []
-        return [(by_pipe[pipe], report) for pipe in ready for report in self._read(by_pipe[pipe])]
+        pipes = {member.runs.pipe: number for number, member in enumerate(self._members) if member is not None}
+        ready = wait_for_any(pipes, _LONGEST_WAIT_S if timeout_s is None else timeout_s)
+        return [(number, report) for number in ready for report in self._read(number)]
 
     def _read(self, number: int) -> list[Report]:
         """Return all that an actor has sent. Waits for one message at least.
@@ -239,11 +263,11 @@ class PipeTransport:
                 member.end = messages.END, None
                 break
             if kind == messages.LOG:
-                relay_log(messages.content_of(content), f"Actor {number}", logging.DEBUG)
+                relay_log(content, f"Actor {number}", logging.DEBUG)
             elif kind in (messages.END, messages.FAULT):
                 member.end = kind, content
             else:
-                found.append(messages.content_of(content))
+                found.append(content)
             if not _has_more(member.runs.pipe):
                 break
         return found if found or member.end is None else [self._bury(number)]
@@ -255,7 +279,7 @@ class PipeTransport:
         kind, content = member.end
         if kind == messages.FAULT:
             self.drop(number)
-            return Failed(messages.content_of(content))
+            return Failed(content)
         self._members[number] = None
         how = member.runs.bury()
         member.forget_memory()
@@ -275,7 +299,7 @@ class PipeTransport:
             self.post(number, End())
         deadline_s = time.monotonic() + _CLOSE_GRACE_S
         while any(self._members) and (remaining_s := deadline_s - time.monotonic()) > 0:
-            self.reports(remaining_s)  # for the log, and the end of the pipes
+            self._reports(remaining_s)  # for the log, and the end of the pipes
         for number in range(len(self)):
             self.drop(number)
 

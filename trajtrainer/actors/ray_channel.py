@@ -14,28 +14,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from trajtrainer.actors.actor import Actor
-from trajtrainer.actors.messages import ActorTask, Buffer, Hello, Order, Report, Room, Weights
+from trajtrainer.actors.actor import Host
+from trajtrainer.actors.messages import ActorTask, Buffer, Hello, Order, Report, Weights
 from trajtrainer.actors.node_logs import NodeLogs
+from trajtrainer.actors.remote_channel import RemoteChannel, Room
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.core.version import __version__
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.child import forward_log
+from trajtrainer.workers import messages
+from trajtrainer.workers.log_relay import forward_log
 
 # Of the messages between environments' workers FAULT, LOG and END are the same here.
 REPORT = b"r"
 FILES = b"t"  # logs of players: name -> its end
 
-# What is waiting to be fetched; the learner's credit bounds experience, and this the log.
+# What is waiting to be fetched; the actor's allowance bounds experience, and this the log.
 _MOST_WAITING = 10_000
 
 Message = tuple[bytes, Any]
 
 
-class RayChannel:
+class RayChannel(RemoteChannel):
     """See ``Channel``. Its other end are ``deliver`` and ``fetch``, which Ray calls in threads of its own."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._incoming: SimpleQueue[Order] = SimpleQueue()
         self._outgoing: SimpleQueue[Message] = SimpleQueue()
 
@@ -72,12 +74,12 @@ class RayChannel:
         self.post(REPORT, report)
 
     def room(self, size: int) -> Room:
-        """See ``Channel``. Ray copies it to its store as it is fetched."""
+        """See ``RemoteChannel``. Ray copies it to its store as it is fetched."""
         buffer = np.empty(size, np.uint8)
         return Room(buffer, buffer)
 
     def weights(self, place: Buffer) -> Buffer:
-        """See ``Channel``. A copy: what stands in the store is read-only."""
+        """See ``RemoteChannel``. A copy: what stands in the store is read-only."""
         return place.copy()
 
 
@@ -111,16 +113,16 @@ class ActorHost:
             self._channel.report(Hello(__version__))
             self._channel.post(messages.FAULT, error)
             return
-        actor = Actor(task, self._channel)
+        host = Host(task, self._channel)
         try:
-            actor.run()
+            host.run()
         except Exception as error:
             self._send_logs(task.logs)
             # First told, and only then closed, which may take seconds.
             self._channel.post(messages.FAULT, messages.portable(_placed(error)))
         finally:
             with suppress(Exception):
-                actor.close()
+                host.close()
         self._send_logs(task.logs)
         self._channel.post(messages.END)
 

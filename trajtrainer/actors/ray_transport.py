@@ -15,15 +15,32 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.actors.messages import ActorDiedError, ActorTask, Buffer, End, Failed, Order, Report, Weights
+from trajtrainer.actors.messages import (
+    ActorDiedError,
+    ActorTask,
+    Buffer,
+    End,
+    Experience,
+    Failed,
+    Order,
+    Report,
+    Take,
+    Weights,
+)
 from trajtrainer.actors.node_logs import write_logs
 from trajtrainer.actors.ray_channel import FILES, ActorHost, Message
+from trajtrainer.algos.acting import Policy
 from trajtrainer.cluster import Cluster
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.child_slot import relay_log
+from trajtrainer.data.packed_layout import PackedLayout
+from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.trajectory import of_workers
 from trajtrainer.settings.actors import RaySettings
+from trajtrainer.workers import messages
+from trajtrainer.workers.log_relay import relay_log
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,10 +83,13 @@ class RayTransport:
         count: of actors.
         settings: what each needs.
         folder: gives that of an actor's logs; None if nothing may be written.
+        timers: of the run.
 
     Raises:
         SettingsError: a task cannot be sent, or no node of the cluster has what an actor needs.
     """
+
+    shared = None
 
     def __init__(
         self,
@@ -78,7 +98,10 @@ class RayTransport:
         count: int,
         settings: RaySettings,
         folder: Callable[[int], Path | None],
+        timers: Timers,
     ) -> None:
+        self.waited_s = 0.0
+        self._timers = timers
         self._cluster = cluster
         self._ray = cluster.ray
         self._make_task = make_task
@@ -132,28 +155,44 @@ class RayTransport:
         if member is not None:
             member.deliver(order)
 
-    def publish(self, number: int, behavior: str, version: int, weights: Buffer) -> None:
+    def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
+        """See ``Transport``."""
+
+    def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
         """See ``Transport``."""
         member = self._members[number]
         if member is None:
             return
+        newest = weights()
         known, place = self._published.get(behavior, (None, None))
-        if known is not weights:
-            place = self._ray.put(weights)
-            self._published[behavior] = weights, place
+        if known is not newest:
+            place = self._ray.put(newest)
+            self._published[behavior] = newest, place
         member.deliver(Weights(behavior, version, None), place)
 
-    def experience(self, number: int, place: Any) -> tuple[Buffer, Callable[[], None]]:  # noqa: ARG002
+    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
         """See ``Transport``. The store has room again when nobody has the bytes."""
-        return place, _do_nothing
+        counts, buffer = report.place
+        return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), report.rows, _do_nothing)
 
     @property
     def present(self) -> Sequence[int]:
         """See ``Transport``."""
         return [number for number, member in enumerate(self._members) if member is not None]
 
-    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+    def poll(self, timeout_s: float | None, take: Take) -> int:
         """See ``Transport``."""
+        with self._timers("env_step") as step:
+            step.part("env_wait")
+            begin_s = time.monotonic()
+            reports = self._reports(timeout_s)
+            self.waited_s += time.monotonic() - begin_s
+            step.part("record")
+            for number, report in reports:
+                take(number, report)
+        return len(reports)
+
+    def _reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         heads = {member.fetches[0]: number for number, member in enumerate(self._members) if member is not None}
         timeout_s = _LONGEST_WAIT_S if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S)
         if not heads:
@@ -232,7 +271,7 @@ class RayTransport:
                 self.drop(number)
         deadline_s = time.monotonic() + _CLOSE_GRACE_S
         while any(self._members) and (remaining_s := deadline_s - time.monotonic()) > 0:
-            self.reports(remaining_s)  # for the log, and the logs of players
+            self._reports(remaining_s)  # for the log, and the logs of players
         for number in range(len(self)):
             self.drop(number)
         self._published.clear()

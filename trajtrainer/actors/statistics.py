@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from trajtrainer.actors.pool import ActorPool, ActorState
+from trajtrainer.actors.link import Totals
+from trajtrainer.actors.pool import ActorPool
+from trajtrainer.workers.supervisor import Member, Phase
 
 _COLUMNS = (
     ("actor", "{number}"),
@@ -24,7 +27,7 @@ _COLUMNS = (
 
 
 class ActorReport:
-    """The actors of a run as rows; none before there are any."""
+    """The actors of a run as rows; none before there are any, and none of an actor in the loop."""
 
     def __init__(self) -> None:
         """Begin without actors."""
@@ -32,7 +35,7 @@ class ActorReport:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one mapping for each actor, as ``timers.json`` has them. Seconds are of the whole run."""
-        return [] if self.pool is None else [_row(actor, self.pool) for actor in self.pool.actors]
+        return [] if self.pool is None else [_row(member, self.pool) for member in self.pool.members]
 
     def table(self) -> list[str]:
         """Return the lines of a table; none without actors."""
@@ -44,6 +47,10 @@ class ActorReport:
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
 
+    def sources(self) -> list[ActorStatistics]:
+        """Return sources of statistics for one behavior; none without actors."""
+        return [] if self.pool is None else [ActorStatistics(self.pool)]
+
     def summary(self) -> str:
         """Return how many actors work and how much they wait, for the live view; empty without actors."""
         pool = self.pool
@@ -51,29 +58,36 @@ class ActorReport:
             return ""
         working = [row for row in map(_shares, self.rows()) if row["is_working"]]
         waiting = sum(row["waiting"] for row in working) / max(1, len(working))
-        return f"{len(working)} of {len(pool.actors)}, waiting {waiting:.0%}"
+        return f"{len(working)} of {len(pool.members)}, waiting {waiting:.0%}"
 
 
-def _row(actor: ActorState, pool: ActorPool) -> dict[str, Any]:
-    total = actor.total
-    seconds = pool.seconds_of(actor)
+def _row(member: Member, pool: ActorPool) -> dict[str, Any]:
+    history = pool.histories[member.number]
+    total = history.total
+    known = [link.totals.get(member.number, Totals()) for link in pool.links.values()]
+    agent_steps = sum(each.agent_steps for each in known)
+    seconds = 0.0 if history.first_s is None else time.monotonic() - history.first_s
     return {
-        "number": actor.number,
-        "is_working": actor.is_working,
-        "restarts": actor.quota.used,
+        "number": member.number,
+        "is_working": _is_working(member),
+        "restarts": member.quota.used,
         "environment_steps": total.environment_steps,
-        "agent_steps": actor.agent_steps,
-        "episodes": actor.episodes,
+        "agent_steps": agent_steps,
+        "episodes": sum(each.episodes for each in known),
         "seconds": seconds,
-        "steps_per_second": actor.agent_steps / max(seconds, 1e-9),
+        "steps_per_second": agent_steps / max(seconds, 1e-9),
         "stepping_s": total.step_s,
         "acting_s": total.act_s,
         "collecting_s": total.collect_s,
         "waiting_s": total.wait_s,
         "synchronizing_s": total.synchronize_s,
         "synchronizations": total.synchronizations,
-        "policy_lag": actor.lag_sum / max(1, actor.agent_steps),
+        "policy_lag": sum(each.lag_sum for each in known) / max(1, agent_steps),
     }
+
+
+def _is_working(member: Member) -> bool:
+    return member.phase in (Phase.READY, Phase.WORKING)
 
 
 def _shares(row: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +99,7 @@ def _shares(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class ActorStatistics:
-    """A statistics source: what all actors did between two summaries of one behaviour."""
+    """A statistics source: what all actors did between two summaries of one behavior."""
 
     def __init__(self, pool: ActorPool) -> None:
         """Begin to count.
@@ -93,7 +107,7 @@ class ActorStatistics:
         Args:
             pool: whose actors.
         """
-        self._group = pool
+        self._pool = pool
         self._before = self._now()
 
     def __call__(self) -> dict[str, float]:
@@ -104,17 +118,17 @@ class ActorStatistics:
         )
         shares = {"Stepping": stepping, "Acting": acting, "Waiting": waiting}
         return {
-            "Actors/Working": float(sum(actor.is_working for actor in self._group.actors)),
+            "Actors/Working": float(sum(map(_is_working, self._pool.members))),
             **{f"Actors/{name}": value / max(total, 1e-9) for name, value in shares.items()},
             "Actors/Synchronizations per Second": synchronized / max(seconds, 1e-9),
             "Actors/Learner Busy": 1 - waited / max(seconds, 1e-9),
         }
 
     def _now(self) -> Sequence[float]:
-        pool = self._group
-        totals = [actor.total for actor in pool.actors]
+        pool = self._pool
+        totals = [history.total for history in pool.histories]
         return (
-            pool.seconds,
+            time.monotonic(),
             pool.waited_s,
             sum(total.step_s for total in totals),
             sum(total.act_s for total in totals),

@@ -20,7 +20,7 @@ from trajtrainer.algos.acting import Acts
 from trajtrainer.algos.cloning.cloning import BehavioralCloning
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.steps import FloatArray, IntArray
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
@@ -51,9 +51,8 @@ class LearningContext:
         is_stopping: whether the run shall end soon. May become true at any time, and stays so.
         dataset: what the trainers without an environment learn from; None for the others, and without training.
         expert: to be imitated, where the trainer asks one.
-        max_policy_lag: policies by which experience that is learnt from may be older than the newest one, where acting
-            goes on elsewhere and updates use their experience up; None elsewhere.
-        takes_turns: acting goes on elsewhere, and waits whenever there is something to be learnt.
+        max_policy_lag: policies by which experience that is learned from may be older than the newest one, where
+            updates use experience up while acting goes on elsewhere; None otherwise.
     """
 
     behavior: str
@@ -68,7 +67,6 @@ class LearningContext:
     dataset: PackedSteps | None = None
     expert: Acts | None = None
     max_policy_lag: int | None = None
-    takes_turns: bool = False
 
     @property
     def weights_seed(self) -> int:
@@ -161,22 +159,12 @@ class Algorithm(ABC):
         """Yield one after the other, until the run shall end."""
         return takewhile(lambda _: not self.context.is_stopping(), steps)
 
-    def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:  # noqa: ARG002
-        """Return whether what waits should be taken now, or whether it saves time to wait for more.
-
-        The trainer itself sees to it that nothing happens at another step for it (summaries, checkpoints, the end).
-
-        Args:
-            num_steps: that wait, 0 or more.
-            lengths: gives the length of each trajectory that waits, [S].
-        """
-        return True
-
     @property
     def enough(self) -> tuple[int, int]:
-        """The rows and steps one of which has to wait before ``is_worth_taking``, or less: at least 1.
+        """The rows and steps one of which should wait before they are taken, as it saves time to wait for more.
 
-        Rows are counted as ``lengths`` of whole sequences.
+        Rows are those of whole sequences. 0 for what need not wait for experience. The trainer itself sees to it that
+        nothing happens at another step because of this (summaries, checkpoints, the end).
         """
         return 1, 1
 

@@ -155,7 +155,7 @@ class AgentProcessor:
             self._cut(slots[full], rows[num:][full], deciding[full], finished)
         if finished:
             finished.all_done = all_done
-        trajectories = self._hand_over(finished) if finished else None
+        trajectories = finished.batch() if finished else None
         self._begin(slots, rows[num:])
         num_given_up = 0
         if same is None:
@@ -225,7 +225,7 @@ class AgentProcessor:
         """Drop the unfinished trajectories of agents that are no longer in a roster."""
         histories = self._histories
         if len(slots):
-            self._discard(np.concatenate([histories.rows_of(slot) for slot in slots.tolist()]))
+            self._pool.release(np.concatenate([histories.rows_of(slot) for slot in slots.tolist()]))
         histories.clear(slots)
         for slot in slots.tolist():
             histories.give_slot(slot)
@@ -291,7 +291,7 @@ class AgentProcessor:
             finished.episode_lengths.append(int(histories.earlier[slot] + histories.count[slot]) - 1)
             histories.clear(slot)
         if len(finished.bootstrap) < len(rows):
-            self._discard(np.setdiff1d(rows, finished.bootstrap))
+            self._pool.release(np.setdiff1d(rows, finished.bootstrap))
         return finished
 
     def _cut(self, slots: LongArray, rows: LongArray, agent: LongArray, finished: _Finished) -> None:
@@ -302,14 +302,6 @@ class AgentProcessor:
         finished.agent += agent.tolist()
         self._histories.cut(slots)
         self._pool.retain(rows)
-
-    def _hand_over(self, finished: _Finished) -> TrajectoryBatch | None:
-        """Return one batch of all trajectories of this message. Their rows are the caller's from here on."""
-        trajectories = finished.batch()
-        if trajectories is not None:
-            # The bootstrap of a cut remains with its agent too, as the first row of the next trajectory.
-            self._pool.hand_over(len(trajectories.rows) + len(finished.ended_slots))
-        return trajectories
 
     def _begin(self, slots: LongArray, rows: LongArray) -> None:
         """Begin the steps of these decisions."""
@@ -332,10 +324,6 @@ class AgentProcessor:
             if self._histories.count[slot] == 0:
                 roster.remove(agent)
                 self._histories.give_slot(slot)
-
-    def _discard(self, rows: LongArray | IntArray) -> None:
-        self._pool.hand_over(len(rows))
-        self._pool.release(rows)
 
 
 def _twice(agents: list[int]) -> str:

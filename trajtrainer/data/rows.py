@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
 _FIRST_ROWS, _FIRST_BYTES = 1024, 64 << 20
 _MOST_SPARE_BYTES = 1 << 30
-# One of the waits for the learner: systems that do not interrupt a wait let signals through in between.
-_WAIT_S = 0.25
 # Stands for the references to a row that nobody but moments refers to.
 _KEPT = -1
 
@@ -47,15 +45,10 @@ class RowPool:
     references a row is free. The observation after a horizon cut is bootstrap of one trajectory and first row of the
     next, so it has two.
 
-    **Back-pressure.** The pool grows whenever rows run out. With a ``limit``, ``allocate`` waits while the learner
-    alone refers to more rows than that, told by ``hand_over``; unfinished trajectories do not count, as nobody but the
-    collector can finish them. It is the learner's duty to release what it drained before it waits for more, and to call
-    ``close`` when it ends, whether well or badly: after that nothing waits. Use a limit only when the learner has its
-    own thread.
+    The pool grows whenever rows run out. An actor's allowance (``actors.pacing``) bounds how many the learner holds.
 
     **Groups.** Where the algorithm needs them, rows stay for as long as a trajectory with a groupmate's row of the same
-    moment (``Moments``) is unfinished or lent. Those that nobody else refers to do not count as lent: the learner could
-    not release them.
+    moment (``Moments``) is unfinished or with the learner.
     """
 
     columns: Columns[NDArray[Any]]
@@ -68,8 +61,6 @@ class RowPool:
         memory_size: int = 0,
         groups: bool = False,
         capacity: int | None = None,
-        limit: int | None = None,
-        on_wait: Callable[[], None] | None = None,
         poison: bool = False,
     ) -> None:
         """Make an empty pool.
@@ -80,8 +71,6 @@ class RowPool:
             memory_size: H, 0 without a recurrent memory.
             groups: whether the learner needs the groupmates of each row.
             capacity: rows to begin with; None for as many as are of moderate size.
-            limit: rows of the learner alone beyond which ``allocate`` waits for it; None for never.
-            on_wait: called when it begins to wait, and again and again while it waits.
             poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
                 shows. For tests and debugging; also checks row numbers for duplicates and free rows.
 
@@ -89,18 +78,13 @@ class RowPool:
             ValueError: ``obs_dtypes`` has another length than the spec has sensors, or a size is not positive.
             OutOfMemoryError: there is no memory for them.
         """
-        if (capacity is not None and capacity < 1) or memory_size < 0 or (limit is not None and limit < 1):
-            raise ValueError(f"capacity {capacity}, memory size {memory_size}, limit {limit}: expected positive sizes")
-        self.limit = limit
-        self._on_wait = on_wait
+        if (capacity is not None and capacity < 1) or memory_size < 0:
+            raise ValueError(f"capacity {capacity}, memory size {memory_size}: expected positive sizes")
         self._poison = poison
-        self._changed = threading.Condition()
-        self._closed = False
-        self._held = 0
+        self._lock = threading.Lock()
         stores = Store.POOL | Store.GROUP if groups else Store.POOL
         self.columns = empty(entries_of(stores, spec, obs_dtypes, memory_size=memory_size), 0)
         self.moments = Moments() if groups else None
-        self._num_kept = 0
         if capacity is None:
             capacity = max(1, min(_FIRST_ROWS, _FIRST_BYTES // self.row_bytes))
         self._references = np.zeros(0, np.int32)
@@ -138,11 +122,6 @@ class RowPool:
         return self._num_free
 
     @property
-    def num_lent(self) -> int:
-        """Rows that only the learner refers to (queued, or drained and not yet released)."""
-        return self.capacity - self._num_free - self._held - self._num_kept
-
-    @property
     def num_bytes(self) -> int:
         """Size of all columns."""
         return self.capacity * self.row_bytes
@@ -153,9 +132,7 @@ class RowPool:
         return sum(column.itemsize * math.prod(column.shape[1:]) for column in self.columns.values())
 
     def allocate(self, n: int) -> LongArray:
-        """Take ``n`` free rows, each with one reference.
-
-        Waits for the learner, as the class says; grows when there are fewer.
+        """Take ``n`` free rows, each with one reference; grow when there are fewer.
 
         Raises:
             OutOfMemoryError: it cannot grow.
@@ -163,19 +140,17 @@ class RowPool:
         Returns:
             i64 [n], ascending, and mostly one run.
         """
-        with self._changed:
-            self._wait_for_learner()
+        with self._lock:
             if n > self._num_free:
                 self._make_room(n)
             rows = self._find(n)
             self._references[rows] = 1
             self._num_free -= n
-            self._held += n
             return rows
 
     def retain(self, rows: RowNumbers) -> None:
         """Add a reference to each of these distinct rows."""
-        with self._changed:
+        with self._lock:
             if self._poison:
                 self._check(rows)
             self._references[rows] += 1
@@ -185,22 +160,14 @@ class RowPool:
     def open_moments(self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None) -> None:
         """Note which rows are of the same groups at the same time; see ``Moments.open``."""
         assert self.moments is not None
-        with self._changed:
+        with self._lock:
             self.moments.open(rows, arrangement, num_users)
 
     def open_last_moment(self, rows: LongArray, stays: BoolArray, others: LongArray) -> None:
         """Note who is there at last observations in a group; see ``Moments.open_last``."""
         assert self.moments is not None
-        with self._changed:
+        with self._lock:
             self.moments.open_last(rows, stays, others)
-
-    def hand_over(self, count: int) -> None:
-        """Tell that the collector has given away its references to ``count`` rows (with a trajectory).
-
-        Only back-pressure uses it. Who forgets it gets a pool that grows beyond its limit, never one that waits for
-        ever.
-        """
-        self._held -= count  # only the collector's thread reads and writes it
 
     def release(self, rows: RowNumbers) -> None:
         """Take one reference from each of these rows; those without any become free.
@@ -212,7 +179,7 @@ class RowPool:
         Raises:
             ValueError: a row was free already.
         """
-        with self._changed:
+        with self._lock:
             if self._poison:
                 self._check(rows)
             references = self._references.take(rows)
@@ -226,7 +193,6 @@ class RowPool:
             if self._poison:
                 spoil(self.columns, freed)
             self._num_free += len(freed)
-            self._changed.notify_all()
 
     def _without_kept(self, forgotten: RowNumbers, unowned: RowNumbers) -> RowNumbers:
         """Return which rows are free, of those that moments do not keep any more and those that lost their last owner.
@@ -238,16 +204,9 @@ class RowPool:
         back = forgotten[self._references[forgotten] == _KEPT]
         self._references[unowned[kept]] = _KEPT
         self._references[back] = 0
-        self._num_kept += int(kept.sum()) - len(back)
         free = np.concatenate([unowned[~kept], back])
         self.moments.forget(free)
         return free
-
-    def close(self) -> None:
-        """End all waiting in ``allocate``, now and later: it grows instead. To be called when the learner ends."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
     def _find(self, n: int) -> LongArray:
         """Return the next ``n`` free rows, of which there are enough. The lock is held.
@@ -274,20 +233,10 @@ class RowPool:
         self._next = int(rows[-1]) + 1
         return rows
 
-    def _wait_for_learner(self) -> None:
-        """Wait while more is lent than the limit. The lock is held."""
-        while self.limit is not None and self.num_lent > self.limit and not self._closed:
-            if self._on_wait is not None:
-                self._on_wait()
-            self._changed.wait(_WAIT_S)
-
     def _make_room(self, n: int) -> None:
-        """Grow until ``n`` rows are free, to twice the size unless the limit makes that needless. The lock is held."""
+        """Grow until ``n`` rows are free, to twice the size if that is no waste. The lock is held."""
         needed = self.capacity + n - self._num_free
-        capacity = self.capacity + min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes)
-        if self.limit is not None:
-            capacity = min(capacity, self.limit + self._held + n)
-        self._grow(max(needed, capacity))
+        self._grow(max(needed, self.capacity + min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes)))
 
     def _grow(self, capacity: int) -> None:
         """Replace every column by a longer one. Readers of the old ones are not disturbed."""

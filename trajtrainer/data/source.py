@@ -1,134 +1,212 @@
-"""The learning side of the experience channel: from what waits to columns.
+"""Experience on its way from the actors of a behavior to its trainer: chunks of finished trajectories, in order.
 
 Shape legend: B packed steps, S trajectories.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
-from trajtrainer.core.steps import IntArray
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import Aggregation, IntArray, LongArray
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, join, release
+from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, join_packed, release
 
 # Gives columns to write so many steps into, or None for anywhere.
 Room = Callable[[int], Columns[NDArray[Any]] | None]
 
-_NONE = np.zeros(0, np.int32)
 
-
-class ExperienceSource(Protocol):
-    """Where a trainer's experience comes from. One thread drains it.
-
-    Attributes:
-        is_elsewhere: whether it comes from other processes or machines, where acting goes on while the trainer learns.
-    """
-
-    is_elsewhere: bool
+class Chunk(Protocol):
+    """Finished trajectories that an actor has handed over, where it has put them."""
 
     @property
-    def num_put(self) -> int:
-        """Return the steps that ever came, drained or not."""
-
-    @property
-    def num_steps(self) -> int:
-        """Return the steps that wait."""
-
-    @property
-    def is_needed(self) -> bool:
-        """Return whether what waits should be drained, however little it is."""
-
-    def __len__(self) -> int:
-        """Return how many items wait."""
-
-    def lengths(self) -> IntArray:
-        """Return the length of each trajectory that waits, [S]."""
-
-    def wait(self, timeout_s: float | None = None, enough: Callable[[], bool] | None = None) -> bool:
-        """Wait until something is worth draining; see ``TrajectoryQueue.wait``."""
-
-    def drain(self, room: Room, *, hold: bool = False) -> list[PackedSteps | EpisodesAborted]:
-        """Take all there is, in its order, without waiting.
-
-        Args:
-            room: where the steps should be written.
-            hold: keep the acting side from reusing what the steps took there until ``give_back`` or ``settle``. That is
-                how a learner bounds how far acting is ahead of it.
-        """
-
-    def give_back(self, part: float) -> None:
-        """Give back what is held until ``part`` (0 to 1) of the steps is given back, the oldest first."""
-
-    def settle(self) -> None:
-        """Give back all that is held."""
-
-    def close(self) -> None:
-        """End all waiting for experience, now and later: nothing more will come."""
-
-    def abandon(self) -> None:
-        """Tell the acting side that nothing will be drained any more: it need not wait for it."""
-
-
-class Waiting(Protocol):
-    """Trajectories that wait in a queue."""
+    def rows(self) -> int:
+        """Rows of the learner's buffer that they take: with a memory, those of whole sequences."""
 
     @property
     def num_steps(self) -> int:
         """B."""
 
     @property
+    def num_ended(self) -> int:
+        """How many episodes end with them."""
+
+    @property
     def lengths(self) -> IntArray:
         """i32 [S], steps of each trajectory."""
 
-
-W = TypeVar("W", bound=Waiting)
-
-
-class QueueSource(Generic[W]):
-    """What all sources share that have their trajectories from a queue. See ``ExperienceSource``."""
-
-    def __init__(self, queue: TrajectoryQueue[W]) -> None:
-        """Take the learning side's end of a queue."""
-        self._queue = queue
-        self.wait = queue.wait
-        self.close = queue.close
+    @property
+    def versions(self) -> NDArray[Any]:
+        """i32 [B], of the policies that decided the steps."""
 
     @property
-    def num_put(self) -> int:
-        """See ``ExperienceSource``."""
-        return self._queue.num_put
+    def pack(self) -> Callable[[Sequence[Any], Columns[NDArray[Any]] | None], PackedSteps]:
+        """Copies the steps of chunks of this kind, and gives their places back to the actor."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsChunk:
+    """Rows of a pool in this process; the only copy is the gathering."""
+
+    pool: RowPool
+    batches: Sequence[TrajectoryBatch]
+    rows: int
 
     @property
     def num_steps(self) -> int:
-        """See ``ExperienceSource``."""
-        return self._queue.num_steps
+        """B."""
+        return sum(batch.num_steps for batch in self.batches)
 
     @property
-    def is_needed(self) -> bool:
-        """See ``ExperienceSource``."""
-        return self._queue.is_needed
+    def num_ended(self) -> int:
+        """See ``Chunk``."""
+        return sum(int(np.count_nonzero(batch.ended)) for batch in self.batches)
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
+    @property
     def lengths(self) -> IntArray:
-        """See ``ExperienceSource``."""
-        lengths = [batch.lengths for batch in _batches(self._queue.waiting())]
-        return np.concatenate(lengths) if lengths else _NONE
+        """See ``Chunk``."""
+        lengths = [batch.lengths for batch in self.batches]
+        return lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
 
-    def drain(self, room: Room, *, hold: bool = False) -> list[PackedSteps | EpisodesAborted]:
-        """See ``ExperienceSource``. What comes between two aborts is packed together."""
-        items = self._queue.drain()
-        batches = _batches(items)
-        into = room(sum(batch.num_steps for batch in batches)) if batches else None
+    @property
+    def versions(self) -> NDArray[Any]:
+        """See ``Chunk``."""
+        versions: NDArray[Any] = self.pool["version"][np.concatenate([batch.rows for batch in self.batches])]
+        return versions
+
+    @staticmethod
+    def pack(chunks: Sequence[RowsChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+        """See ``Chunk``."""
+        pool, batches = chunks[0].pool, [batch for chunk in chunks for batch in chunk.batches]
+        packed = gather(pool, batches, into)
+        release(pool, batches)
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class PackedChunk:
+    """Packed steps in memory that an actor elsewhere has written.
+
+    Attributes:
+        packed: the steps.
+        rows: see ``Chunk``.
+        free: gives the memory back to the actor.
+    """
+
+    packed: PackedSteps
+    rows: int
+    free: Callable[[], object]
+
+    @property
+    def num_steps(self) -> int:
+        """B."""
+        return len(self.packed)
+
+    @property
+    def num_ended(self) -> int:
+        """See ``Chunk``."""
+        return int(np.count_nonzero(self.packed.ended))
+
+    @property
+    def lengths(self) -> IntArray:
+        """See ``Chunk``."""
+        return self.packed.lengths
+
+    @property
+    def versions(self) -> NDArray[Any]:
+        """See ``Chunk``."""
+        return self.packed["version"]
+
+    @staticmethod
+    def pack(chunks: Sequence[PackedChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+        """See ``Chunk``."""
+        packed = join_packed([chunk.packed for chunk in chunks], into)
+        for chunk in chunks:
+            chunk.free()
+        return packed
+
+
+class Recent(NamedTuple):
+    """The trajectories that are recent enough to learn from.
+
+    Attributes:
+        packed: their steps; None without any.
+        steps: i64, which of the steps before these are; None for all.
+    """
+
+    packed: PackedSteps | None
+    steps: LongArray | None
+
+
+class ExperienceSource(TrajectoryQueue[Chunk]):
+    """The learning side of the experience of one behavior. One thread puts, one drains; they may be the same.
+
+    Attributes:
+        is_concurrent: whether acting goes on while the trainer learns, so that it needs room and newer policies then.
+        rows_put: rows of everything that ever came.
+        on_progress: called when a part of what is held is given back during an update.
+        on_consumed: called when rows were drained or learned from.
+    """
+
+    def __init__(self, *, is_concurrent: bool = False, max_lag: int | None = None, reports_lag: bool = False) -> None:
+        """Begin without experience.
+
+        Args:
+            is_concurrent: see above.
+            max_lag: versions by which the policy of a trajectory's last step may be older than the newest one; older
+                trajectories are dropped. None where age does not matter.
+            reports_lag: whether the age is reported.
+        """
+        super().__init__()
+        self.is_concurrent = is_concurrent
+        self.rows_put = 0
+        self.on_progress: Callable[[], object] = _nothing
+        self.on_consumed: Callable[[], object] = _nothing
+        self._max_lag = max_lag
+        self._reports_lag = reports_lag
+        self._drained = self._drained_last = 0  # rows
+        self._held = 0.0  # of these, what the learner has not learned from yet
+
+    def add(self, chunk: Chunk) -> None:
+        """Append a chunk."""
+        self.rows_put += chunk.rows
+        self.put(chunk, chunk.num_steps)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that wait."""
+        return self.rows_put - self._drained
+
+    @property
+    def drained(self) -> int:
+        """Rows that were ever drained."""
+        return self._drained
+
+    @property
+    def consumed(self) -> int:
+        """Rows that were drained and are not held."""
+        return self._drained - math.ceil(self._held)
+
+    def drain_into(self, room: Room, *, hold: bool) -> list[PackedSteps | EpisodesAborted]:
+        """Take all there is, in its order, without waiting. What comes between two aborts is packed together.
+
+        Args:
+            room: where the steps should be written.
+            hold: count the rows as not learned from until ``give_back`` or ``settle``. So a learner bounds how far
+                acting is ahead of it.
+        """
+        items = self.drain()
+        chunks = _chunks(items)
+        into = room(sum(chunk.num_steps for chunk in chunks)) if chunks else None
         parts: list[PackedSteps | EpisodesAborted] = []
         end = 0
         for is_aborted, group in groupby(items, lambda item: isinstance(item, EpisodesAborted)):
@@ -136,98 +214,67 @@ class QueueSource(Generic[W]):
             if is_aborted:
                 parts += [item for item in found if isinstance(item, EpisodesAborted)]
                 continue
-            some = _batches(found)
-            start, end = end, end + sum(batch.num_steps for batch in some)
-            parts.append(self._pack(some, None if into is None else into.slice(start, end)))
-        self._packed(batches, hold=hold)
+            some = _chunks(found)
+            start, end = end, end + sum(chunk.num_steps for chunk in some)
+            parts.append(some[0].pack(some, None if into is None else into.slice(start, end)))
+        self._drained_last = sum(chunk.rows for chunk in chunks)
+        self._drained += self._drained_last
+        self._held = self._drained_last if hold else 0
+        self.on_consumed()
         return parts
 
-    def _pack(self, batches: Sequence[W], into: Columns[NDArray[Any]] | None) -> PackedSteps:
-        """Copy some trajectories; see ``gather``."""
-        raise NotImplementedError
+    def recent(self, packed: PackedSteps, version: int, reporter: StatsReporter) -> Recent:
+        """Return the trajectories whose last steps are recent enough, and report the age of all.
 
-    def _packed(self, batches: Sequence[W], *, hold: bool) -> None:
-        """Give back what all that was drained took, or hold it."""
-        raise NotImplementedError
+        The last step counts: in one loop, too, a trajectory that is long for the buffer begins some policies before it
+        is learned from. With a limit of 0 actors stop before each update, and what is under way continues with the
+        newest policy, as in one loop: nothing is dropped.
 
+        Args:
+            packed: B steps.
+            version: of the newest policy.
+            reporter: of the behavior's statistics.
+        """
+        if not self._reports_lag:
+            return Recent(packed, None)
+        lag = version - packed["version"]
+        reporter.add_many("Actors/Policy Lag", lag)
+        if self._max_lag is None:
+            return Recent(packed, None)
+        is_recent = lag[packed.offset[1:] - 1] <= self._max_lag if self._max_lag else np.ones(1, np.bool_)
+        if is_recent.all():
+            reporter.add("Actors/Dropped Steps", 0, Aggregation.SUM)
+            return Recent(packed, None)
+        steps = np.flatnonzero(np.repeat(is_recent, packed.lengths))
+        reporter.add("Actors/Dropped Steps", len(packed) - len(steps), Aggregation.SUM)
+        parts = []
+        for kept, group in groupby(range(len(is_recent)), lambda number: bool(is_recent[number])):
+            numbers = list(group)
+            if kept:
+                parts.append(packed.trajectories(numbers[0], numbers[-1] + 1))
+        return Recent(join_packed(parts) if parts else None, steps)
 
-class LocalSource(QueueSource[TrajectoryBatch]):
-    """Rows of a pool, named by a queue."""
+    def share_progress(self, part: float, publish: Callable[[], object]) -> None:
+        """Let acting, if it goes on during an update, have the policy as it is now and room for its next steps.
 
-    is_elsewhere = False
-
-    def __init__(self, pool: RowPool, queue: TrajectoryQueue[TrajectoryBatch]) -> None:
-        """Take both ends as they are; the acting side writes into the pool and puts into the queue."""
-        super().__init__(queue)
-        self._pool = pool
-        self._rows: IntArray = _NONE
-        self._bootstraps: IntArray = _NONE
-        self._returned = 0
-        self.abandon = pool.close
-
-    def _pack(self, batches: Sequence[TrajectoryBatch], into: Columns[NDArray[Any]] | None) -> PackedSteps:
-        return gather(self._pool, batches, into)
-
-    def _packed(self, batches: Sequence[TrajectoryBatch], *, hold: bool) -> None:
-        if not hold:
-            release(self._pool, batches)
-            return
-        self.settle()
-        if batches:
-            held = join(batches)
-            self._rows, self._bootstraps = held.rows, held.bootstrap
-
-    def give_back(self, part: float) -> None:
-        """See ``ExperienceSource``."""
-        until = int(part * len(self._rows))
-        if until > self._returned:
-            self._pool.release(self._rows[self._returned : until])
-            self._returned = until
-
-    def settle(self) -> None:
-        """See ``ExperienceSource``."""
-        rows, bootstraps = self._rows[self._returned :], self._bootstraps
-        self._rows, self._bootstraps, self._returned = _NONE, _NONE, 0
-        if len(bootstraps):
-            # Two calls, because a row can be a step of one trajectory and the bootstrap of the one before.
-            self._pool.release(rows)
-            self._pool.release(bootstraps)
-
-
-class NoExperience:
-    """The source of a trainer whose algorithm has all that it learns from already."""
-
-    num_put = num_steps = 0
-    is_needed = is_elsewhere = False
-
-    def __init__(self) -> None:
-        self._closed = threading.Event()
-        self.close = self._closed.set
-        self.abandon = self._closed.set
-
-    def __len__(self) -> int:
-        return 0
-
-    def lengths(self) -> IntArray:
-        """See ``ExperienceSource``."""
-        return _NONE
-
-    def wait(self, timeout_s: float | None = None, enough: Callable[[], bool] | None = None) -> bool:
-        """See ``ExperienceSource``: does not wait where there is enough without more."""
-        if not self._closed.is_set() and not (enough is not None and enough()):
-            self._closed.wait(timeout_s)
-        return not self._closed.is_set()
-
-    def drain(self, room: Room, *, hold: bool = False) -> list[PackedSteps | EpisodesAborted]:  # noqa: ARG002
-        """See ``ExperienceSource``."""
-        return []
-
-    def give_back(self, part: float) -> None:
-        """See ``ExperienceSource``."""
+        Args:
+            part: of what is held, 0 to 1, that has been learned from.
+            publish: publishes the policy. It comes first: it is the one by which the room should be filled.
+        """
+        if self.is_concurrent:
+            publish()
+            self._held = min(self._held, (1 - part) * self._drained_last)
+            self.on_progress()
 
     def settle(self) -> None:
-        """See ``ExperienceSource``."""
+        """Count everything that was drained as learned from."""
+        self._held = 0
+        self.on_consumed()
 
 
-def _batches(items: Sequence[W | EpisodesAborted]) -> list[W]:
+def _nothing() -> None:
+    pass
+
+
+def _chunks(items: Sequence[Chunk | EpisodesAborted]) -> list[Chunk]:
     return [item for item in items if not isinstance(item, EpisodesAborted)]

@@ -7,14 +7,14 @@ are none of the steps, R rows of the pool, O an observation's own shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns, concatenate
-from trajtrainer.core.steps import BoolArray, IntArray, LongArray, ObservationArray
+from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, IntArray, LongArray, ObservationArray
 from trajtrainer.data.moments import Moments
 from trajtrainer.data.rows import RowPool
 
@@ -295,6 +295,11 @@ def _gathered(
         return column.take(rows, axis=0)
     # With the default mode numpy would fill a buffer first.
     return column.take(rows, axis=0, out=place, mode="clip")
+
+
+def of_workers(packed: PackedSteps, first: int) -> PackedSteps:
+    """Return the steps as those of workers that are numbered from ``first`` on, not from 0."""
+    return replace(packed, agent=packed.agent + (np.int64(first) << WORKER_SHIFT)) if first else packed
 
 
 def join_packed(parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None = None) -> PackedSteps:

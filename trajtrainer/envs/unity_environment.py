@@ -14,11 +14,10 @@ from attrs import evolve
 
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.envs.children import Children
 from trajtrainer.envs.ports import candidates, holder
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.workers.child_slot import ChildSlots
-from trajtrainer.envs.workers.local_slot import LocalSlot
-from trajtrainer.envs.workers.supervisor import Supervisor
+from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
@@ -59,13 +58,13 @@ class LogFolder:
 
 def make_unity_environment(
     settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
-) -> Supervisor:
+) -> SupervisedEnvironment | SupervisedChildren:
     """Start the players that a run's settings ask for: one in this process, several each in a child.
 
     ``ports_of_run`` and ``here`` as in ``connect_player``.
 
     Raises:
-        EnvironmentFaultError: see ``Supervisor``.
+        EnvironmentFaultError: see ``SupervisedChildren``.
     """
     environment = settings.env_settings
     if environment.env_path is not None:
@@ -84,9 +83,10 @@ def make_unity_environment(
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
         # A learning thread needs the core itself, and so do several players.
         busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
-        return Supervisor(LocalSlot(partial(connect, busy_wait=busy_wait)), environment)
+        return SupervisedEnvironment(partial(connect, busy_wait=busy_wait), environment)
     # The two messages of a start may each take timeout_wait.
-    return Supervisor(ChildSlots(environment.num_envs, connect, 2 * environment.timeout_wait + _SLACK_S), environment)
+    patience_s = 2 * environment.timeout_wait + _SLACK_S
+    return SupervisedChildren(Children(environment.num_envs, connect), environment, patience_s)
 
 
 def connect_player(

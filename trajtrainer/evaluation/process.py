@@ -1,7 +1,4 @@
-"""An evaluator in a process of its own: requests and results over a pipe that only the two processes hold.
-
-It ends with the run: a pipe on which nothing is ever sent tells it that the run is gone, however that ended.
-"""
+"""An evaluator in a process of its own, which ends with the run, however that ended."""
 
 from __future__ import annotations
 
@@ -10,64 +7,41 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.child import LockedPipe, forward_log
-from trajtrainer.envs.workers.child_slot import relay_log
-from trajtrainer.envs.workers.spawned import SpawnedProcess, begin_child
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.result import EvaluationResult
+from trajtrainer.workers import messages
+from trajtrainer.workers.process import ChildProcess, begin_child
 
 # The training comes first; what it leaves of the cores is for the evaluation and its players.
 _NICENESS = 10
 # For players to quit by themselves.
 _CLOSE_GRACE_S = 16.0
 
-# Of the messages between environments' workers LOG, FAULT, CONNECTED and END are the same here.
+# Messages besides those that all processes share.
 REQUEST = b"q"
 RESULT = b"r"
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluatorTask:
-    """The task that the process is given at its start.
-
-    Attributes:
-        make_environment, parameters, seed: see ``Evaluator``; the first must be picklable.
-        log_level: of this package.
-    """
-
-    make_environment: Callable[[], Environment]
-    parameters: Parameters
-    seed: int
-    log_level: int
-
-
-def run_evaluator(task: EvaluatorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
+def run_evaluator(evaluator: Evaluator, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
     """Serve the run until it says END or is gone."""
     torch.set_num_threads(1)
     _take_what_is_left()
-    pipe = LockedPipe(connection)
-    forward_log(pipe, task.log_level)
-    evaluator = Evaluator(task.make_environment, task.parameters, task.seed)
-    begin_child(lifeline, evaluator.kill)
+    pipe = messages.LockedPipe(connection)
+    # The training has already logged everything but warnings about its own environment.
+    begin_child(pipe, lifeline, logging.WARNING, evaluator.kill)
     with contextlib.suppress(EOFError, OSError):  # the run is gone
         _answer(pipe, messages.CONNECTED, evaluator.start)
-        while True:
-            kind, content = messages.read(pipe.connection)
-            if kind == messages.END:
-                break
-            _answer(pipe, RESULT, partial(evaluator.evaluate, messages.content_of(content)))
+        while (message := messages.read(connection))[0] != messages.END:
+            _answer(pipe, RESULT, partial(evaluator.evaluate, message[1]))
     evaluator.close()
 
 
-def _answer(pipe: LockedPipe, kind: bytes, do: Callable[[], object]) -> None:
+def _answer(pipe: messages.LockedPipe, kind: bytes, do: Callable[[], object]) -> None:
     try:
         content = do()
     except Exception as error:
@@ -82,35 +56,34 @@ class EvaluatorProcess:
         make_environment, parameters, seed: see ``Evaluator``; the first must be picklable.
 
     Attributes:
-        is_ready: whether it has told that its environment is there, or is not.
+        is_ready: whether it has reported that its environment is there, or is not.
     """
 
     def __init__(self, make_environment: Callable[[], Environment], parameters: Parameters, seed: int) -> None:
         self.is_ready = False
-        # What else there is to say than warnings has the training said of its own environment.
-        task = EvaluatorTask(make_environment, parameters, seed, logging.WARNING)
-        self._process = SpawnedProcess(run_evaluator, task, "evaluation")
+        evaluator = Evaluator(make_environment, parameters, seed)
+        self._process = ChildProcess(
+            run_evaluator, evaluator, "evaluation", title="process of the evaluation", log_as="The evaluation"
+        )
         self.kill = self._process.kill
 
     def begin(self, request: Request) -> None:
-        """Let it evaluate; ``poll`` tells what came out."""
+        """Let it evaluate; ``poll`` returns the result."""
         self._process.post(REQUEST, request)
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
         """Return a result or why there is none; None if nothing is known after ``timeout_s`` seconds."""
-        try:
-            while self._process.pipe.poll(timeout_s):
-                kind, content = messages.read(self._process.pipe)
-                if kind == messages.LOG:
-                    relay_log(messages.content_of(content), "The evaluation")
-                    continue
-                self.is_ready = True
-                found: EvaluationResult | Exception | None = messages.content_of(content)
-                if kind != messages.CONNECTED:
-                    return found
-        except (EOFError, OSError):
+        while self._process.has_unread(timeout_s):
+            try:
+                message = self._process.read()
+            except (EOFError, OSError):
+                message = messages.FAULT, self._process.death()
+            if message is None:
+                continue
             self.is_ready = True
-            return EnvironmentFaultError(f"The process of the evaluation {self._process.bury()}.")
+            if message[0] != messages.CONNECTED:
+                found: EvaluationResult | Exception | None = message[1]
+                return found
         return None
 
     @property
@@ -120,11 +93,7 @@ class EvaluatorProcess:
 
     def close(self, *, wait: bool) -> None:
         """End it and wait for its end; with ``wait`` its environment ends in order, else at once."""
-        if wait and self._process.is_alive:
-            self._process.post(messages.END)
-            self._process.join(_CLOSE_GRACE_S)
-        self._process.kill()
-        self._process.bury()
+        self._process.end(_CLOSE_GRACE_S if wait else 0.0)
 
 
 def _take_what_is_left() -> None:

@@ -1,4 +1,4 @@
-"""Starts the actors of a run, where they are not in its loop."""
+"""Starts the actors of a run: one in its loop, or several in threads, processes or on nodes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from attrs import evolve
 
+from trajtrainer.actors.inline_transport import InlineTransport
 from trajtrainer.actors.messages import ActorTask, Transport
 from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.actors.pipe_transport import PipeTransport, log_level
@@ -27,7 +28,6 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
-from trajtrainer.envs.workers.spawned import without_main_module
 from trajtrainer.run.run import Run
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
@@ -35,6 +35,7 @@ from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
 from trajtrainer.unity import executable
+from trajtrainer.workers.process import without_main_module
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,17 @@ def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
         )
 
 
+def start_inline(run: Run, settings: RunSettings, make_environment: Callable[[], Environment]) -> ActorPool:
+    """Return the actor in the loop of a run, with its environments.
+
+    Raises:
+        TrajtrainerError: see ``ActorPool``.
+    """
+    transport = InlineTransport(make_environment, run.timers)
+    seed = settings.env_settings.seed
+    return ActorPool(transport, settings.env_settings, workers=settings.envs_of_actor, seed=seed)
+
+
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
     """Return the actors of a run, the first of which has its environments.
 
@@ -142,7 +154,6 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
         settings.env_settings,
         workers=settings.envs_of_actor,
         seed=settings.env_settings.seed,
-        timers=run.timers,
         own_parameters={
             number: each.environment_parameters
             for number, each in overrides.items()
@@ -171,10 +182,10 @@ def _transport(run: Run, settings: RunSettings, make_environment: EnvironmentFac
     if given.backend is Backend.RAY:
         cluster = _cluster(given.count, given.ray)
         make_task = partial(make_task, node=cluster.here)
-        return RayTransport(cluster, make_task, given.count, given.ray, partial(_log_folder, run.folder))
+        return RayTransport(cluster, make_task, given.count, given.ray, partial(_log_folder, run.folder), run.timers)
     if given.backend is Backend.PROCESS:
         _check_pickle(make_task(0))
-    return PipeTransport(make_task, given.count, threads=given.backend is Backend.THREAD)
+    return PipeTransport(make_task, given.count, run.timers, threads=given.backend is Backend.THREAD)
 
 
 def _cluster(count: int, given: RaySettings) -> Cluster:

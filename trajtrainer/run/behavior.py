@@ -14,10 +14,9 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from trajtrainer.actors.collector import ActingBehavior, NewBehavior
-from trajtrainer.actors.pool import ActingElsewhere
-from trajtrainer.actors.source import ActorSource
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.actors.link import LearnerEnd
+from trajtrainer.actors.messages import NewBehavior
+from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.checkpoints.file import first_line, read_checkpoint
@@ -26,15 +25,11 @@ from trajtrainer.checkpoints.replay import ReplayFile, replay_file_of
 from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.core.errors import OutOfMemoryError, SettingsError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.queues import PolicyQueue, TrajectoryQueue
+from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import ExperienceSource, LocalSource, NoExperience
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.nn.init import derived_seeds
+from trajtrainer.run.coupling import Coupling
 from trajtrainer.run.experts import make_expert
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.judge import Judge
@@ -45,12 +40,11 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.snapshots import Snapshots
 from trajtrainer.run.throughput import Throughput
 from trajtrainer.run.trainer_thread import TrainerThread
-from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import hyperparameters_text
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.episodes import MeanReturn
-from trajtrainer.trainers.factory import create_trainer, is_paced, max_lead, needs_groups
+from trajtrainer.trainers.factory import create_trainer, needs_groups
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 
@@ -63,7 +57,7 @@ class Behavior:
 
     Attributes:
         run: which it is part of.
-        acting: its side of the collector: policy, agents' rows, and the channels to and from the trainer.
+        acting: the learner's ends of its channels, as the actors have it.
         trainer: learns it.
         checkpoints: its saved states.
         replay: the file with its experience beside them, where the settings ask for it.
@@ -76,7 +70,7 @@ class Behavior:
     """
 
     run: Run
-    acting: ActingBehavior | ActingElsewhere
+    acting: LearnerEnd
     trainer: Trainer
     checkpoints: CheckpointManager
     replay: ReplayFile | None
@@ -287,8 +281,8 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     """
     name = found.behavior_id.name
     settings = run.settings.for_behavior(name)
-    if run.acts_elsewhere:
-        settings = evolve(settings, threaded=False)  # learning and acting overlap already
+    if run.acts_elsewhere or name in run.datasets:
+        settings = evolve(settings, threaded=False)  # learning and acting overlap already, or nothing is acted for it
     if run.is_training and settings.is_offline and name not in run.datasets:
         raise SettingsError(
             f"The environment has a behavior {name!r}, which 'default_settings' would train from a data set "
@@ -318,14 +312,14 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
 
 
 def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Behavior:
-    """Make the channels, the trainer and the acting side, as at step 0."""
+    """Make the channels and the trainer, as at step 0."""
     name = found.behavior_id.name
     seed = run.settings.env_settings.seed
     dataset = run.datasets.get(name)
-    local = None if run.acts_elsewhere else _LocalChannel.of(found, settings, run.calls)
-    source: ExperienceSource = NoExperience()
-    if dataset is None:
-        source = ActorSource() if local is None else LocalSource(local.pool, local.trajectories)
+    coupling = Coupling.of(
+        settings, elsewhere=run.actors_elsewhere, is_training=run.is_training, learns=dataset is None
+    )
+    source = coupling.source()
     policies: PolicyQueue[Tensor] = PolicyQueue()
     reporter = StatsReporter(name, run.writers)
     context = LearningContext(
@@ -340,8 +334,7 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         is_stopping=lambda: run.stop.requested,
         dataset=None if dataset is None else dataset.packed,
         expert=make_expert(run.settings, name, settings, found.spec) if run.is_training else None,
-        max_policy_lag=_max_lag(run, settings),
-        takes_turns=_takes_turns(run),
+        max_policy_lag=coupling.max_policy_lag,
     )
     with _told_if_too_large(name):
         trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
@@ -350,9 +343,8 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
         seed=derived_seeds(seed, f"{name} acting")[0],
         deterministic=settings.network_settings.deterministic,
         evenly_first=settings.acts_evenly_first and run.is_training,
-        device=run.device if local is not None else "cpu",
+        device=run.acting_device,
     )
-    team_policies: dict[str, Acts] = {}
     self_play = None
     if settings.self_play is not None and run.is_training:
         self_play = SelfPlay(
@@ -362,28 +354,26 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
             seed=seed,
             policy=policy,
             policies=policies,
-            team_policies=team_policies,
-            tracker=OpponentTracker(settings.time_horizon, policy.memory_size),
             reporter=reporter,
             step=lambda: trainer.collected,
             files=players_of_files(run.settings, trainer.context, policy.memory_size),
         )
-    acting: ActingBehavior | ActingElsewhere
-    if local is None:
-        acting = _acting_elsewhere(found, trainer, policy, policies, reporter, self_play)
-    else:
-        acting = ActingBehavior(
-            spec=found.spec,
-            pool=local.pool,
-            processor=AgentProcessor(local.pool, settings.time_horizon),
-            policy=policy,
-            trajectories=local.trajectories,
-            policies=policies,
-            reporter=reporter,
-            team_policies=team_policies,
-            self_play=self_play,
-            bystanders=None if dataset is None else OpponentTracker(settings.time_horizon, policy.memory_size),
-        )
+    acting = LearnerEnd(
+        name=name,
+        spec=found.spec,
+        obs_dtypes=found.obs_dtypes,
+        settings=settings,
+        policy=policy,
+        policies=policies,
+        reporter=reporter,
+        source=source if dataset is None else None,
+        self_play=self_play,
+        groups=needs_groups(settings),
+        version=lambda: trainer.publisher.version,
+        first_step=lambda: trainer.clock.collected(0),
+        pacing=coupling.pacing(trainer, source, self_play),
+        lead=coupling.lead,
+    )
     folder = run.folder.behavior(name)
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
@@ -391,88 +381,6 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
     if run.is_training:
         behavior.judge = _make_judge(behavior)
     return behavior
-
-
-@dataclass(frozen=True, slots=True)
-class _LocalChannel:
-    """The experience channel of a behaviour whose agents act in this process."""
-
-    pool: RowPool
-    trajectories: TrajectoryQueue[TrajectoryBatch]
-
-    @classmethod
-    def of(cls, found: NewBehavior, settings: TrainerSettings, calls: UserCalls) -> _LocalChannel:
-        """Make an empty one."""
-
-        def wait() -> None:
-            trajectories.request_drain()
-            calls.rest()
-
-        memory = settings.network_settings.memory
-        trajectories: TrajectoryQueue[TrajectoryBatch] = TrajectoryQueue()
-        pool = RowPool(
-            found.spec,
-            found.obs_dtypes,
-            memory_size=0 if memory is None else memory.memory_size,
-            groups=needs_groups(settings),
-            limit=max_lead(settings) if settings.threaded else None,
-            on_wait=wait,
-        )
-        return cls(pool, trajectories)
-
-
-def _acting_elsewhere(
-    found: NewBehavior,
-    trainer: Trainer,
-    policy: Policy,
-    policies: PolicyQueue[Tensor],
-    reporter: StatsReporter,
-    self_play: SelfPlay | None,
-) -> ActingElsewhere:
-    """Return what the actors of a behaviour need of it."""
-    context = trainer.context
-    settings, max_lag = context.settings, context.max_policy_lag
-    lead = max_lead(settings)
-    if max_lag is not None:  # an update uses up what fills the buffer, and one row more
-        lead = (1 + max_lag) * (settings.hyperparameters.buffer_size + 1)
-    return ActingElsewhere(
-        name=context.behavior,
-        spec=found.spec,
-        obs_dtypes=found.obs_dtypes,
-        settings=settings,
-        policy=policy,
-        policies=policies,
-        reporter=reporter,
-        source=trainer.source if isinstance(trainer.source, ActorSource) else None,
-        self_play=self_play,
-        groups=needs_groups(settings),
-        version=lambda: trainer.publisher.version,
-        is_due=trainer.is_due,
-        lead=lead,
-        max_lag=max_lag,
-        first_step=lambda: trainer.clock.collected(0),
-        max_steps=settings.max_steps if context.training else None,
-        turn=trainer.until_due if context.takes_turns else None,
-    )
-
-
-def _max_lag(run: Run, settings: TrainerSettings) -> int | None:
-    """Return how old experience may be where it is used up by updates; None where that does not matter."""
-    if not (run.acts_elsewhere and run.is_training) or is_paced(settings) or _takes_turns(run):
-        return None
-    assert run.settings.actors is not None
-    return run.settings.actors.max_policy_lag
-
-
-def _takes_turns(run: Run) -> bool:
-    """Return whether acting, elsewhere, and learning wait for each other, so that all is as in one loop."""
-    actors = run.settings.actors
-    return (
-        run.acts_elsewhere
-        and run.is_training
-        and actors is not None
-        and (actors.count, actors.max_policy_lag) == (1, 0)
-    )
 
 
 def _make_judge(behavior: Behavior) -> Judge:

@@ -29,7 +29,6 @@ from trajtrainer.core.steps import Aggregation
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
-from trajtrainer.envs.workers.restart_quota import RestartQuota
 from trajtrainer.evaluation.evaluator import Evaluator, Request
 from trajtrainer.evaluation.process import EvaluatorProcess
 from trajtrainer.evaluation.result import EvaluationResult, actions_in_words
@@ -44,6 +43,7 @@ from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED, Sampler
 from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.workers.quota import RestartQuota
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors
+from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors, start_inline
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -35,7 +36,7 @@ from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.tracking_checks import check_tracking
-from trajtrainer.run.user_calls import OneCall
+from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.run.watch import Watch
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
@@ -184,15 +185,15 @@ def _looping(
         run.stop.on_abort(view.abandon)
         if run.acts_elsewhere:
             stack.enter_context(learner_on_other_cores(run.settings.actors))
-        environment = _start(run, make_environment, stack)
-        if environment is None:
+        actors = _start(run, make_environment, stack)
+        if actors is None:
             yield
             return
-        run.stop.on_abort(environment.kill)
+        run.stop.on_abort(actors.kill)
         run.begin()
         with run.timers("TrainerController.start_learning"):
-            opened.loop = make_loop(run, environment, view, opened.behaviors)
-            _add_evaluations(run, opened.loop, environment, make_environment, stack)
+            opened.loop = make_loop(run, actors, view, opened.behaviors)
+            _add_evaluations(run, opened.loop, make_environment, stack)
             with opened.loop.running():
                 yield
         last_words.say_what_came_out()
@@ -234,16 +235,16 @@ def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
     return Watch(run.calls, run.stop, limit_s, is_saved=is_saved, save=save, end=end)
 
 
-def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> Environment | ActorPool | None:
-    """Return the environment, connected, which ``stack`` closes; None if the run is stopped before that."""
+def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> ActorPool | None:
+    """Return the actors, the first with its environments, which ``stack`` ends; None if the run is stopped before."""
     try:
         with run.stop.interrupting(), run.timers("env_start"), _in_user_code(run, make_environment):
-            environment = _make(run, _settings_of_environment(run), make_environment)
-            stack.callback(_close, environment, run)
+            actors = _start_actors(run, _settings_of_environment(run), make_environment)
+            stack.callback(_close, actors, run)
     except StopInterrupt:
         logger.info("%s", _STOPPED_EARLY)
         return None
-    return environment
+    return actors
 
 
 def _in_user_code(run: Run, make_environment: EnvironmentFactory) -> AbstractContextManager[None]:
@@ -254,26 +255,28 @@ def _in_user_code(run: Run, make_environment: EnvironmentFactory) -> AbstractCon
     return run.calls.outside(OneCall(f"The code that makes the environment{'' if path is None else f' {path}'}"))
 
 
-def _make(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment | ActorPool:
-    """Return the environment, or the actors that have environments, if there is any use for one."""
+def _start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
     if run.acts_elsewhere:
         run.actors.pool = start_actors(run, settings, make_environment)
         return run.actors.pool
+    return start_inline(run, settings, partial(_environment, run, settings, make_environment))
+
+
+def _environment(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment:
+    """Return the environments of the actor in the loop, if there is any use for them."""
     if not run.is_offline:
-        return make_environment(settings, run.folder)
+        environment = make_environment(settings, run.folder)
+        return InUserCode(environment, run.calls) if isinstance(environment, InProcessEnvironment) else environment
     path = run.settings.env_settings.env_path
     if path is not None and not any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values()):
         logger.warning("The environment %s is not started: all behaviors learn from data sets.", path)
     return NoEnvironment()
 
 
-def _add_evaluations(
-    run: Run, loop: Loop, environment: Environment | ActorPool, make_environment: EnvironmentFactory, stack: ExitStack
-) -> None:
-    """Let the loop evaluate its behaviours, if the settings ask for it, until ``stack`` is closed."""
-    shared = None
-    if not isinstance(environment, ActorPool):
-        shared = SharedEnvironment(environment, loop.collector.specs, loop.lessons.reset_environment)
+def _add_evaluations(run: Run, loop: Loop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
+    """Let the loop evaluate its behaviors, if the settings ask for it, until ``stack`` is closed."""
+    lent, go_on = loop.actors.shared, loop.lessons.reset_environment
+    shared = None if lent is None else SharedEnvironment(*lent, go_on)
     evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
     if evaluations is not None:
         loop.evaluations = evaluations
@@ -287,21 +290,14 @@ def _settings_of_environment(run: Run) -> RunSettings:
     return settings.presuming(run.status.raw_image_order())
 
 
-def _close(environment: Environment | ActorPool, run: Run) -> None:
-    if isinstance(environment, InProcessEnvironment):
-        with run.timers("env_close"), run.calls.outside(environment):
-            environment.close()
-        return
-
+def _close(actors: ActorPool, run: Run) -> None:
     def end() -> None:
-        whose = ""
-        if isinstance(environment, ActorPool) and environment.present:
-            whose = f" of actor {', '.join(map(str, environment.present))}"
+        whose = f" of actor {', '.join(map(str, actors.present))}" if run.acts_elsewhere and actors.present else ""
         logger.warning("The environment%s does not end in time: ending it.", whose)
-        environment.kill()
+        actors.kill()
 
     with run.timers("env_close"), run.stop.limiting(end):
-        environment.close()
+        actors.close()
 
 
 def _close_evaluations(evaluations: EvaluationKeeper, run: Run) -> None:

@@ -1,8 +1,8 @@
 """The loop of a run: collect, advance, lessons, show, until everyone is done; then it ends in good order.
 
 Unthreaded (the default) everything happens in the calling thread, in this order, so that a seed repeats a run bit
-for bit. With ``threaded: true`` a trainer advances in its own thread (``TrainerThread``) and only the two queues
-and the pool's rows connect it to this loop.
+for bit. With ``threaded: true`` a trainer advances in its own thread (``TrainerThread``), and only the two channels
+connect it to this loop. The loop does not know where acting happens (``actors.pool``).
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from trajtrainer.actors.collector import ActingBehavior, Collector, NewBehavior
-from trajtrainer.actors.pool import ActingElsewhere, ActorPool
-from trajtrainer.actors.statistics import ActorStatistics
+from trajtrainer.actors.link import LearnerEnd
+from trajtrainer.actors.messages import NewBehavior
+from trajtrainer.actors.pool import ActorPool
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.core.spec import BehaviorId
-from trajtrainer.core.steps import EnvironmentEvent
-from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.protocol import Environment
 from trajtrainer.run.behavior import Behavior, make_behavior
 from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.throughput import Throughput
-from trajtrainer.run.user_calls import UserCalls
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +49,8 @@ class Loop:
 
     Attributes:
         run: what all behaviours share.
-        behaviors: name -> behaviour, in order of appearance. The collector adds to it.
-        collector: of the experience.
+        behaviors: name -> behavior, in order of appearance. Actors add to it.
+        actors: collect the experience.
         lessons: of the environment's parameters.
         view: shows how far it is.
         evaluations: of the behaviours; None without any.
@@ -65,7 +61,7 @@ class Loop:
 
     run: Run
     behaviors: dict[str, Behavior]
-    collector: Collector | ActorPool
+    actors: ActorPool
     lessons: LessonKeeper
     view: ProgressView
     evaluations: EvaluationKeeper | None = None
@@ -151,9 +147,9 @@ class Loop:
         return not self.is_over
 
     def _pass(self) -> None:
-        self.collector.collect(
-            0.0 if any(self.behaviors[name].learns_by_itself for name in self.run.datasets) else WAIT_S
-        )
+        self.run.calls.rest()
+        learns_anyway = any(self.behaviors[name].learns_by_itself for name in self.run.datasets)
+        self.actors.collect(0.0 if learns_anyway else WAIT_S)
         for behavior in self.behaviors.values():
             behavior.advance()
         if self.evaluations is not None:
@@ -189,7 +185,7 @@ class Loop:
 
     def _is_done(self) -> bool:
         # Behaviours that are learnt from data sets are there before the environment has sent anything.
-        all_there = not self.run.datasets or self.run.is_offline or self.collector.num_messages > 0
+        all_there = not self.run.datasets or self.run.is_offline or self.actors.num_messages > 0
         return bool(self.behaviors) and all_there and all(each.is_done() for each in self.behaviors.values())
 
     def _take_in_the_rest(self) -> None:
@@ -272,71 +268,24 @@ class Loop:
             raise CheckpointError("\n".join(failures))
 
 
-def make_loop(
-    run: Run, environment: Environment | ActorPool, view: ProgressView, behaviors: dict[str, Behavior]
-) -> Loop:
-    """Make the loop of a run whose environment is connected. Behaviours that appear are put into ``behaviors``."""
-    lessons = LessonKeeper(run.curriculum, environment, run.status)
+def make_loop(run: Run, actors: ActorPool, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
+    """Make the loop of a run whose environments are connected. Behaviors that appear are put into ``behaviors``."""
+    lessons = LessonKeeper(run.curriculum, actors, run.status)
 
-    def make(found: NewBehavior) -> Behavior:
+    def make(found: NewBehavior) -> LearnerEnd:
         with run.timers("make_behavior"):
             behavior = make_behavior(run, found)
         behaviors[behavior.name] = behavior
         reporter = behavior.acting.reporter
         reporter.add_source(lessons.statistics)
         if not run.is_offline:
-            reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: collector.num_messages}))
-        if isinstance(collector, ActorPool):
-            reporter.add_source(ActorStatistics(collector))
-        return behavior
+            reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: actors.num_messages}))
+        for source in run.actors.sources():
+            reporter.add_source(source)
+        return behavior.acting
 
-    collector: Collector | ActorPool
-    if isinstance(environment, ActorPool):
-        collector = environment
-        collector.use(lambda found: _elsewhere(make(found)))
-    else:
-        collector = Collector(_outside(environment, run.calls), lambda found: _here(make(found)), run.timers)
+    actors.use(make)
     for name, dataset in run.datasets.items():
         dtypes = [column.dtype for column in dataset.packed.obs]
-        found = NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes)
-        if isinstance(collector, ActorPool):
-            collector.add(found)
-        else:
-            collector.behaviors[name] = _here(make(found))
-    return Loop(run, behaviors, collector, lessons, view)
-
-
-class _InUserCode:
-    """An environment that works within ``wait``, during which the loop's thread is in the user's code."""
-
-    def __init__(self, environment: InProcessEnvironment, calls: UserCalls) -> None:
-        self.num_workers = environment.num_workers
-        self.reset = environment.reset
-        self.set_parameters = environment.set_parameters
-        self.send = environment.send
-        self.close = environment.close
-        self.kill = environment.kill
-        self._environment = environment
-        self._calls = calls
-
-    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """See ``Environment``."""
-        self._calls.leave(self._environment)
-        try:
-            return self._environment.wait(timeout_s)
-        finally:
-            self._calls.back()
-
-
-def _outside(environment: Environment, calls: UserCalls) -> Environment:
-    return _InUserCode(environment, calls) if isinstance(environment, InProcessEnvironment) else environment
-
-
-def _here(behavior: Behavior) -> ActingBehavior:
-    assert isinstance(behavior.acting, ActingBehavior)
-    return behavior.acting
-
-
-def _elsewhere(behavior: Behavior) -> ActingElsewhere:
-    assert isinstance(behavior.acting, ActingElsewhere)
-    return behavior.acting
+        actors.add(NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes))
+    return Loop(run, behaviors, actors, lessons, view)

@@ -80,6 +80,17 @@ class Run:
         return self.settings.acts_elsewhere and not self.is_offline
 
     @property
+    def actors_elsewhere(self) -> tuple[int, int] | None:
+        """Return the number of actors outside the loop and their ``max_policy_lag``; None with the actor in it."""
+        actors = self.settings.actors
+        return (actors.count, actors.max_policy_lag) if actors is not None and self.acts_elsewhere else None
+
+    @property
+    def acting_device(self) -> torch.device:
+        """Return the device on which policies act: elsewhere it is the processor."""
+        return torch.device("cpu") if self.acts_elsewhere else self.device
+
+    @property
     def is_offline(self) -> bool:
         """Return whether everything is learnt from data sets, so that no environment is started."""
         return self.is_training and self.settings.is_offline

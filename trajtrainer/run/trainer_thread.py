@@ -54,7 +54,6 @@ class TrainerThread(threading.Thread):
                     self._then()
         except BaseException as failure:  # handed to the main thread, which ends the run with it
             self.failure = failure
-            self.trainer.source.abandon()
 
     def _wait(self) -> bool:
         with self._timers("trajectory_wait"), self._calls.outside(None):

@@ -19,6 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trajtrainer.core.steps import EnvironmentEvent
+from trajtrainer.envs.in_process import InProcessEnvironment
+
 # Longer than the pauses between two calls of ``rest``.
 _HOLD_S = 1.0
 
@@ -141,3 +144,29 @@ class UserCalls:
             self._is_free.set()
             for lock in taken:
                 lock.release()
+
+
+class InUserCode:
+    """A Python environment that works within ``wait`` and ``close``, during which its thread is in the user's code."""
+
+    def __init__(self, environment: InProcessEnvironment, calls: UserCalls) -> None:
+        self.num_workers = environment.num_workers
+        self.reset = environment.reset
+        self.set_parameters = environment.set_parameters
+        self.send = environment.send
+        self.kill = environment.kill
+        self._environment = environment
+        self._calls = calls
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        """See ``Environment``."""
+        self._calls.leave(self._environment)
+        try:
+            return self._environment.wait(timeout_s)
+        finally:
+            self._calls.back()
+
+    def close(self) -> None:
+        """See ``Environment``."""
+        with self._calls.outside(self._environment):
+            self._environment.close()

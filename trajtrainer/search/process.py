@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from trajtrainer.envs.workers.spawned import how_it_ended
 from trajtrainer.search.trial import TrialTask
+from trajtrainer.workers.process import how_it_ended
 
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 20

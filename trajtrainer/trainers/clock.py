@@ -107,19 +107,11 @@ class Clock:
         """Return the step with all the steps that came in this process, counted yet or not."""
         return self._first_step + num_put
 
-    def crosses(self, num_steps: int) -> bool:
-        """Return whether so many more steps lead to a summary, a checkpoint or the end."""
-        settings, after = self._settings, self.step + num_steps
-        intervals = (settings.summary_freq, settings.checkpoint_interval)
-        passed = any(self.step // interval != after // interval for interval in intervals)
-        return passed or after > settings.max_steps
-
-    def until_crossing(self) -> int:
-        """Return the fewest steps that lead to a summary, a checkpoint or the end: at least 1."""
-        settings = self._settings
-        intervals = (settings.summary_freq, settings.checkpoint_interval)
-        left = [interval - self.step % interval for interval in intervals]
-        return max(1, min(*left, settings.max_steps + 1 - self.step))
+    def steps_left(self) -> int:
+        """Return the fewest steps that lead to a summary, a checkpoint or the end; 0 or less beyond the end."""
+        settings, step = self._settings, self.step
+        summary, checkpoint = settings.summary_freq, settings.checkpoint_interval
+        return min(summary - step % summary, checkpoint - step % checkpoint, settings.max_steps + 1 - step)
 
     def boundaries(self, lengths: IntArray) -> list[Boundary]:
         """Return what is due while trajectories of these lengths are counted.
@@ -188,9 +180,9 @@ class GradientClock(Clock):
         """See ``Clock``."""
         return self.step
 
-    def crosses(self, num_steps: int) -> bool:  # noqa: ARG002
-        """See ``Clock``: something is due until the end."""
-        return self.should_still_train
+    def steps_left(self) -> int:
+        """See ``Clock``: something is due until the end, whatever comes."""
+        return 0 if self.should_still_train else 1
 
     def count(self, ends: LongArray) -> int:  # noqa: ARG002
         """See ``Clock``: experience is not counted."""

@@ -1,7 +1,7 @@
 """Self-play: one team learns, the others play as it was at some time before.
 
-See docs/mlagents-behavior.md#self-play. All of it belongs to the acting side, which knows at each moment who plays
-whom; of the trainer it asks for the step alone. A checkpoint may be made from the trainer's thread.
+See docs/mlagents-behavior.md#self-play. The learner decides who plays whom; actors apply it (``actors.sides``) and
+report results. A checkpoint may be made from the trainer's thread.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import Policy
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
+from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.settings.trainer import SelfPlaySettings
 from trajtrainer.trainers.ratings import Player, rate
@@ -114,32 +111,29 @@ class TeamRotation:
         self._waiting = deque(team for team in teams if team != self.learning)
 
 
-@dataclass(slots=True, eq=False)
-class _Seat:
-    """One team that does not learn, and whom it plays as: ``policy`` with ``weights``, or a player that acts itself."""
+@dataclass(frozen=True, slots=True)
+class OpponentSlot:
+    """Who plays for a team that does not learn.
 
-    policy: Policy
+    Attributes:
+        player: as whom it plays.
+        weights: by which; empty if the player acts itself.
+        since: how often another team had begun to learn when this one stopped learning.
+    """
+
     player: Player
-    since: int  # ``num_changes`` when it sat down
-    weights: Mapping[str, Tensor] = field(default_factory=dict)
-
-    def take(self, player: Player, weights: Mapping[str, Tensor]) -> None:
-        self.player, self.weights = player, weights
-        if weights:
-            self.policy.load(PolicyUpdate(0, weights))
-
-    @property
-    def acts(self) -> Acts:
-        return self.policy if self.player.acts is None else self.player.acts
+    weights: Mapping[str, Tensor]
+    since: int
 
 
 class SelfPlay:
     """The teams of one behaviour: whose experience counts, who plays for the others, and the ratings.
 
     Attributes:
-        tracker: of the agents that do not learn.
-        settings: of the behaviour.
-        is_restored: whether it goes on from what an earlier run saved.
+        settings: of the behavior.
+        opponent_steps: of the agents that do not learn, as ``OpponentTracker`` counts them.
+        is_restored: whether it continues from what an earlier run saved.
+        slots: behavior id -> who plays for a team that does not learn.
     """
 
     def __init__(
@@ -151,8 +145,6 @@ class SelfPlay:
         seed: int,
         policy: Policy,
         policies: PolicyQueue[Tensor],
-        team_policies: dict[str, Acts],
-        tracker: OpponentTracker,
         reporter: StatsReporter,
         step: Callable[[], int],
         files: Sequence[Player] = (),
@@ -166,21 +158,18 @@ class SelfPlay:
             seed: of the run.
             policy: acts for the team that learns.
             policies: what is on the way to ``policy``.
-            team_policies: behaviour id -> who acts for it instead; kept up to date.
-            tracker: of the agents that do not learn.
             reporter: of the behaviour's statistics.
             step: gives how many steps have been collected of the team that learns, those of earlier runs included.
             files: opponents that the settings name, which never change.
         """
         self.settings = settings
-        self.tracker = tracker
+        self.opponent_steps = 0
         self.is_restored = False
         self._rotation = rotation
         self._behavior = behavior
         self._seed = seed
         self._policy = policy
         self._policies = policies
-        self._team_policies = team_policies
         self._reporter = reporter
         self._step = step
         self._files = list(files)
@@ -188,10 +177,10 @@ class SelfPlay:
         self._latest = Player(_LATEST, settings.initial_elo)
         self._snapshots: deque[Player] = deque(maxlen=settings.window)
         self._teams: dict[str, int] = {}
-        self._seats: dict[str, _Seat] = {}
-        self._saved_seats: dict[str, Any] = {}
+        self.slots: dict[str, OpponentSlot] = {}
+        self._saved_slots: dict[str, OpponentSlot] = {}
         self._learning: int | None = None
-        self._num_seatings = 0
+        self._num_choices = 0
         self._counters = {"save": 0, "swap": 0, "team_change": 0}
         # Of the team that learns, in this process.
         self._num_episodes = self._num_steps = 0
@@ -206,31 +195,18 @@ class SelfPlay:
         return team == self._rotation.learning
 
     @property
-    def cast_number(self) -> tuple[int, int]:
-        """Return what changes whenever another team learns or anybody else plays."""
-        return self._rotation.num_changes, self._num_seatings
+    def number(self) -> tuple[int, int]:
+        """How often another team has begun to learn, and how often an opponent was chosen; changes with the slots."""
+        return self._rotation.num_changes, self._num_choices
 
     @property
     def learning(self) -> int | None:
         """Return the team that learns; None before there is any."""
         return self._rotation.learning
 
-    def seats(self) -> dict[str, tuple[Player, Mapping[str, Tensor], int]]:
-        """Return who plays for the teams that do not learn, by behaviour id.
-
-        Returns:
-            Behaviour id -> player, the weights as which it plays (none: by itself), and how often another team had
-            begun to learn when this one sat down.
-        """
-        with self._rotation.lock:
-            return {
-                name: (seat.player, {} if seat.player.acts is not None else seat.policy.weights(), seat.since)
-                for name, seat in self._seats.items()
-            }
-
     def player(self, team: int) -> Player | None:
-        """Return who plays for a team of this behaviour; None if it has no such team, or if that learns."""
-        return next((seat.player for name, seat in self._seats.items() if self._teams[name] == team), None)
+        """Return who plays for a team of this behavior; None if it has no such team, or if that learns."""
+        return next((slot.player for name, slot in self.slots.items() if self._teams[name] == team), None)
 
     def join(self, behavior_id: BehaviorId) -> None:
         """Add a team, at its first message. The first one of all saves the first snapshot."""
@@ -243,26 +219,19 @@ class SelfPlay:
                 self._learning = self._rotation.learning
             if self.learns(behavior_id.team):
                 return
-            saved = self._saved_seats.pop(behavior_id.full, None)
+            saved = self._saved_slots.pop(behavior_id.full, None)
             if saved is None:
-                self._seat(behavior_id.full, self._snapshots[-1])
+                self._let_play(behavior_id.full, self._snapshots[-1])
             else:
-                self._seat(behavior_id.full, saved["player"], saved["weights"]).policy.set_rng_state(saved["rng"])
+                self._let_play(behavior_id.full, saved.player, saved.weights)
 
-    def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
-        """Take the results of one message of the team that learns.
+    def count(self, num_episodes: int, num_steps: int, results: Sequence[float]) -> None:
+        """Count episodes and steps of the team that learns, and rate the results of its matches.
 
         Args:
-            trajectories: that the message finished.
+            num_episodes: that ended.
+            num_steps: of finished trajectories.
             results: see ``match_results``.
-
-        Raises:
-            SettingsError: there is only one team.
-        """
-        self.count_episodes(int(np.count_nonzero(trajectories.ended)), trajectories.num_steps, results)
-
-    def count_episodes(self, num_episodes: int, num_steps: int, results: Sequence[float]) -> None:
-        """Take the same as numbers.
 
         Raises:
             SettingsError: there is only one team.
@@ -281,33 +250,32 @@ class SelfPlay:
 
     def change_team(self) -> None:
         """Let another team learn if it is time."""
-        if self._is_due("team_change", self._step(), self.settings.team_change):
+        if self._left("team_change") <= 0:
+            self._counters["team_change"] = self._step()
             with self._rotation.lock:
                 self._rotation.change()
 
     def update_opponents(self) -> None:
         """Save the present policy, and choose other opponents, if it is time."""
         with self._rotation.lock:
-            if self._is_due("save", self._step(), self.settings.save_steps):
+            if self._left("save") <= 0:
+                self._counters["save"] = self._step()
                 self._save()
-            others_learn = self._learning != self._rotation.learning
-            if self._is_due("swap", self.tracker.num_steps, self.settings.swap_steps) or others_learn:
-                self._counters["swap"] = self.tracker.num_steps
+            if self._left("swap") <= 0 or self._learning != self._rotation.learning:
+                self._counters["swap"] = self.opponent_steps
                 self._learning = self._rotation.learning
                 self._swap()
 
-    def steps_until_due(self) -> tuple[int, int]:
-        """Return the steps of the team that learns, and of the others, after which something of this may change."""
-        collected, counters, settings = self._step(), self._counters, self.settings
-        due = min(counters["team_change"] + settings.team_change, counters["save"] + settings.save_steps)
-        of_others = counters["swap"] + settings.swap_steps - self.tracker.num_steps
-        return max(1, due + 1 - collected), max(1, of_others + 1)
+    def left(self) -> tuple[int, int]:
+        """Return the steps of the team that learns, and of the others, until something of this changes."""
+        return min(self._left("team_change"), self._left("save")), self._left("swap")
 
-    def _is_due(self, what: str, now: int, interval: int) -> bool:
-        is_due = now - self._counters[what] > interval
-        if is_due:
-            self._counters[what] = now
-        return is_due
+    def _left(self, what: str) -> int:
+        """Return the steps until something is due; 0 or less for now. ML-Agents waits one step longer than the interval."""
+        settings = self.settings
+        interval = {"save": settings.save_steps, "swap": settings.swap_steps, "team_change": settings.team_change}[what]
+        now = self.opponent_steps if what == "swap" else self._step()
+        return self._counters[what] + interval + 1 - now
 
     def _take_latest_policy(self) -> None:
         update = self._policies.latest(self._behavior)
@@ -322,26 +290,19 @@ class SelfPlay:
         self._take_latest_policy()
         for name, team in self._teams.items():
             if self.learns(team):
-                self._seats.pop(name, None)
-                self._team_policies.pop(name, None)
+                self.slots.pop(name, None)
             else:
-                self._seat(name, self._choose())
+                self._let_play(name, self._choose())
 
-    def _seat(self, name: str, player: Player, weights: Mapping[str, Tensor] | None = None) -> _Seat:
+    def _let_play(self, name: str, player: Player, weights: Mapping[str, Tensor] | None = None) -> None:
         """Let a team play as ``player``; the present policy stays as it is now, or as ``weights`` say."""
-        seat = self._seats.get(name)
-        if seat is None:
-            # Of each time that the team sits here its own.
-            since = self._rotation.num_changes
-            seed = derived_seeds(self._seed, f"{name} opponent {since}")[0]
-            seat = self._seats[name] = _Seat(self._policy.twin(seed=seed), player, since)
+        known = self.slots.get(name)
+        since = self._rotation.num_changes if known is None else known.since
         if weights is None:
             weights = self._policy.weights() if player is self._latest else player.weights
-        seat.take(player, weights)
-        self._team_policies[name] = seat.acts
-        self._num_seatings += 1
+        self.slots[name] = OpponentSlot(player, weights if player.acts is None else {}, since)
+        self._num_choices += 1
         logger.debug("%s plays as %s, rating %.1f.", name, player.name, player.elo)
-        return seat
 
     def _choose(self) -> Player:
         if float(torch.rand((), generator=self._draws)) >= 1 - self.settings.play_against_latest_model_ratio:
@@ -366,19 +327,15 @@ class SelfPlay:
         with self._rotation.lock:
             return {
                 "rotation": self._rotation.state(),
-                "counters": {**self._counters, "opponent_steps": self.tracker.num_steps},
+                "counters": {**self._counters, "opponent_steps": self.opponent_steps},
                 "elo": self._latest.elo,
                 "snapshots": [_player_state(player) for player in self._snapshots],
                 "ratings": {
                     player.name: [player.elo, player.games, player.lost] for player in [self._latest, *self._files]
                 },
                 "teams": {
-                    name: {
-                        "player": _player_state(seat.player),
-                        "weights": dict(seat.weights),
-                        "rng": seat.policy.rng_state(),
-                    }
-                    for name, seat in self._seats.items()
+                    name: {"player": _player_state(slot.player), "weights": dict(slot.weights)}
+                    for name, slot in self.slots.items()
                 },
                 "draws": self._draws.get_state(),
             }
@@ -392,7 +349,7 @@ class SelfPlay:
         """
         self.is_restored = True
         counters = dict(state["counters"])
-        self.tracker.num_steps = int(counters.pop("opponent_steps"))
+        self.opponent_steps = int(counters.pop("opponent_steps"))
         self._counters = {name: int(counters[name]) for name in self._counters}
         for player in [self._latest, *self._files]:
             if player.name in state["ratings"]:
@@ -400,10 +357,10 @@ class SelfPlay:
         shapes = {name: weights.shape for name, weights in self._policy.weights().items()}
         self._snapshots.extend(self._fitting(state["snapshots"], shapes))
         known = {player.name: player for player in [self._latest, *self._files, *self._snapshots]}
-        for name, seat in state["teams"].items():
-            player = known.get(seat["player"]["name"]) or Player(**seat["player"])
-            if player.acts is not None or _shapes(seat["weights"]) == shapes:
-                self._saved_seats[name] = {**seat, "player": player}
+        for name, saved in state["teams"].items():
+            player = known.get(saved["player"]["name"]) or Player(**saved["player"])
+            if player.acts is not None or _shapes(saved["weights"]) == shapes:
+                self._saved_slots[name] = OpponentSlot(player, saved["weights"], 0)
         self._draws.set_state(state["draws"])
         self._rotation.restore(state["rotation"])
 

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
-from trajtrainer.algos.values import sequence_offsets
 from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.core.steps import Aggregation, FloatArray
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
@@ -25,7 +23,6 @@ from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.trainers.clock import Boundary, Clock
 from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.episodes import EpisodeRecord
-from trajtrainer.trainers.old_steps import without_old
 from trajtrainer.trainers.publisher import PolicyPublisher
 from trajtrainer.trainers.state import learned_state, load_generators, load_learned
 
@@ -80,33 +77,22 @@ class Trainer:
         """Return the step as it will be when all that waits is taken in."""
         return self.clock.collected(self.source.num_put)
 
-    @property
-    def _is_acted_meanwhile(self) -> bool:
-        """Return whether acting goes on while this trainer learns."""
-        return self.context.settings.threaded or (self.source.is_elsewhere and not self.context.takes_turns)
-
-    def is_due(self) -> bool:
-        """Return whether ``advance`` has something to do that should not wait for more experience.
+    def left(self) -> tuple[int, int]:
+        """Return the rows and steps one of which has to come before ``advance`` should do something; 0 or less for now.
 
         Taking in one short trajectory costs as much as taking in many, so an algorithm may wait for some steps, unless
-        something is due at a certain step, or the acting side waits. Without training nothing is waited for, as a
-        certain number of episodes may end the run. Who calls ``advance`` only then must call it once more at the end.
+        something is due at a certain step.
         """
-        source, waiting = self.source, self.source.num_steps
-        return (
-            not self.context.training
-            or self.algorithm.is_worth_taking(waiting, source.lengths)
-            or self.clock.crosses(waiting)
-            or source.is_needed
-        )
+        (rows, steps), source = self.algorithm.enough, self.source
+        return rows - source.num_rows, min(steps, self.clock.steps_left()) - source.num_steps
 
-    def until_due(self) -> tuple[int, int]:
-        """Return the rows and steps of which one has to come before ``is_due``, or less: at least 1."""
-        rows, steps = self.algorithm.enough
-        memory = self.context.settings.network_settings.memory
-        length = 1 if memory is None else memory.sequence_length
-        waiting = length * int(sequence_offsets(self.source.lengths(), length)[-1])
-        return max(1, rows - waiting), max(1, min(steps, self.clock.until_crossing()) - self.source.num_steps)
+    def is_due(self) -> bool:
+        """Return whether ``advance`` should not wait for more experience.
+
+        Without training nothing is waited for, as a certain number of episodes may end the run; nor while acting waits.
+        A caller that advances only then must do so once more at the end.
+        """
+        return not self.context.training or self.source.is_needed or min(self.left()) <= 0
 
     def advance(self) -> bool:
         """Take in all there is, then update and publish a policy if one is due. Does not wait.
@@ -124,8 +110,8 @@ class Trainer:
     def _advance(self) -> bool:
         trained_before, has_items = self.clock.should_still_train, len(self.source) > 0
         changed = self._take_in() if has_items else False
-        # In a thread of its own a trainer may find thousands of steps, of which only the last pass max_steps.
-        may_update = trained_before if self.context.settings.threaded else self.clock.should_still_train
+        # While acting goes on thousands of steps may come at once, of which only the last pass max_steps.
+        may_update = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
         updated = may_update and not self.context.is_stopping() and self.algorithm.is_ready(self.step)
         if updated:
             self._update()
@@ -138,8 +124,7 @@ class Trainer:
         given = False
         with self.context.timers("process_trajectory"):
             room = self.algorithm.room if self.clock.should_still_train else _anywhere
-            hold = self.algorithm.holds_rows and self._is_acted_meanwhile
-            for item in self.source.drain(room, hold=hold):
+            for item in self.source.drain_into(room, hold=self.algorithm.holds_rows):
                 if isinstance(item, EpisodesAborted):
                     self.episodes.forget(item.worker)
                     self.algorithm.forget(item.worker)
@@ -184,29 +169,12 @@ class Trainer:
             return False
         if kept < packed.num_trajectories:
             packed = packed.trajectories(0, kept)
-        rewards = rewards[:, : len(packed)]
-        if self.source.is_elsewhere:
-            recent = self._recent(packed, rewards)
-            if recent is None:
-                return False
-            packed, rewards = recent
-        self._report(self.algorithm.take(packed, rewards))
+        recent = self.source.recent(packed, self.publisher.version, self.reporter)
+        if recent.packed is None:
+            return False
+        rewards = rewards[:, : len(packed)] if recent.steps is None else rewards[:, recent.steps]
+        self._report(self.algorithm.take(recent.packed, rewards))
         return True
-
-    def _recent(self, packed: PackedSteps, rewards: FloatArray) -> tuple[PackedSteps, FloatArray] | None:
-        """Return the trajectories whose last step is recent enough to learn from; None without any."""
-        lag, limit = self.publisher.version - packed["version"], self.context.max_policy_lag
-        self.reporter.add_many("Actors/Policy Lag", lag)
-        if limit is None:
-            return packed, rewards
-        # With a limit of 0 actors stop ahead of each update, and what is under way goes on by the newest policy, as in
-        # one loop: nothing is left out.
-        rows = without_old(packed, lag, limit) if limit else None
-        dropped = 0 if rows is None else len(packed) - len(rows.steps)
-        self.reporter.add("Actors/Dropped Steps", dropped, Aggregation.SUM)
-        if rows is None:
-            return packed, rewards
-        return None if rows.packed is None else (rows.packed, rewards[:, rows.steps])
 
     def _update(self) -> None:
         with self.context.timers("_update_policy"):
@@ -223,10 +191,7 @@ class Trainer:
             self._pass(boundary)
 
     def _show_progress(self, part: float) -> None:
-        """Let the acting side, if it goes on meanwhile, have room for its next steps and the policy as it is now."""
-        if self._is_acted_meanwhile:
-            self.publisher.publish_next()
-            self.source.give_back(part)
+        self.source.share_progress(part, self.publisher.publish_next)
 
     def _report(self, statistics: Statistics) -> None:
         for tag, values in statistics.items():

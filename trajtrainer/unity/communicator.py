@@ -69,19 +69,6 @@ class _Client:
         self.http = Http2Connection()
         self.is_open = True
 
-    def read(self, size: int) -> list[Call]:
-        """Take up to ``size`` bytes and return the calls that are complete. An error closes the connection."""
-        try:
-            data = self.socket.recv(size)
-            if data:
-                return self.http.receive(data)
-        except BlockingIOError:
-            return []
-        except (OSError, Http2Error) as error:
-            _LOGGER.debug("Connection from %s: %s", self.name, error)
-        self.is_open = False
-        return []
-
     def write(self) -> None:
         """Send what can be sent now. An error closes the connection."""
         outgoing = self.http.outgoing
@@ -295,8 +282,17 @@ class Communicator:
         client.http.trust()
 
     def _take(self, client: _Client, size: int) -> None:
-        """Read what a client has sent and send what it waits for."""
-        for call in client.read(size):
+        """Read what a client has sent and send what it waits for. An error closes the connection."""
+        try:
+            data = client.socket.recv(size)
+            client.is_open = bool(data)
+            calls = client.http.receive(data) if data else []
+        except BlockingIOError:
+            calls = []
+        except (OSError, Http2Error) as error:
+            _LOGGER.debug("Connection from %s: %s", client.name, error)
+            client.is_open, calls = False, []
+        for call in calls:
             self._exchange(client, call)
         self._send(client)
 

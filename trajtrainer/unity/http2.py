@@ -71,6 +71,11 @@ class _Stream:
     body: bytearray = field(default_factory=bytearray)
     unsent: memoryview | None = None
 
+    def whole(self) -> memoryview:
+        """Take the content away, of which all is there."""
+        content, self.body = memoryview(self.body), bytearray()
+        return content
+
 
 class Http2Connection:
     """The server's side of one connection.
@@ -97,7 +102,7 @@ class Http2Connection:
         self._window = _DEFAULT_WINDOW
         self._stream_window = _DEFAULT_WINDOW
         self._frame_size = _DEFAULT_FRAME_SIZE
-        self._frames: dict[int, Callable[[int, int, memoryview], Call | None]] = {
+        self._frames: dict[int, Callable[[int, int, int, memoryview], memoryview | None]] = {
             _DATA: self._data,
             _HEADERS: self._begin_headers,
             _RST_STREAM: self._reset,
@@ -131,9 +136,29 @@ class Http2Connection:
                 return []
             self._preface_seen = True
             start = len(PREFACE)
+        calls = []
         with memoryview(whole) as view:
-            calls, end = self._read_frames(view, start)
-            rest = view[end:].tobytes() if end else None
+            size = len(view)
+            while size - start >= _HEAD_SIZE:
+                high, low, kind, flags, stream = _FRAME_HEAD.unpack_from(view, start)
+                stream &= MAX_WINDOW
+                length = high << 8 | low
+                if length > _DEFAULT_FRAME_SIZE and (kind != _DATA or self._is_stranger):
+                    raise Http2Error(f"A frame of type {kind} with {length} bytes.")
+                body = start + _HEAD_SIZE
+                if body + length > size:
+                    break
+                start = body + length
+                take = self._frames.get(kind) if self._open_block is None else self._continue_headers
+                if take is None:  # PRIORITY, GOAWAY and unknown ones change nothing
+                    continue
+                try:
+                    content = take(kind, flags, stream, view[body:start])
+                except (struct.error, IndexError) as error:
+                    raise Http2Error(f"A frame of type {kind} is too short.") from error
+                if content is not None:
+                    calls.append(self._call(stream, content))
+            rest = view[start:].tobytes() if start else None
         if rest is not None:
             self._incoming = bytearray(rest)
         elif whole is data:
@@ -183,38 +208,12 @@ class Http2Connection:
         self.outgoing += _frame(_GOAWAY, 0, 0, _NUMBER.pack(MAX_WINDOW) + _NUMBER.pack(0))
         self.outgoing += _frame(_PING, 0, 0, _FAREWELL)
 
-    def _read_frames(self, view: memoryview, start: int) -> tuple[list[Call], int]:
-        """Return the calls that the frames from ``start`` complete, and where the first incomplete frame begins."""
-        calls = []
-        size = len(view)
-        while size - start >= _HEAD_SIZE:
-            high, low, kind, flags, stream = _FRAME_HEAD.unpack_from(view, start)
-            body = start + _HEAD_SIZE
-            length = high << 8 | low
-            if length > _DEFAULT_FRAME_SIZE and (kind != _DATA or self._is_stranger):
-                raise Http2Error(f"A frame of type {kind} with {length} bytes.")
-            end = body + length
-            if end > size:
-                break
-            call = self._read_frame(kind, flags, stream & MAX_WINDOW, view[body:end])
-            if call is not None:
-                calls.append(call)
-            start = end
-        return calls, start
+    # Each takes a frame (kind, flags, stream, payload) and returns the content of the call that is complete with it.
 
-    def _read_frame(self, kind: int, flags: int, stream: int, payload: memoryview) -> Call | None:
-        if self._open_block is not None:
-            return self._continue_headers(kind, flags, stream, payload)
-        take = self._frames.get(kind)  # PRIORITY, GOAWAY and unknown ones change nothing
-        try:
-            return take(flags, stream, payload) if take is not None else None
-        except (struct.error, IndexError) as error:
-            raise Http2Error(f"A frame of type {kind} is too short.") from error
-
-    def _forbidden(self, _flags: int, _stream: int, _payload: memoryview) -> None:
+    def _forbidden(self, _kind: int, _flags: int, _stream: int, _payload: memoryview) -> None:
         raise Http2Error("A frame that a client may not send here.")
 
-    def _begin_headers(self, flags: int, stream: int, payload: memoryview) -> Call | None:
+    def _begin_headers(self, _kind: int, flags: int, stream: int, payload: memoryview) -> memoryview | None:
         block = _without_padding(flags, payload)
         if flags & _PRIORITY_FLAG:
             block = block[5:]
@@ -223,7 +222,7 @@ class Http2Connection:
         self._open_block = stream, flags, bytearray(block)
         return None
 
-    def _continue_headers(self, kind: int, flags: int, stream: int, payload: memoryview) -> Call | None:
+    def _continue_headers(self, kind: int, flags: int, stream: int, payload: memoryview) -> memoryview | None:
         assert self._open_block is not None
         first, first_flags, block = self._open_block
         if kind != _CONTINUATION or stream != first or len(block) + len(payload) > _MAX_HEADER_BLOCK:
@@ -234,18 +233,18 @@ class Http2Connection:
         self._open_block = None
         return self._take_headers(stream, first_flags, bytes(block))
 
-    def _take_headers(self, stream: int, flags: int, block: bytes) -> Call | None:
+    def _take_headers(self, stream: int, flags: int, block: bytes) -> memoryview | None:
         method = self._method(block)
         if stream in self._streams:  # trailers
-            return self._complete(stream) if flags & _END_STREAM else None
+            return self._streams[stream].whole() if flags & _END_STREAM else None
         if not stream % 2 or stream <= self._last_stream:
             raise Http2Error(f"Headers on stream {stream}, which is not a new one.")
         self._last_stream = stream
         if len(self._streams) >= _MAX_CALLS:
             self._end_stream(stream)
             return None
-        self._streams[stream] = _Stream(method, self._stream_window)
-        return self._complete(stream) if flags & _END_STREAM else None
+        self._streams[stream] = known = _Stream(method, self._stream_window)
+        return known.whole() if flags & _END_STREAM else None
 
     def _method(self, block: bytes) -> str:
         """Return the path in a block of headers.
@@ -268,7 +267,7 @@ class Http2Connection:
             self._methods.clear()  # it may have changed the table that the others look up
         return method
 
-    def _data(self, flags: int, stream: int, payload: memoryview) -> Call | None:
+    def _data(self, _kind: int, flags: int, stream: int, payload: memoryview) -> memoryview | None:
         self._count(len(payload))
         known = self._streams.get(stream)
         if known is None:
@@ -277,23 +276,20 @@ class Http2Connection:
             return None  # of a call that was refused in the meantime
         content = _without_padding(flags, payload)
         if flags & _END_STREAM and not known.body:
-            return self._complete(stream, content)
+            return content
         known.body += content
         if len(known.body) > MAX_WINDOW:
             raise Http2Error(f"A message of more than {MAX_WINDOW} bytes.")
-        return self._complete(stream) if flags & _END_STREAM else None
+        return known.whole() if flags & _END_STREAM else None
 
-    def _complete(self, stream: int, content: memoryview | None = None) -> Call | None:
-        """Handle the end of a call that the other side has sent whole: one message, as it is or in ``body``."""
-        known = self._streams[stream]
-        if content is None:
-            content, known.body = memoryview(known.body), bytearray()
+    def _call(self, stream: int, content: memoryview) -> Call:
+        """Return a call that the other side has sent whole: one message."""
         if len(content) < _MESSAGE_HEAD_SIZE:
             raise Http2Error("A call without a message.")
         compressed, length = _MESSAGE_HEAD.unpack_from(content)
         if compressed or length != len(content) - _MESSAGE_HEAD_SIZE:
             raise Http2Error("A message that is compressed or has another length than it says.")
-        return Call(stream, known.method, bytes(content[_MESSAGE_HEAD_SIZE:]))
+        return Call(stream, self._streams[stream].method, bytes(content[_MESSAGE_HEAD_SIZE:]))
 
     def _count(self, size: int) -> None:
         """Let the other side go on sending. Each call has a window as large as a message can be."""
@@ -302,10 +298,10 @@ class Http2Connection:
             self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._received))
             self._received = 0
 
-    def _reset(self, _flags: int, stream: int, _payload: memoryview) -> None:
+    def _reset(self, _kind: int, _flags: int, stream: int, _payload: memoryview) -> None:
         self._streams.pop(stream, None)
 
-    def _settings(self, flags: int, _stream: int, payload: memoryview) -> None:
+    def _settings(self, _kind: int, flags: int, _stream: int, payload: memoryview) -> None:
         if flags & _ACK:
             return
         if len(payload) % _SETTING.size:
@@ -324,7 +320,7 @@ class Http2Connection:
         self._acknowledge(_frame(_SETTINGS, _ACK, 0, b""))
         self._send_more()
 
-    def _ping(self, flags: int, _stream: int, payload: memoryview) -> None:
+    def _ping(self, _kind: int, flags: int, _stream: int, payload: memoryview) -> None:
         if not flags & _ACK:
             self._acknowledge(_frame(_PING, _ACK, 0, bytes(payload[:8])))
         elif payload == _FAREWELL:
@@ -336,7 +332,7 @@ class Http2Connection:
             raise Http2Error("It asks for answers and does not take them.")
         self.outgoing += frame
 
-    def _window_update(self, _flags: int, stream: int, payload: memoryview) -> None:
+    def _window_update(self, _kind: int, _flags: int, stream: int, payload: memoryview) -> None:
         more = _NUMBER.unpack_from(payload)[0] & MAX_WINDOW
         known = self._streams.get(stream)
         if stream == 0:

@@ -248,9 +248,20 @@ class PlayerSession:
         if self.owes_answer:
             raise RuntimeError("The player waits for an answer itself: call start_reset or send_actions first.")
         while True:
-            data = self._take(timeout_s, "stopped answering", _ADVICE_ANSWER)
+            begin_s = time.monotonic()
+            remaining_s = self.timeout_wait - self._waited_s
+            try:
+                data = self._communicator.receive(remaining_s if timeout_s is None else min(timeout_s, remaining_s))
+            except PlayerQuitError as fault:
+                raise self._lost(fault) from None
             if data is None:
-                return None
+                self._check_alive()
+                # Only time spent in here counts as waiting: the player may idle while others learn.
+                self._waited_s += time.monotonic() - begin_s
+                if timeout_s is not None and timeout_s < remaining_s:
+                    return None
+                raise self._silent("stopped answering", _ADVICE_ANSWER)
+            self._waited_s = 0.0
             event = self._event(data)
             if event is not None:
                 return event
@@ -287,9 +298,9 @@ class PlayerSession:
             raise self._fault
 
     def _shake_hands(self, seed: int, num_areas: int) -> UnityRLInitializationOutputProto:
-        first = self._take(None, "never connected", _ADVICE_CONNECT)
+        first = self._receive_first("never connected", _ADVICE_CONNECT)
         self._has_connected = True
-        announced = UnityMessageProto.FromString(first or b"").unity_output.rl_initialization_output
+        announced = UnityMessageProto.FromString(first).unity_output.rl_initialization_output
         self.owes_answer = True
         check_api_version(announced.communication_version, announced.package_version)
         _LOGGER.info(
@@ -303,10 +314,10 @@ class PlayerSession:
             )
         self._answer(encode.initialization(seed, num_areas))
         # The player's second message is empty but for side channels. It is left unanswered until the first reset.
-        second = self._take(None, "stopped answering after its first message", _ADVICE_ANSWER)
+        second = self._receive_first("stopped answering after its first message", _ADVICE_ANSWER)
         self.owes_answer = True
         self._decoder = decode.MessageDecoder(self._worker, self._settle_image_order(announced.package_version))
-        message = self._decoder.decode(second or b"")
+        message = self._decoder.decode(second)
         _check_status(message.status)
         self._channels.receive(message.side_channel)
         return announced
@@ -320,26 +331,21 @@ class PlayerSession:
             self._search = None
         return PictureOrder.CHANNELS_FIRST if self.raw_image_order is RawImageOrder.CHW else order
 
-    def _take(self, timeout_s: float | None, failure: str, advice: str) -> bytes | None:
-        """Return the next message.
-
-        Only time spent in here counts as waiting: the player may idle while others learn.
-        """
-        remaining = self.timeout_wait - self._waited_s
-        begin = time.monotonic()
+    def _receive_first(self, failure: str, advice: str) -> bytes:
+        """Return the next message of the handshake."""
         try:
-            data = self._communicator.receive(remaining if timeout_s is None else min(timeout_s, remaining))
+            data = self._communicator.receive(self.timeout_wait)
         except PlayerQuitError as fault:
             raise self._lost(fault) from None
-        if data is not None:
-            self._waited_s = 0.0
-            return data
+        if data is None:
+            raise self._silent(failure, advice)
+        return data
+
+    def _silent(self, failure: str, advice: str) -> EnvironmentFaultError:
+        """Return why nothing comes."""
         self._check_alive()
-        self._waited_s += time.monotonic() - begin
-        if timeout_s is not None and timeout_s < remaining:
-            return None
         log = self._process.last_words() if self._process is not None else "See the Editor's console."
-        raise self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
+        return self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
 
     def _check_alive(self) -> None:
         if self._process is not None and self._process.has_ended:

@@ -19,7 +19,7 @@ from trajtrainer.algos.offline.policy import prediction
 from trajtrainer.algos.offline.rows import DatasetRows, Shuffled, held_out, tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.steps import FloatArray, IntArray
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.rewards.signal import RewardSignal
@@ -123,10 +123,6 @@ class OfflineLearner(Algorithm):
             "rewards": (signal.evaluate(packed) * np.float32(signal.strength)).astype(np.float32),
             "discount": (np.float32(signal.gamma) * ~terminated).astype(np.float32),
         }
-
-    def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:  # noqa: ARG002
-        """See ``Algorithm``: nothing ever comes."""
-        return False
 
     def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         """See ``Algorithm``: nothing ever comes."""

@@ -21,9 +21,9 @@ from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
 from trajtrainer.algos.ppo.weights import WEIGHT_TAG, ImportanceWeights
 from trajtrainer.algos.returns import gae, v_trace
-from trajtrainer.algos.values import ValueEstimator, mean_values, sequence_offsets
+from trajtrainer.algos.values import ValueEstimator, mean_values
 from trajtrainer.core.columns import Columns, Store, entries_of, entry_bytes
-from trajtrainer.core.steps import BoolArray, FloatArray, IntArray
+from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
@@ -110,26 +110,14 @@ class PPOLearner(Algorithm):
         critic = SharedCritic(actor, names) if hyper.shared_critic else ValueNetwork(context.spec, network, names)
         return {"actor": actor, "critic": critic}
 
-    def is_worth_taking(self, num_steps: int, lengths: Callable[[], IntArray]) -> bool:
-        """See ``Algorithm``.
-
-        Waiting for more changes no step at which anything happens; the acting side's normalisers, if there are any, are
-        up to a minibatch late.
-        """
-        return num_steps >= self._steps_to_wait_for or self._rows_with(num_steps, lengths) > self._hyper.buffer_size
-
     @property
     def enough(self) -> tuple[int, int]:
-        """See ``Algorithm``."""
-        return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
+        """See ``Algorithm``.
 
-    def _rows_with(self, num_steps: int, lengths: Callable[[], IntArray]) -> int:
-        """Return the rows of the buffer with the steps that wait."""
-        length, rows = self._buffer.sequence_length, self._buffer.num_rows
-        # A step makes at most a whole sequence, one real row and the rest padding.
-        if rows + num_steps * length <= self._hyper.buffer_size or length == 1:
-            return rows + num_steps * length
-        return rows + length * int(sequence_offsets(lengths(), length)[-1])
+        Waiting for more changes no step at which anything happens; the acting side's normalizers, if there are any, are
+        up to a minibatch late.
+        """
+        return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
 
     def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:
         """See ``Algorithm``."""

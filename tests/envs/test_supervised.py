@@ -1,4 +1,4 @@
-"""Who is started again, when, and what the collector sees of it. No processes: slots under the test's command."""
+"""Who is started again, when, and what the collector sees of it. No processes: children under the test's command."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
+from trajtrainer.envs.children import CONNECTED, Child, Children, Report
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.workers.restart_quota import FIRST_DELAY_S
-from trajtrainer.envs.workers.slot import CONNECTED, Report
-from trajtrainer.envs.workers.supervisor import Supervisor
+from trajtrainer.envs.supervised import SupervisedChildren
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.unity.faults import (
     LaunchError,
@@ -25,6 +24,7 @@ from trajtrainer.unity.faults import (
     PlayerVersionError,
     PortInUseError,
 )
+from trajtrainer.workers.quota import FIRST_DELAY_S
 
 A, B, C = (ConstantSettings(value=value) for value in (1.0, 2.0, 3.0))
 NONE: dict[str, ActionBatch] = {}
@@ -40,45 +40,54 @@ class Clock:
         return self.now_s
 
 
-class FakeSlot:
-    """Writes down what it is told."""
+class FakeChild(Child):
+    """Writes down what it is told. Parameters go out with the next reset or actions."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        super().__init__(number, lambda *_: pytest.fail("it has no process"))
         self.told: list[tuple[str, dict[str, float]]] = []
+        self.parameters: dict[str, float] = {}
 
     def take(self) -> list[tuple[str, dict[str, float]]]:
         told, self.told = self.told, []
         return told
 
     def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
+        self.parameters = {}
         self.told.append(("start" if order is RawImageOrder.AUTO else f"start {order.value}", {}))
 
-    def reset(self, parameters: Parameters) -> None:
-        self.told.append(("reset", values(parameters)))
+    def set_parameters(self, parameters: Parameters) -> None:
+        self.parameters |= values(parameters)
 
-    def send(self, actions: Mapping[str, ActionBatch], parameters: Parameters) -> None:
-        self.told.append(("send", values(parameters)))
+    def reset(self) -> None:
+        self._go_on("reset")
 
-    def kill(self) -> None:
-        self.told.append(("kill", {}))
+    def send(self, actions: Mapping[str, ActionBatch]) -> None:
+        self._go_on("send")
+
+    def _go_on(self, how: str) -> None:
+        self.told.append((how, self.parameters))
+        self.parameters = {}
+
+    def bury(self, timeout_s: float) -> None:
+        self.told.append(("bury", {}))
 
 
-class FakeSlots:
+class FakeChildren(Children):
     """Reports what the test has put in, one list per wait; an empty one lets the time pass."""
 
     def __init__(self, count: int, clock: Clock) -> None:
-        self.slots = [FakeSlot(number) for number in range(count)]
+        self.children = [FakeChild(number) for number in range(count)]
         self.coming: list[list[tuple[int, Report]]] = []
         self.waits: list[float | None] = []
-        self.is_closed = False
+        self.is_killed = self.is_closed = False
         self._clock = clock
 
-    def __getitem__(self, number: int) -> FakeSlot:
-        return self.slots[number]
+    def __getitem__(self, number: int) -> FakeChild:
+        return self.children[number]
 
     def __len__(self) -> int:
-        return len(self.slots)
+        return len(self.children)
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         self.waits.append(timeout_s)
@@ -87,6 +96,9 @@ class FakeSlots:
         assert timeout_s is not None, "it waits for ever"
         self._clock.now_s += timeout_s
         return []
+
+    def kill(self) -> None:
+        self.is_killed = True
 
     def close(self) -> None:
         self.is_closed = True
@@ -119,22 +131,28 @@ def unlimited() -> EnvironmentSettings:
 
 
 class Rig:
-    def __init__(self, count: int = 2, settings: EnvironmentSettings | None = None, connect: bool = True) -> None:
+    def __init__(
+        self,
+        count: int = 2,
+        settings: EnvironmentSettings | None = None,
+        connect: bool = True,
+        patience_s: float | None = None,
+    ) -> None:
         self.clock = Clock()
-        self.slots = FakeSlots(count, self.clock)
-        self.slots.coming.append([(number, CONNECTED) for number in range(count if connect else 1)])
-        self.workers = Supervisor(self.slots, settings or EnvironmentSettings(), self.clock)
+        self.children = FakeChildren(count, self.clock)
+        self.children.coming.append([(number, CONNECTED) for number in range(count if connect else 1)])
+        self.workers = SupervisedChildren(self.children, settings or EnvironmentSettings(), patience_s, self.clock)
 
     def take(self) -> list[list[tuple[str, dict[str, float]]]]:
-        return [slot.take() for slot in self.slots.slots]
+        return [child.take() for child in self.children.children]
 
     def come(self, *reports: Report) -> list[EnvironmentEvent]:
         """What the collector sees when these come, in the order of the workers, and nothing after them."""
-        self.slots.coming.append(list(enumerate(reports)))
+        self.children.coming.append(list(enumerate(reports)))
         return self.workers.wait(0.0)
 
     def report(self, number: int, report: Report) -> list[EnvironmentEvent]:
-        self.slots.coming.append([(number, report)])
+        self.children.coming.append([(number, report)])
         return self.workers.wait(0.0)
 
 
@@ -219,12 +237,12 @@ def test_a_failed_one_comes_back_reset_with_all_parameters_while_the_others_go_o
 def test_waiting_ends_in_time_for_a_restart() -> None:
     rig = running()
     rig.report(0, crash())
-    rig.slots.waits.clear()
+    rig.children.waits.clear()
     rig.clock.now_s += 0.1
-    rig.slots.coming.clear()
+    rig.children.coming.clear()
     begin_s = rig.clock.now_s
     rig.workers.wait(10.0)
-    assert rig.slots.waits[0] == pytest.approx(FIRST_DELAY_S - 0.1)
+    assert rig.children.waits[0] == pytest.approx(FIRST_DELAY_S - 0.1)
     assert rig.take()[0] == [("start", {})]
     assert rig.clock.now_s == pytest.approx(begin_s + 10.0)
 
@@ -265,15 +283,15 @@ def test_faults_at_work_are_healed(fault: EnvironmentFaultError) -> None:
 )
 def test_faults_of_the_first_start(fault: EnvironmentFaultError, heals: bool) -> None:
     clock = Clock()
-    slots = FakeSlots(1, clock)
-    slots.coming = [[(0, fault)], [], [(0, CONNECTED)]]
+    children = FakeChildren(1, clock)
+    children.coming = [[(0, fault)], [], [(0, CONNECTED)]]
     if heals:
-        Supervisor(slots, EnvironmentSettings(), clock)
-        assert [told for told, _ in slots[0].take()] == ["start", "start"]
+        SupervisedChildren(children, EnvironmentSettings(), clock=clock)
+        assert [told for told, _ in children[0].take()] == ["start", "start"]
         return
     with pytest.raises(type(fault)):
-        Supervisor(slots, EnvironmentSettings(), clock)
-    assert slots.is_closed
+        SupervisedChildren(children, EnvironmentSettings(), clock=clock)
+    assert children.is_closed
 
 
 def test_a_late_player_that_never_connects_is_tried_again_but_not_the_editor() -> None:
@@ -287,6 +305,23 @@ def test_a_late_player_that_never_connects_is_tried_again_but_not_the_editor() -
         editor.report(0, fault)
 
 
+def test_a_child_that_is_silent_when_it_is_its_turn_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(2, unlimited(), patience_s=9.0)
+    rig.workers.reset({})
+    rig.report(0, event(0, is_reset=True))
+    rig.take()
+    rig.clock.now_s += 8.9
+    rig.workers.wait(0.0)
+    assert rig.take() == [[], []]
+    rig.clock.now_s += 0.2
+    rig.workers.wait(0.0)
+    assert rig.take() == [[], [("bury", {})]], "worker 0 waits for an answer itself"
+    assert "The worker process of environment 1 stopped answering." in caplog.text
+    rig.clock.now_s += FIRST_DELAY_S
+    rig.workers.wait(0.0)
+    assert rig.take() == [[], [("start", {})]]
+
+
 def test_environments_must_be_alike() -> None:
     rig = running()
     rig.report(0, event(0, specs=True))
@@ -297,15 +332,15 @@ def test_environments_must_be_alike() -> None:
 
 
 def test_an_interrupted_start_leaves_nothing_behind() -> None:
-    class Interrupted(FakeSlots):
+    class Interrupted(FakeChildren):
         def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
             raise KeyboardInterrupt
 
-    slots = Interrupted(2, Clock())
+    children = Interrupted(2, Clock())
     with pytest.raises(KeyboardInterrupt):
-        Supervisor(slots, EnvironmentSettings())
-    assert slots.is_closed
-    assert all(("kill", {}) in slot.told for slot in slots.slots)
+        SupervisedChildren(children, EnvironmentSettings())
+    assert children.is_killed
+    assert children.is_closed
 
 
 def test_a_worker_that_fails_again_and_again_waits_longer_each_time() -> None:
@@ -314,9 +349,9 @@ def test_a_worker_that_fails_again_and_again_waits_longer_each_time() -> None:
     for _ in range(5):
         rig.report(0, crash())
         rig.take()
-        rig.slots.coming.clear()
+        rig.children.coming.clear()
         begin_s = rig.clock.now_s
-        until(lambda: rig.workers.wait(0.05), lambda: bool(rig.slots[0].take()))
+        until(lambda: rig.workers.wait(0.05), lambda: bool(rig.children[0].take()))
         delays.append(rig.clock.now_s - begin_s)
     assert np.allclose(np.diff(np.log2(delays)), 1, atol=0.4)
 

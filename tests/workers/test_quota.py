@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from trajtrainer.envs.workers.restart_quota import FIRST_DELAY_S, LONGEST_DELAY_S, RECOVERED_S, RestartQuota
 from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.workers.quota import FIRST_DELAY_S, LONGEST_DELAY_S, RECOVERED_S, RestartQuota
 
 
 def quota(lifetime: int, rate: int, period_s: int = 60) -> RestartQuota:

@@ -17,12 +17,12 @@ from tests.envs.clockwork import BEHAVIOR, Recorder, sent
 from tests.envs.clockwork_player import AT_START, Plan, write_build
 from tests.ports import free_ports
 from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity_environment import make_unity_environment
-from trajtrainer.envs.workers import restart_quota
-from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.unity.faults import PlayerVersionError, PortInUseError
+from trajtrainer.workers import quota
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build, and signals of POSIX systems")
 LIMIT_S = 120.0
@@ -42,7 +42,7 @@ class Logs:
 def players(
     count: int, env_path: str, base_port: int, *arguments: str, timeout_wait: int = 60, logs: Path | None = None,
     lifetime: int = -1, rate: int = -1, engine: EngineSettings | None = None, num_areas: int = 1,
-) -> Iterator[Supervisor]:  # fmt: skip
+) -> Iterator[Environment]:  # fmt: skip
     settings = EnvironmentSettings(
         env_path=env_path,
         env_args=list(arguments),
@@ -64,11 +64,13 @@ def players(
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restart_quota, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(restart_quota, "LONGEST_DELAY_S", 0.1)
+    monkeypatch.setattr(quota, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(quota, "LONGEST_DELAY_S", 0.1)
 
 
-def drive(environment: Supervisor, recorder: Recorder, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+def drive(
+    environment: Environment, recorder: Recorder, condition: Callable[[], bool], limit_s: float = LIMIT_S
+) -> None:
     end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s, dict(recorder.seen)

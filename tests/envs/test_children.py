@@ -24,13 +24,13 @@ from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
 from tests.envs.fake_worlds import ClockworkMaker, EchoEnvironment
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.steps import EnvironmentEvent
-from trajtrainer.envs.workers import restart_quota
-from trajtrainer.envs.workers.child import EnvironmentMaker
-from trajtrainer.envs.workers.child_slot import ChildSlots
-from trajtrainer.envs.workers.messages import ChildBugError
-from trajtrainer.envs.workers.shared_memory import SharedMemory
-from trajtrainer.envs.workers.supervisor import Supervisor
+from trajtrainer.envs.child import EnvironmentMaker
+from trajtrainer.envs.children import Children
+from trajtrainer.envs.supervised import SupervisedChildren
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
+from trajtrainer.workers import quota
+from trajtrainer.workers.messages import ChildBugError
+from trajtrainer.workers.shared_memory import SharedMemory
 
 LIMIT_S = 60.0
 UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
@@ -39,15 +39,15 @@ UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=
 @contextmanager
 def workers(
     count: int, maker: EnvironmentMaker, settings: EnvironmentSettings = UNLIMITED, patience_s: float = LIMIT_S
-) -> Iterator[tuple[Supervisor, ChildSlots]]:
+) -> Iterator[tuple[SupervisedChildren, Children]]:
     """Workers that are gone at the end, with all that was theirs."""
     open_before = open_files()
-    slots = ChildSlots(count, maker, patience_s)
-    environment = Supervisor(slots, settings)
-    processes = pids(slots)
+    children = Children(count, maker)
+    environment = SupervisedChildren(children, settings, patience_s)
+    processes = pids(children)
     try:
-        yield environment, slots
-        processes = pids(slots)
+        yield environment, children
+        processes = pids(children)
     finally:
         environment.close()
     assert not any(is_alive(pid) for pid in processes)
@@ -65,9 +65,9 @@ def open_files() -> set[tuple[str, str]]:
     return found
 
 
-def pids(slots: ChildSlots) -> list[int]:
-    found = [slots[number].process_id for number in range(len(slots))]
-    return [pid for pid in found if pid is not None]
+def pids(children: Children) -> list[int]:
+    processes = [children[number].process for number in range(len(children))]
+    return [process.pid for process in processes if process is not None and process.pid is not None]
 
 
 def is_alive(pid: int) -> bool:
@@ -85,7 +85,7 @@ def until(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
         time.sleep(0.01)
 
 
-def next_event(environment: Supervisor) -> EnvironmentEvent:
+def next_event(environment: SupervisedChildren) -> EnvironmentEvent:
     (event,) = environment.wait(LIMIT_S)
     return event
 
@@ -94,13 +94,13 @@ def statistics(event: EnvironmentEvent) -> dict[str, float]:
     return {statistic.key: statistic.value for statistic in event.statistics}
 
 
-def answer(environment: Supervisor, event: EnvironmentEvent) -> None:
+def answer(environment: SupervisedChildren, event: EnvironmentEvent) -> None:
     batch = event.steps[BEHAVIOR]
     observations = np.asarray(batch.obs[0][batch.num_terminal :], np.float32)
     environment.send(event.worker, {BEHAVIOR: actions_for(observations)})
 
 
-def drive(environment: Supervisor, recorder: Recorder, condition: Callable[[], bool]) -> None:
+def drive(environment: SupervisedChildren, recorder: Recorder, condition: Callable[[], bool]) -> None:
     """Steps until ``condition`` holds."""
     end_s = time.monotonic() + LIMIT_S
     while not condition():
@@ -152,24 +152,24 @@ def test_a_signal_that_ends_a_wait_is_no_failure(tmp_path: Path, monkeypatch: py
             raise InterruptedError(errno.EINTR, "Interrupted system call")
         return wait(*arguments)
 
-    with workers(1, ClockworkMaker(tmp_path)) as (environment, slots):
+    with workers(1, ClockworkMaker(tmp_path)) as (environment, children):
         environment.reset({})
-        monkeypatch.setattr("trajtrainer.envs.workers.child_slot.wait", interrupt_at_first)
-        before = pids(slots)
+        monkeypatch.setattr("trajtrainer.workers.process.wait", interrupt_at_first)
+        before = pids(children)
         drive(environment, recorder, lambda: bool(recorder.seen))
         assert len(interrupted) == 3
-        assert pids(slots) == before
+        assert pids(children) == before
     recorder.check()
 
 
 def test_a_worker_that_is_silent_holds_nobody_back(tmp_path: Path) -> None:
     recorder = Recorder()
     maker = ClockworkMaker(tmp_path, faults=["hang"], lives=1, longest=2)
-    with workers(1, maker, patience_s=0.5) as (environment, slots):
+    with workers(1, maker, patience_s=0.5) as (environment, children):
         environment.reset({})
-        (stuck,) = pids(slots)
+        (stuck,) = pids(children)
         drive(environment, recorder, lambda: recorder.seen[1] > 5)
-        assert pids(slots) != [stuck]
+        assert pids(children) != [stuck]
 
 
 @dataclass
@@ -196,20 +196,20 @@ class _TalkativeEnvironment(EchoEnvironment):
 def test_an_answer_behind_a_log_record_is_not_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The main process was busy for longer than a worker may be silent, and finds the record first."""
     patience_s = 0.5
-    with workers(1, Talkative(tmp_path), patience_s=patience_s) as (environment, slots):
-        (pid,) = pids(slots)
+    with workers(1, Talkative(tmp_path), patience_s=patience_s) as (environment, children):
+        (pid,) = pids(children)
         environment.reset({})
         until(lambda: (tmp_path / "answered").exists())
         time.sleep(2 * patience_s)
         assert next_event(environment).is_reset
-        assert pids(slots) == [pid]
+        assert pids(children) == [pid]
     assert "about to answer" in caplog.text
     assert "Restarting" not in caplog.text
 
 
 def test_three_hundred_faults_and_not_a_step_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments that fail at their start, in a reset and at work, and processes that end in the midst of it."""
-    monkeypatch.setattr(restart_quota, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(quota, "FIRST_DELAY_S", 0.0)
     kinds = ["raise"] * 20 + ["start", "reset"] * 2 + ["exit", "kill"]
     maker = ClockworkMaker(tmp_path, faults=kinds, lives=75, longest=40)
     recorder = Recorder()
@@ -230,14 +230,14 @@ def test_three_hundred_faults_and_not_a_step_lost_or_doubled(tmp_path: Path, mon
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path, name: str) -> None:
     recorder = Recorder()
-    with workers(2, ClockworkMaker(tmp_path, step_s=0.001)) as (environment, slots):
+    with workers(2, ClockworkMaker(tmp_path, step_s=0.001)) as (environment, children):
         environment.reset({})
         drive(environment, recorder, lambda: len(recorder.seen) == 2)
-        first, second = pids(slots)
+        first, second = pids(children)
         os.kill(first, signal.Signals[name])
         drive(environment, recorder, lambda: 1 in recorder.seen and recorder.seen[1000] > 20)
-        assert pids(slots)[1] == second
-        assert pids(slots)[0] != first
+        assert pids(children)[1] == second
+        assert pids(children)[0] != first
     recorder.check()
 
 
@@ -264,11 +264,13 @@ def test_a_start_that_always_fails(tmp_path: Path) -> None:
 
 
 def test_shared_memory_has_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
-    with workers(1, EchoEnvironment) as (environment, slots):
+    with workers(1, EchoEnvironment) as (environment, children):
         environment.reset({})
-        child = slots[0]._child
-        assert child is not None
-        for memory in (child._events.memory, child._actions.memory):
+        for _ in range(2):  # from then on both ends have opened what the other has made
+            answer(environment, next_event(environment))
+        next_event(environment)
+        for memory in (children[0]._steps.memory, children[0]._actions.memory):
+            assert memory is not None
             with pytest.raises(OSError, match="No such file"):
                 SharedMemory.open(memory.address)
 
@@ -297,14 +299,14 @@ class LoggingMaker:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_many_workers_are_small_and_without_torch() -> None:
     count = int(os.environ.get("TRAJTRAINER_TEST_WORKERS", "6"))
-    with workers(count, EchoEnvironment) as (environment, slots):
+    with workers(count, EchoEnvironment) as (environment, children):
         environment.reset({})
         seen: set[int] = set()
         end_s = time.monotonic() + 10 * LIMIT_S
         while len(seen) < count and time.monotonic() < end_s:
             seen |= {event.worker for event in environment.wait(1.0)}
         assert seen == set(range(count))
-        for pid in pids(slots):
+        for pid in pids(children):
             assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
             assert resident_mb(pid) < 90
 
@@ -320,15 +322,15 @@ def test_scripts_without_a_main_guard_may_have_workers(tmp_path: Path) -> None:
     script.write_text(
         "print('run', flush=True)\n"
         "from tests.envs.fake_worlds import EchoEnvironment\n"
-        "from trajtrainer.envs.workers.child_slot import ChildSlots\n"
-        "from trajtrainer.envs.workers.supervisor import Supervisor\n"
+        "from trajtrainer.envs.children import Children\n"
+        "from trajtrainer.envs.supervised import SupervisedChildren\n"
         "from trajtrainer.settings.environment import EnvironmentSettings\n"
-        "environment = Supervisor(ChildSlots(2, EchoEnvironment, 60.0), EnvironmentSettings())\n"
+        "environment = SupervisedChildren(Children(2, EchoEnvironment), EnvironmentSettings(), 60.0)\n"
         "environment.reset({})\n"
         "print(len(environment.wait(60.0)) > 0)\n"
         "environment.close()\n"
     )
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         capture_output=True,
@@ -345,11 +347,11 @@ def test_too_few_open_files_are_told_before_anything_starts(most: int, outcome: 
     """A limit that may be raised is raised."""
     program = (
         "import resource\n"
-        "from trajtrainer.envs.workers.child_slot import ChildSlots\n"
+        "from trajtrainer.envs.children import Children\n"
         "from trajtrainer.unity.faults import LaunchError\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (128, {most}))\n"
         "try:\n"
-        "    ChildSlots(64, None, 1.0)\n"
+        "    Children(64, None)\n"
         "    print('limit', resource.getrlimit(resource.RLIMIT_NOFILE))\n"
         "except LaunchError as error:\n"
         "    print(error)\n"

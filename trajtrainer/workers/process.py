@@ -1,31 +1,43 @@
-"""A process of ours with a pipe to it and a lifeline, from its start to its end."""
+"""A process of ours as its parent holds it: a pipe to it and a lifeline, from its start to its end."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from trajtrainer.envs.workers import messages
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.workers import messages
+from trajtrainer.workers.log_relay import forward_log, relay_log
 
 Task = TypeVar("Task")
+Key = TypeVar("Key")
 
 _JOIN_S = 5.0
 
 
-class SpawnedProcess:
+class ChildDiedError(EnvironmentFaultError):
+    """A child process ended, or stopped answering."""
+
+
+class ChildProcess:
     """A process that runs ``target(task, pipe, lifeline)``, both of which must be picklable.
 
     Args:
         target, task, name: of the process.
-        daemon: whether it ends with this one by itself; then it may not have processes of multiprocessing of its own.
+        title: it in the message about its end: ``process of actor 3``.
+        log_as: begins the records of its log of level ``log_from`` and more: ``Actor 3``.
+        daemon: whether it ends with this one on its own; then it may not have processes of multiprocessing of its own.
 
     Attributes:
         pipe: to the process.
@@ -37,8 +49,12 @@ class SpawnedProcess:
         task: Task,
         name: str,
         *,
+        title: str,
+        log_as: str,
+        log_from: int = logging.WARNING,
         daemon: bool = False,
     ) -> None:
+        self._title, self._log_as, self._log_from = title, log_as, log_from
         spawning = multiprocessing.get_context("spawn")
         self.pipe, pipe_of_child = spawning.Pipe()
         lifeline_of_child, self._lifeline = spawning.Pipe(duplex=False)
@@ -58,7 +74,7 @@ class SpawnedProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was not buried yet."""
+        """Whether its end has not been seen yet."""
         return self._process is not None
 
     def post(self, kind: bytes, *content: object) -> None:
@@ -66,10 +82,36 @@ class SpawnedProcess:
         with contextlib.suppress(OSError):
             messages.post(self.pipe, kind, *content)
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for its end, but no longer than this."""
-        if self._process is not None:
-            self._process.join(timeout_s)
+    def has_unread(self, timeout_s: float = 0.0) -> bool:
+        """Wait until there is something to read: a message, or that it has ended."""
+        try:
+            return self.pipe.poll(timeout_s)
+        except OSError:
+            return True
+
+    def read(self) -> tuple[bytes, Any] | None:
+        """Wait for the next message. A record of its log is logged here, and None is returned.
+
+        Raises:
+            EOFError, OSError: it has ended.
+        """
+        kind, content = messages.read(self.pipe)
+        if kind == messages.LOG:
+            relay_log(content, self._log_as, self._log_from)
+            return None
+        return kind, content
+
+    def death(self) -> ChildDiedError:
+        """Bury it, and return the fault for what it was to do."""
+        return ChildDiedError(f"The {self._title} {self.bury()}.")
+
+    def end(self, grace_s: float) -> None:
+        """Let it end in order within ``grace_s`` seconds, else at once."""
+        if grace_s and self._process is not None:
+            self.post(messages.END)
+            self._process.join(grace_s)
+        self.kill()
+        self.bury()
 
     def kill(self) -> None:
         """End it, and what it started, at once and do not wait. For signal handlers: quick, and takes no lock."""
@@ -92,8 +134,27 @@ class SpawnedProcess:
         return how_it_ended(code)
 
 
-def begin_child(lifeline: messages.Pipe, kill: Callable[[], object]) -> None:
-    """Leave signals to the parent, and end this process at once when that is gone or says so, after ``kill``."""
+def wait_for_any(pipes: Mapping[messages.Pipe, Key], timeout_s: float) -> list[Key]:
+    """Wait until there is something to read from any of these pipes; return the keys of those.
+
+    The end of a process is the end of its pipe, as no other process holds the pipe's other end.
+    """
+    if not pipes:
+        time.sleep(timeout_s)  # until one is started again; there is nothing to wait on
+        return []
+    try:
+        return [pipes[pipe] for pipe in wait(list(pipes), timeout_s)]  # type: ignore[index]
+    except InterruptedError:  # by a signal, on Windows; it has been handled
+        return []
+
+
+def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: int, kill: Callable[[], object]) -> None:
+    """Set up a process that ``ChildProcess`` has started.
+
+    Its log goes to the parent, and signals are the parent's. When that is gone or says so, this process ends at once,
+    after ``kill``.
+    """
+    forward_log(pipe, log_level)
     # Ctrl-C reaches all processes of a terminal. The parent alone decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
