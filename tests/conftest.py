@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -68,3 +69,30 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     for name in set(sys.modules) - known:
         if name.startswith(("odd_", "trajtrainer_sample")):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A cluster of Ray with two nodes, simulated on this machine, on loopback, with a token.
+
+    Ray looks at its variables when it is imported, so nothing may do that before.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("RAY_AUTH_MODE", "token"),
+            ("RAY_AUTH_TOKEN", "0" * 64),
+            ("RAY_USAGE_STATS_ENABLED", "0"),
+            ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"),
+            ("RAY_health_check_period_ms", "500"),
+            ("RAY_health_check_failure_threshold", "3"),
+        ):
+            patch.setenv(name, value)
+        from ray.cluster_utils import Cluster
+
+        options = {"num_cpus": 2, "object_store_memory": 80 << 20}
+        cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+        cluster.add_node(**options)
+        try:
+            yield cluster
+        finally:
+            cluster.shutdown()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -29,34 +28,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.settings.actors import RaySettings
 from trajtrainer.unity.faults import LaunchError
 
-# It looks at its variables when it is imported, so that nothing does that before ``nodes``.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")
-
-STORE = 80 << 20
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
-    """A cluster with two nodes, on loopback, with a token."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("RAY_AUTH_MODE", "token"),
-            ("RAY_AUTH_TOKEN", "0" * 64),
-            ("RAY_USAGE_STATS_ENABLED", "0"),
-            ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"),
-            ("RAY_health_check_period_ms", "500"),
-            ("RAY_health_check_failure_threshold", "3"),
-        ):
-            patch.setenv(name, value)
-        from ray.cluster_utils import Cluster
-
-        options = {"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=options)
-        cluster.add_node(num_cpus=2, object_store_memory=STORE)
-        try:
-            yield cluster
-        finally:
-            cluster.shutdown()
 
 
 def used_bytes() -> int:
