@@ -1,8 +1,10 @@
 """``scripts/stress kills [NUMBER]`` and ``scripts/stress flat [MINUTES]``: actors under stress; ``disk``: files.
 
-The first trains with actors while actors, players and, with ``--backend ray``, simulated nodes are killed, and fails
-unless every step that was learnt from was counted once. The second trains undisturbed, samples memory, open files,
-shared memory and Ray's store, and tells the first five minutes from the last. For Linux; Ray needs the extra ``ray``.
+The first trains with actors while actors and players are killed, terminated and stopped, and with ``--backend ray``
+simulated nodes are lost. It fails unless every step that was learned from was counted once. Then the learner is killed,
+terminated, stopped and interrupted, twice for every hundred kills: it has to resume where it saved. Nothing may be left
+of either, in ``/dev/shm`` neither. The second trains undisturbed, samples memory, open files, shared memory and Ray's
+store, and compares the first five minutes with the last. For Linux; Ray needs the extra ``ray``.
 
 ``scripts/stress disk [CASES]`` lets every file operation of short runs, a search, a fetch from the hub and some
 commands fail once, for want of room or otherwise, or ends the process there; or so many of each kind, which are drawn.
@@ -31,13 +33,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 
 import trajtrainer
 from tests.disk import faults
 from tests.runtime import process_tree
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
 
 BASE_PORT = 21400
 ACTORS = 3
@@ -45,6 +48,11 @@ STORE = 80 << 20
 _SAMPLE_S = 10.0
 _WINDOW_S = 300.0
 _LONGEST_PAUSE_S = 300.0
+# What does not answer for so long is given up: a player after this, an actor after twice this and 30 s.
+_TIMEOUT_WAIT_S = 10
+_STOPPED_S = 10.0
+_GONE_WITHIN_S = 15.0
+_SHARED_MEMORY = "/dev/shm"
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": "0" * 64,
@@ -66,11 +74,17 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.what == "disk":
         return _disk(arguments.kinds, int(arguments.amount or 0))
+    named_before = set(os.listdir(_SHARED_MEMORY))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         cluster = stack.enter_context(_cluster()) if arguments.backend == "ray" else None
-        if arguments.what == "kills":
-            return _kills(Path(name), int(arguments.amount or 200), arguments, cluster)
-        return _flat(Path(name), arguments.amount or 30, arguments, cluster)
+        if arguments.what == "flat":
+            return _flat(Path(name), arguments.amount or 30, arguments, cluster)
+        number = int(arguments.amount or 200)
+        code = _kills(Path(name), number, arguments, cluster)
+        code |= _learner_kills(Path(name), max(1, number // 50), arguments, cluster)
+    named = sorted(set(os.listdir(_SHARED_MEMORY)) - named_before)
+    print(f"left in {_SHARED_MEMORY}: {named}")
+    return code or int(bool(named))
 
 
 def _disk(kinds: list[str], cases: int) -> int:
@@ -112,7 +126,7 @@ def _settings(arguments: argparse.Namespace, cluster: Any, env_path: str, *env_a
         "max_steps": 1_000_000_000,
         "time_horizon": 64,
         "summary_freq": 10_000,
-        "checkpoint_interval": 100_000,
+        "checkpoint_interval": 20_000,
     }
     actors: dict[str, Any] = {"backend": arguments.backend, "count": ACTORS, "envs": 1}
     if cluster is not None:
@@ -126,6 +140,7 @@ def _settings(arguments: argparse.Namespace, cluster: Any, env_path: str, *env_a
             "seed": 1,
             "max_lifetime_restarts": -1,
             "restarts_rate_limit_n": -1,
+            "timeout_wait": _TIMEOUT_WAIT_S,
         },
         "actors": actors,
         "torch_settings": {"device": "cpu"},
@@ -133,15 +148,15 @@ def _settings(arguments: argparse.Namespace, cluster: Any, env_path: str, *env_a
 
 
 class _Counted:
-    """Recorder of all that trainers count."""
+    """Recorder of all that trainers count, where they evaluate the reward of new steps."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.twice = 0
         self._seen: set[bytes] = set()
-        count = Trainer._count
+        collect = ExtrinsicReward.collect
 
-        def recording(trainer: Trainer, packed: PackedSteps) -> bool:
+        def recording(signal: ExtrinsicReward, packed: PackedSteps) -> Any:
             # What is seen is a random start and a deviation from it, so that with what was done it is never the same.
             rows = np.column_stack([packed.obs[0], packed["continuous"], packed["log_prob"]])
             self.steps += len(rows)
@@ -149,9 +164,9 @@ class _Counted:
                 key = row.tobytes()
                 self.twice += key in self._seen
                 self._seen.add(key)
-            return count(trainer, packed)
+            return collect(signal, packed)
 
-        Trainer._count = recording  # type: ignore[method-assign]
+        ExtrinsicReward.collect = recording  # type: ignore[method-assign, assignment]
 
 
 def _kills(folder: Path, number: int, arguments: argparse.Namespace, cluster: Any) -> int:
@@ -179,27 +194,89 @@ def _kills(folder: Path, number: int, arguments: argparse.Namespace, cluster: An
     (behavior,) = training.result.behaviors.values()
     status = "exact" if counted.steps == behavior.steps and not counted.twice else "FAILED"
     print(f"{status}: {behavior.steps} steps counted, {counted.steps} taken in, {counted.twice} twice; {dict(done)}")
-    left = [pid for pid in process_tree.descendants(os.getpid()) if _is_player(pid) or _is_actor(pid, backend)]
+    left = _members(backend)
     print("left behind:", [process_tree.command_of(pid)[:6] for pid in left])
     return int(status != "exact" or bool(left))
 
 
 def _misdeed(backend: str, cluster: Any, draw: random.Random) -> str:
-    """Kills something; returns what."""
-    kind = draw.choice(
-        ["actor", "player", "player"] if cluster is None else ["actor", "actor", "player", "player", "node"]
-    )
+    """Kill, terminate or stop something; return what was done."""
+    kinds = ["actor", "player"] if cluster is None else ["actor", "actor", "player", "player", "node"]
+    kind = draw.choice(kinds)
     if kind == "node":
         cluster.remove_node(draw.choice(list(cluster.worker_nodes)), allow_graceful=False)
         cluster.add_node(num_cpus=ACTORS, object_store_memory=STORE)
         return kind
+    # One that is stopped costs as much time as many that are killed.
+    number = draw.choice([*3 * [signal.SIGKILL], *2 * [signal.SIGTERM], signal.SIGSTOP])
     is_one = _is_player if kind == "player" else lambda pid: _is_actor(pid, backend)
     found = [pid for pid in process_tree.descendants(os.getpid()) if is_one(pid)]
     if not found:
         return "nobody"
     with contextlib.suppress(ProcessLookupError):
-        os.kill(draw.choice(found), signal.SIGKILL)
-    return kind
+        os.kill(draw.choice(found), number)
+    return f"{kind} {number.name}"
+
+
+def _learner_kills(folder: Path, rounds: int, arguments: argparse.Namespace, cluster: Any) -> int:
+    """Kill, terminate, stop and interrupt a learner that goes on, each time, where the one before it ended."""
+    config, log = folder / "learner.yaml", folder / "learner.log"
+    config.write_text(yaml.safe_dump(_settings(arguments, cluster, "sim:3DBall")))
+    checkpoint = folder / "learner" / "3DBall" / "checkpoint.pt"
+    faults, members, done = list[str](), list[int](), Counter[str]()
+    for number in rounds * [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGINT]:
+        command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--results-dir={folder}"]
+        command += ["--run-id=learner", *(["--resume"] if checkpoint.is_file() else [])]
+        begin = _saved_step(checkpoint)
+        with log.open("w") as file:
+            run = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            _wait_for_summaries(run, log, checkpoint)
+            members = _members(arguments.backend)
+            os.kill(run.pid, number)
+            if number is signal.SIGSTOP:
+                time.sleep(_STOPPED_S)
+                os.kill(run.pid, signal.SIGCONT)
+                _wait_for_summaries(run, log, checkpoint)
+                os.kill(run.pid, signal.SIGINT)
+            code: int | str = run.wait(60)
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            code = str(error)
+        finally:
+            run.kill()
+            run.wait()
+        expected = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 128 + signal.SIGTERM}.get(number, 0)
+        text = log.read_text(errors="replace")
+        if code != expected:
+            faults.append(f"{number.name}: exit code {code}\n{text[-2000:]}")
+        if begin and f"Resuming training from step {begin}" not in text:
+            faults.append(f"{number.name}: it did not go on at step {begin}\n{text[:2000]}")
+        gone_by_s = time.monotonic() + _GONE_WITHIN_S
+        while (left := [pid for pid in members if process_tree.is_alive(pid)]) and time.monotonic() < gone_by_s:
+            time.sleep(0.1)
+        faults += [f"{number.name}: left behind {process_tree.command_of(pid)[:6]}" for pid in left]
+        done[number.name] += 1
+    print("\n".join(f"FAILED: learner, {fault}" for fault in faults) or f"the learner: {dict(done)}, all resumed")
+    return int(bool(faults))
+
+
+def _saved_step(checkpoint: Path) -> int:
+    if not checkpoint.is_file():
+        return 0
+    return int(torch.load(checkpoint, weights_only=True)["global_step"]["_GlobalSteps__global_step"])
+
+
+def _wait_for_summaries(run: subprocess.Popen[bytes], log: Path, checkpoint: Path) -> None:
+    """Wait until it has trained some more, and has saved."""
+    wanted, end_s = log.read_text(errors="replace").count("Step: ") + 3, time.monotonic() + _LONGEST_PAUSE_S
+    while log.read_text(errors="replace").count("Step: ") < wanted or not checkpoint.is_file():
+        if run.poll() is not None or time.monotonic() > end_s:
+            raise TimeoutError(f"no summaries, exit code {run.poll()}")
+        time.sleep(0.1)
+
+
+def _members(backend: str) -> list[int]:
+    return [pid for pid in process_tree.descendants(os.getpid()) if _is_player(pid) or _is_actor(pid, backend)]
 
 
 def _is_player(pid: int) -> bool:
