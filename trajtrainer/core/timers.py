@@ -176,11 +176,6 @@ class Timers:
             node = self._new_node(name)
         return node
 
-    def innermost(self) -> TimerNode:
-        """Return the block of this thread that was opened last, or the root of its blocks."""
-        stack: list[TimerNode] = self._stack()
-        return stack[-1]
-
     def to_dict(self) -> dict[str, Any]:
         """Return the tree of the thread that made this object, with other threads as parallel children of the root.
 

@@ -271,7 +271,7 @@ class SelfPlay:
         return min(self._left("team_change"), self._left("save")), self._left("swap")
 
     def _left(self, what: str) -> int:
-        """Return the steps until something is due; 0 or less for now. ML-Agents waits one step longer than the interval."""
+        """Return the steps until something is due; 0 or less for now. As in ML-Agents one more than the interval."""
         settings = self.settings
         interval = {"save": settings.save_steps, "swap": settings.swap_steps, "team_change": settings.team_change}[what]
         now = self.opponent_steps if what == "swap" else self._step()
