@@ -30,12 +30,11 @@ LAYERS: list[list[set[str]]] = [
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"workers"}],
     [{"settings"}],
-    [{"cluster"}],
     [{"core"}],
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
-TORCH_FREE = {"core", "settings", "workers", "unity", "sim", "envs", "data", "demos", "cluster", "curriculum"} | {
+TORCH_FREE = {"core", "settings", "workers", "unity", "sim", "envs", "data", "demos", "curriculum"} | {
     "side_channels",
     "validators",
     "wrappers",

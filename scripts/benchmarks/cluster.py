@@ -18,7 +18,7 @@ import numpy as np
 from scripts.benchmarks.actors import RUNS, SLOW, slow, train
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.actors.messages import Experience
-from trajtrainer.actors.ray_channel import RayChannel
+from trajtrainer.actors.transports.ray_channel import RayChannel
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 

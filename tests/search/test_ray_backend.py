@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trajtrainer import cluster
+from trajtrainer.actors.transports import cluster
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.search import ray_backend
 from trajtrainer.search.trial import TrialTask

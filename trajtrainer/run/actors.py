@@ -14,13 +14,13 @@ from pathlib import Path
 
 from attrs import evolve
 
-from trajtrainer.actors.inline_transport import InlineTransport
 from trajtrainer.actors.messages import ActorTask, Transport
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.actors.pipe_transport import PipeTransport, log_level
 from trajtrainer.actors.pool import ActorPool
-from trajtrainer.actors.ray_transport import RayTransport
-from trajtrainer.cluster import Cluster, check, connect
+from trajtrainer.actors.transports.cluster import Cluster, check, connect
+from trajtrainer.actors.transports.inline import InlineTransport
+from trajtrainer.actors.transports.pipe import PipeTransport, log_level
+from trajtrainer.actors.transports.ray import RayTransport
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder

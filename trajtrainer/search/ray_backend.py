@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from trajtrainer.cluster import connect
+from trajtrainer.actors.transports.cluster import connect
 from trajtrainer.search.process import TrialHandle, TrialProcess
 from trajtrainer.search.trial import TrialTask
 

@@ -20,8 +20,8 @@ from tests.actors.test_kills import settings
 from tests.runtime.process_tree import command_of, descendants
 from trajtrainer.actors.messages import ActorTask, End, Failed, Hello, Report
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.actors.ray_transport import RayTransport
-from trajtrainer.cluster import connect
+from trajtrainer.actors.transports.cluster import connect
+from trajtrainer.actors.transports.ray import RayTransport
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment

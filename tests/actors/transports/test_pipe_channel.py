@@ -11,8 +11,8 @@ import pytest
 
 from tests.trainers.rig import vector_spec
 from trajtrainer.actors.messages import Experience
-from trajtrainer.actors.pipe_channel import PipeChannel
-from trajtrainer.actors.pipe_transport import PipeTransport, _Member
+from trajtrainer.actors.transports.pipe import PipeTransport, _Member
+from trajtrainer.actors.transports.pipe_channel import PipeChannel
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.source import PackedChunk

@@ -17,7 +17,7 @@ import torch
 from trajtrainer.actors.actor import Host
 from trajtrainer.actors.messages import ActorTask, Buffer, Hello, Order, Report, Weights
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.actors.remote_channel import RemoteChannel, Room
+from trajtrainer.actors.transports.remote_channel import RemoteChannel, Room
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.core.version import __version__
 from trajtrainer.workers import messages

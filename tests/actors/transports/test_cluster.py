@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trajtrainer import cluster
-from trajtrainer.cluster import Cluster, connect
+from trajtrainer.actors.transports import cluster
+from trajtrainer.actors.transports.cluster import Cluster, connect
 from trajtrainer.core.errors import SettingsError
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.trainers.rig import vector_spec
 from trajtrainer.actors.messages import ActorDiedError, Experience, Failed, Report
-from trajtrainer.actors.pipe_channel import REPORT, BlockPlace
-from trajtrainer.actors.pipe_transport import PipeTransport, _Member
+from trajtrainer.actors.transports.pipe import PipeTransport, _Member
+from trajtrainer.actors.transports.pipe_channel import REPORT, BlockPlace
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.core.timers import Timers

@@ -28,9 +28,9 @@ from trajtrainer.actors.messages import (
     Weights,
 )
 from trajtrainer.actors.node_logs import write_logs
-from trajtrainer.actors.ray_channel import FILES, ActorHost, Message
+from trajtrainer.actors.transports.cluster import Cluster
+from trajtrainer.actors.transports.ray_channel import FILES, ActorHost, Message
 from trajtrainer.algos.acting import Policy
-from trajtrainer.cluster import Cluster
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import Timers

@@ -26,7 +26,7 @@ from trajtrainer.actors.messages import (
     Take,
     Weights,
 )
-from trajtrainer.actors.pipe_channel import FREE, ORDER, BlockPlace, PipeChannel, WeightsPlace
+from trajtrainer.actors.transports.pipe_channel import FREE, ORDER, BlockPlace, PipeChannel, WeightsPlace
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import Timers

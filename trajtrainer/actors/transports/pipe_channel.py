@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from trajtrainer.actors.messages import ActorEndedError, Buffer, End, Order, Report
-from trajtrainer.actors.remote_channel import RemoteChannel, Room
+from trajtrainer.actors.transports.remote_channel import RemoteChannel, Room
 from trajtrainer.workers import messages
 from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
