@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trajtrainer.checkpoints.mlagents.layout import EXTRA, POLICY, STEP, STEP_ENTRY
-from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.regular_file import open_regular
 
 Checkpoint = dict[str, Any]
@@ -21,8 +21,6 @@ Checkpoint = dict[str, Any]
 # torch does not compress. A file that somebody packed anew is read too, unless it is made to fill the memory.
 _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
-
-
 # Half of what the 64 bits of an event file hold, so that a run can go on from it.
 _LARGEST_STEP = 2**62
 
@@ -51,9 +49,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except NoCheckpointError as error:
         raise CheckpointError(f"The file {path} is no checkpoint to use: {error}.") from error
     except pickle.UnpicklingError as error:
+        # What torch says that it found. Around it, it explains how to load the file unsafely.
+        found = [line.strip()[:200] for line in str(error).splitlines() if "nsupported" in line]
         raise CheckpointError(
             f"The checkpoint {path} was refused: it is no checkpoint, or holds objects other than tensors and plain "
-            f"data, which could be code. Nothing of it was run. ({_refusal(error)})"
+            f"data, which could be code. Nothing of it was run. ({found[0] if found else type(error).__name__})"
         ) from error
     except Exception as error:  # damaged files make the zip reader and the unpickler raise anything
         raise CheckpointError(
@@ -63,7 +63,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_checkpoint(source: IO[bytes]) -> Checkpoint:
-    """Return what :func:`read_checkpoint` reads, with the errors as they come.
+    """Return what :func:`read_checkpoint` reads.
 
     Raises:
         NoCheckpointError: it loads, but is no checkpoint.
@@ -76,7 +76,12 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
     if not all(isinstance(key, str) for key in content) or not isinstance(content.get(POLICY), dict):
         held = ", ".join(ascii(key)[:40] for key in list(content)[:8]) or "nothing"
         raise NoCheckpointError(f"expected an entry {POLICY!r} with weights, found {held}")
-    _check_step(content)
+    try:
+        step = int(content[STEP][STEP_ENTRY])
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
+        step = 0  # whoever needs it says that it is missing
+    if not 0 <= step <= _LARGEST_STEP:
+        raise NoCheckpointError(f"its step is {step}, expected 0 to {_LARGEST_STEP}")
     for name, entry in content.items():
         _check_tensors(entry, set(), finite=name != EXTRA)
     return content
@@ -96,25 +101,12 @@ def _check_size(source: IO[bytes]) -> None:
         raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, which is made to fill the memory")
 
 
-def _check_step(content: Checkpoint) -> None:
-    try:
-        step = int(content[STEP][STEP_ENTRY])
-    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
-        return  # whoever needs it says that it is missing
-    if not 0 <= step <= _LARGEST_STEP:
-        raise NoCheckpointError(f"its step is {step}, expected 0 to {_LARGEST_STEP}")
-
-
 def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
-    """Refuse tensors that are not what they seem.
+    """Refuse tensors that are not what they seem, and with ``finite`` NaN and infinity, too.
 
-    A few bytes of file can describe one that fills the memory as soon as it is copied, or one without any numbers.
-
-    Args:
-        value: whatever a file holds.
-        seen: the structures looked at already. One that holds another twice, which holds another twice, and so on,
-            has more paths than there is time for.
-        finite: refuse NaN and infinity, too.
+    A few bytes of file can describe one that fills the memory as soon as it is copied, or one without any numbers. A
+    structure that holds another twice, which holds another twice, and so on, has more paths than there is time for:
+    those in ``seen`` were looked at already.
 
     Raises:
         NoCheckpointError: there is such a tensor.
@@ -138,16 +130,3 @@ def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
         for item in value:
             _check_tensors(item, seen, finite=finite)
         seen.add(id(value))
-
-
-def _refusal(error: BaseException) -> str:
-    """Return what torch says that it found. Around it, it explains how to load the file unsafely."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    found = [line for line in lines if "nsupported" in line]
-    return found[0][:200] if found else type(error).__name__
-
-
-def first_line(error: BaseException) -> str:
-    """Return the type and first line of an error's text, for a message."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Saving and loading a behaviour's checkpoints so that a kill at any moment leaves a run that can be resumed.
+"""Saving and loading a behavior's checkpoints so that a kill at any moment leaves a run that can be resumed.
 
 A save writes, each whole or not at all (``atomic``) and in this order: ``checkpoint.pt`` (so that it is always the
 newest state), ``<B>-<step>.pt``, ``<B>-<step>.onnx``; then the checkpoints beyond ``keep_checkpoints`` are removed, and
@@ -19,38 +19,35 @@ from typing import Any
 
 import torch
 
-from trajtrainer.checkpoints.file import first_line, load_checkpoint, read_checkpoint
+from trajtrainer.checkpoints.file import load_checkpoint, read_checkpoint
 from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.core import atomic
-from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
 
 logger = logging.getLogger(__name__)
 
-State = dict[str, Any]
+State = Mapping[str, Any]
+Export = Callable[[Path], object]
+"""Writes the policy as ONNX to the path it is given. Its failure is logged and the ``.pt`` stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint's content (module name -> state dict and the like) and the file it came from."""
+    """A checkpoint's content and the file it came from."""
 
     path: Path
-    state: State
+    state: dict[str, Any]
 
 
 class CheckpointManager:
-    """The checkpoints of one behaviour: saves, keeps the newest few, finds the one to resume."""
+    """The checkpoints of one behavior: saves, keeps the newest few (0: all), finds the one to resume.
+
+    Without ``writes`` (``--inference``) ``save`` and ``save_final`` do nothing.
+    """
 
     def __init__(self, folder: BehaviorFolder, status: TrainingStatus, keep: int, *, writes: bool = True) -> None:
-        """Begin with what the status tells of a behaviour.
-
-        Args:
-            folder: where the files are.
-            status: the run's status file, shared by all behaviours.
-            keep: ``keep_checkpoints``; 0 keeps all.
-            writes: False never writes (``--inference``): ``save`` and ``save_final`` do nothing.
-        """
         self.folder = folder
         self._status = status
         self._keep = keep
@@ -63,18 +60,12 @@ class CheckpointManager:
         """The kept checkpoints, oldest first."""
         return list(self._records)
 
-    def save(self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]) -> bool:
+    def save(self, step: int, reward: float | None, state: State, export: Export) -> bool:
         """Save a checkpoint and remove the oldest beyond ``keep``.
 
-        Args:
-            step: the trainer's step.
-            reward: mean return of the episodes since the last policy update; None or NaN without any.
-            state: tensors and plain data only, so that ``read_checkpoint`` takes it.
-            export: writes the policy as ONNX to the path it is given. Its failure is logged and the ``.pt`` stays.
-
-        Returns:
-            False if it could not be written (full disk). That is logged; older checkpoints are untouched and
-            training can go on.
+        False if it could not be written (full disk), which is logged. Older checkpoints are untouched then. ``reward``
+        is the mean return of the episodes since the last policy update, None or NaN without any; ``state`` has tensors
+        and plain data only, so that ``read_checkpoint`` takes it.
         """
         if not self._writes:
             return True
@@ -86,9 +77,7 @@ class CheckpointManager:
             return False
         return True
 
-    def save_final(
-        self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]
-    ) -> None:
+    def save_final(self, step: int, reward: float | None, state: State, export: Export) -> None:
         """Save the last checkpoint of a run and copy its policy to ``<Behavior>.onnx``. Arguments as ``save``.
 
         Raises:
@@ -113,78 +102,42 @@ class CheckpointManager:
                 f"{error} The checkpoints saved before are untouched; make room and continue with --resume."
             ) from error
 
-    def resume(self) -> LoadedCheckpoint | None:
-        """Find the newest checkpoint that loads, and take over the list of the kept ones.
-
-        ``checkpoint.pt`` counts as the newest. If it is missing, damaged or could not be replaced, the numbered ones
-        follow, newest first, with a warning each.
-
-        Returns:
-            None when the run was ended before its first checkpoint, so that training starts from step 0.
-
-        Raises:
-            CheckpointError: there are checkpoints, but none can be loaded.
-        """
-        self._records = self._listed_and_found()
-        self._status.set_checkpoints(self.folder, self._records)
-        logger.info("Resuming from %s.", self.folder.path)
-        refused = []
-        older: LoadedCheckpoint | None = None
-        for path in self._candidates():
-            try:
-                loaded = LoadedCheckpoint(path, read_checkpoint(path))
-            except CheckpointError as error:
-                logger.warning("%s", error)
-                refused.append(path.name)
-                continue
-            if path == self.folder.checkpoint and self._is_outdated(loaded):
-                logger.warning("%s is older than the checkpoints beside it: it could not be replaced.", path)
-                older = loaded
-                continue
-            if path != self.folder.checkpoint:
-                logger.warning("Falling back to the checkpoint %s.", path)
-            return loaded
-        if older is not None:
-            return older
-        if refused:
-            raise CheckpointError(
-                f"No checkpoint of behavior {self.folder.behavior!r} in {self.folder.path} can be loaded "
-                f"({', '.join(refused)}). Use --force to start this run anew, or --initialize-from another run."
-            )
-        logger.warning(
-            "There is no checkpoint of behavior %r in %s yet. Its training starts from step 0.",
-            self.folder.behavior,
-            self.folder.path,
-        )
-        return None
-
     def _save(
-        self, step: int, reward: float | None, state: Mapping[str, Any], export: Callable[[Path], object]
+        self, step: int, reward: float | None, state: State, export: Export
     ) -> tuple[CheckpointRecord, Path | None]:
         """Return the new record and the exported policy, if there is one."""
         data = self._serialized(state)
-        numbered = self.folder.numbered(step, ".pt")
+        latest, numbered = self.folder.checkpoint, self.folder.numbered(step, ".pt")
         refusal: OSError | None = None
         try:
-            atomic.write_bytes(self.folder.checkpoint, data, syncs_folder=False)
+            atomic.write_bytes(latest, data, syncs_folder=False)
         except OSError as error:  # another program may have that one file open
             refusal = error
         with _writing(numbered):
             atomic.write_bytes(numbered, data, syncs_folder=False)
         if refusal is not None:
-            logger.error(
-                "%s could not be written: %s. %s has the same, and --resume takes it.",
-                self.folder.checkpoint,
-                refusal.strerror or refusal,
-                numbered,
-            )
-        exported = self._export(self.folder.numbered(step, ".onnx"), export)
+            problem = "%s could not be written: %s. %s has the same, and --resume takes it."
+            logger.error(problem, latest, refusal.strerror or refusal, numbered)
+        exported = self.folder.numbered(step, ".onnx")
+        is_exported = True
+        try:
+            atomic.write_with(exported, export, syncs_folder=False)
+            logger.info("Exported %s", exported)
+        except Exception as error:
+            problem = "The policy of behavior %r could not be exported to %s (%s). The .pt checkpoint is kept."
+            logger.error(problem, self.folder.behavior, exported, first_line(error))
+            logger.debug("Failed export:", exc_info=error)
+            is_exported = False
         atomic.sync_folder(self.folder.path)
         record = CheckpointRecord(step, finite_or_none(reward), time.time())
-        self._add(record)
-        return record, exported
+        records = [known for known in self._records if known.steps != step] + [record]
+        # The oldest are removed before the status forgets them, so that a kill in between leaves no file that is not
+        # listed. One that cannot be removed stays listed, and is tried again with the next checkpoint.
+        surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
+        self._records = [old for old in records[:surplus] if not self._remove(old)] + records[surplus:]
+        return record, exported if is_exported else None
 
-    def _serialized(self, state: Mapping[str, Any]) -> memoryview:
+    def _serialized(self, state: State) -> memoryview:
         buffer = io.BytesIO()
         try:
             torch.save(dict(state), buffer)
@@ -199,34 +152,7 @@ class CheckpointManager:
             ) from error
         return buffer.getbuffer()
 
-    def _export(self, path: Path, export: Callable[[Path], object]) -> Path | None:
-        try:
-            atomic.write_with(path, export, syncs_folder=False)
-        except Exception as error:
-            logger.error(
-                "The policy of behavior %r could not be exported to %s (%s). The .pt checkpoint is kept.",
-                self.folder.behavior,
-                path,
-                first_line(error),
-            )
-            logger.debug("Failed export:", exc_info=error)
-            return None
-        logger.info("Exported %s", path)
-        return path
-
-    def _add(self, record: CheckpointRecord) -> None:
-        """List the record.
-
-        The oldest ones beyond ``keep`` are removed before the status forgets them, so that a kill in between leaves no
-        file that nobody knows. One that cannot be removed stays listed, and is tried again with the next checkpoint.
-        """
-        records = [known for known in self._records if known.steps != record.steps] + [record]
-        surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
-        stuck = [old for old in records[:surplus] if not self._remove(old)]
-        self._records = stuck + records[surplus:]
-
     def _remove(self, record: CheckpointRecord) -> bool:
-        """Remove a checkpoint's files. A failure is logged and returned as False."""
         try:
             for suffix in (".onnx", ".pt"):
                 self.folder.numbered(record.steps, suffix).unlink(missing_ok=True)
@@ -240,32 +166,71 @@ class CheckpointManager:
         self._status.set_checkpoints(self.folder, self._records, final)
         self._status.save()
 
+    def resume(self) -> LoadedCheckpoint | None:
+        """Find the newest checkpoint that loads, and take over the list of the kept ones.
+
+        ``checkpoint.pt`` counts as the newest. If it is missing, damaged or could not be replaced, the numbered ones
+        follow, newest first, with a warning each. None when the run was ended before its first checkpoint.
+
+        Raises:
+            CheckpointError: there are checkpoints, but none can be loaded.
+        """
+        folder = self.folder
+        self._records = self._listed_and_found()
+        self._status.set_checkpoints(folder, self._records)
+        logger.info("Resuming from %s.", folder.path)
+        listed = [record.steps for record in reversed(self._records)]
+        others = [step for step in reversed(folder.steps_on_disk()) if step not in listed]
+        refused = []
+        older: LoadedCheckpoint | None = None
+        for path in (folder.checkpoint, *(folder.numbered(step, ".pt") for step in listed + others)):
+            if not path.exists():
+                continue
+            try:
+                loaded = LoadedCheckpoint(path, read_checkpoint(path))
+            except CheckpointError as error:
+                logger.warning("%s", error)
+                refused.append(path.name)
+                continue
+            if path != folder.checkpoint:
+                logger.warning("Falling back to the checkpoint %s.", path)
+            elif self._is_outdated(loaded):
+                logger.warning("%s is older than the checkpoints beside it: it could not be replaced.", path)
+                older = loaded
+                continue
+            return loaded
+        if older is not None:
+            return older
+        if refused:
+            raise CheckpointError(
+                f"No checkpoint of behavior {folder.behavior!r} in {folder.path} can be loaded "
+                f"({', '.join(refused)}). Use --force to start this run anew, or --initialize-from another run."
+            )
+        problem = "There is no checkpoint of behavior %r in %s yet. Its training starts from step 0."
+        logger.warning(problem, folder.behavior, folder.path)
+        return None
+
     def _listed_and_found(self) -> list[CheckpointRecord]:
         """Return what the status lists, without what is gone, with what a killed run saved without listing it."""
-        found = self.folder.steps_on_disk()
-        listed = self._status.checkpoints(self.folder.behavior)
+        folder = self.folder
+        found = [
+            CheckpointRecord(step, None, folder.numbered(step, ".pt").stat().st_mtime)
+            for step in folder.steps_on_disk()
+        ]
+        listed = self._status.checkpoints(folder.behavior)
         if listed is None:
-            return [self._found(step) for step in found]
+            return found
         records = list({record.steps: record for record in listed}.values())
         if records:
             newest = records[-1]
             # Older ones are those of an earlier run, which ML-Agents' --force leaves alone.
-            unlisted = (record for record in map(self._found, found) if record.steps > newest.steps)
+            unlisted = (record for record in found if record.steps > newest.steps)
             records += [record for record in unlisted if record.creation_time >= newest.creation_time]
-        return [record for record in records if self._is_there(record)]
-
-    def _candidates(self) -> list[Path]:
-        """Return where the newest state may be, best first."""
-        listed = [record.steps for record in reversed(self._records)]
-        others = [step for step in reversed(self.folder.steps_on_disk()) if step not in listed]
-        paths = [self.folder.checkpoint, *(self.folder.numbered(step, ".pt") for step in listed + others)]
-        return [path for path in paths if path.exists()]
+        suffixes = (".pt", ".onnx")
+        return [each for each in records if any(folder.numbered(each.steps, suffix).exists() for suffix in suffixes)]
 
     def _is_outdated(self, loaded: LoadedCheckpoint) -> bool:
-        """Return whether a later step was saved after it.
-
-        One that somebody put there to go back to is the younger file.
-        """
+        """Return whether a later step was saved after it. A file that was put there to go back to it is younger."""
         if not self._records:
             return False
         latest = self._records[-1].steps
@@ -275,12 +240,6 @@ class CheckpointManager:
             return loaded.path.stat().st_mtime_ns < self.folder.numbered(latest, ".pt").stat().st_mtime_ns
         except (OSError, KeyError, TypeError, ValueError):  # what is wrong with a state is told where it is taken over
             return False
-
-    def _found(self, step: int) -> CheckpointRecord:
-        return CheckpointRecord(step, None, self.folder.numbered(step, ".pt").stat().st_mtime)
-
-    def _is_there(self, record: CheckpointRecord) -> bool:
-        return any(self.folder.numbered(record.steps, suffix).exists() for suffix in (".pt", ".onnx"))
 
 
 @contextmanager

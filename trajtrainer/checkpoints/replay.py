@@ -6,8 +6,10 @@ the disk. After a kill the experience may be that of the checkpoint before, whic
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from trajtrainer.core import atomic
@@ -22,35 +24,35 @@ NAME = "last_replay_buffer.npz"
 
 
 class ReplayFile:
-    """The saved experience of one behaviour."""
+    """The saved experience of one behavior, in its folder."""
 
     def __init__(self, replay: Replay, folder: Path, behavior: str) -> None:
-        """Keep one behaviour's replay in files.
-
-        Args:
-            replay: what is saved.
-            folder: of the behaviour.
-            behavior: its name.
-        """
         self.path = folder / NAME
         self._replay = replay
         self._behavior = behavior
         self._publishing: threading.Thread | None = None
 
     def save(self) -> None:
-        """Write the experience beside the checkpoints.
-
-        A failure (full disk) is logged; the file before stays and training goes on.
-        """
+        """Write the experience. A failure (full disk) is logged; the file before stays and training goes on."""
         self.finish()
-        try:
+        with self._logging_failure():
             temporary = atomic.write_apart(self.path, lambda apart: replay_file.write(self._replay, apart))
+            logger.info("Saving %d steps of experience to %s.", self._replay.num_steps, self.path)
+            name = f"replay of {self._behavior}"
+            self._publishing = threading.Thread(target=self._publish, args=(temporary,), name=name)
+            self._publishing.start()
+
+    def _publish(self, temporary: Path) -> None:
+        with self._logging_failure():
+            atomic.publish(temporary, self.path)
+
+    @contextlib.contextmanager
+    def _logging_failure(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            self._log_failure(error)
-            return
-        logger.info("Saving %d steps of experience to %s.", self._replay.num_steps, self.path)
-        self._publishing = threading.Thread(target=self._publish, args=(temporary,), name=f"replay of {self._behavior}")
-        self._publishing.start()
+            reason = error.strerror or error
+            logger.error("The replay could not be saved to %s: %s. Training goes on.", self.path, reason)
 
     def finish(self) -> None:
         """Wait until what was saved is on the disk."""
@@ -59,26 +61,13 @@ class ReplayFile:
             self._publishing = None
 
     def load(self) -> None:
-        """Take up the experience of a resumed run.
-
-        Without a file that can be used, training begins with none, which is told.
-        """
+        """Take up the experience of a resumed run; without a file that can be used, warn and begin with none."""
         try:
             replay_file.read(self._replay, self.path)
         except CheckpointError as error:
             logger.warning("%s Training goes on without earlier experience.", error)
             return
         logger.info("Loaded %d steps of experience from %s.", self._replay.num_steps, self.path)
-
-    def _publish(self, temporary: Path) -> None:
-        try:
-            atomic.publish(temporary, self.path)
-        except OSError as error:
-            self._log_failure(error)
-
-    def _log_failure(self, error: OSError) -> None:
-        reason = error.strerror or error
-        logger.error("The replay could not be saved to %s: %s. Training goes on.", self.path, reason)
 
 
 def replay_file_of(trainer: Trainer, folder: Path) -> ReplayFile | None:

@@ -1,9 +1,9 @@
-"""Exports the policies of saved checkpoints: of a run folder, of a behaviour's folder or of a single file."""
+"""Exports the policies of saved checkpoints: of a run folder, of a behavior's folder or of a single file."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,6 @@ class SavedPolicy:
     """A checkpoint to export.
 
     Attributes:
-        name: of the behaviour's files.
-        checkpoint: the ``.pt``.
         exported: where its ``.onnx`` goes unless the user says otherwise.
         models: exported models of the same run that may be there, the most alike first.
     """
@@ -48,20 +46,16 @@ def export_saved(
     opset: int = DEFAULT_OPSET,
     output: Path | None = None,
 ) -> list[Path]:
-    """Write the ``.onnx`` of one or more checkpoints.
+    """Write the ``.onnx`` of one or more checkpoints, and return these files.
 
     Args:
-        target: a checkpoint, a behaviour's folder, a run's folder, or a run id; ``@best`` behind a folder or id means
+        target: a checkpoint, a behavior's folder, a run's folder, or a run id; ``@best`` behind a folder or id means
             the best checkpoint instead of the newest.
         results: the folder where run ids are looked for.
         behavior: export only this one of a run.
         sensors: what the agents observe, for checkpoints that do not say it.
-        opset: of the ONNX operators.
         output: the file to write, or a folder. By default ``<Behavior>.onnx`` in the run's folder, or the file beside
             a single checkpoint under the same name.
-
-    Returns:
-        The files written.
 
     Raises:
         CheckpointError: nothing to export there, a checkpoint that cannot be read, or one that does not say enough.
@@ -78,7 +72,15 @@ def export_saved(
         recovered = recover_policy(
             read_checkpoint(policy.checkpoint), source=str(policy.checkpoint), models=policy.models, sensors=sensors
         )
-        path = policy.exported if output is None else _place(output, policy)
+        path = policy.exported
+        if output is not None:
+            names_a_file = output.suffix == _SUFFIX and not output.is_dir()
+            folder = output.parent if names_a_file else output
+            path = output if names_a_file else output / policy.exported.name
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CheckpointError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
         export_policy(recovered.actor, recovered.spec, path, opset=opset)
         logger.info("Exported %s to %s (observations %s).", policy.checkpoint, path, recovered.origin)
         written.append(path)
@@ -88,24 +90,25 @@ def export_saved(
 def find_policies(target: Path, results: Path, behavior: str | None) -> list[SavedPolicy]:
     """Return the checkpoints that ``target`` means; see :func:`export_saved`. At least one.
 
-    Behind a folder or a run id ``@best`` means the best models instead of the newest.
-
     Raises:
-        CheckpointError: there are none, or none of this behaviour.
+        CheckpointError: there are none, or none of this behavior.
     """
     target = _in_results(target, results)
     best = target.name.endswith(BEST) and not target.exists()
     if best:
         target = _in_results(target.with_name(target.name.removesuffix(BEST)), results)
     if target.is_file():
-        return [_of_file(target)]
+        return [_saved(_behavior_folder(target.parent), target)]
     if not target.is_dir():
         raise CheckpointError(
             f"There is no checkpoint, no folder {target}, and no run of this name in {results}. "
             "Give a .pt file, the folder of a run, or a run id with --results-dir."
         )
     own = _of_folder(target, best=best)
-    found = {own.name: own} if own is not None else dict(_of_run(target, best=best))
+    # Behaviors are looked for only in a run's folder, which has no checkpoints itself.
+    folders = [] if own is not None else [path for path in sorted(target.iterdir()) if path.is_dir()]
+    policies = [own, *(_of_folder(path, best=best) for path in folders)]
+    found = {policy.name: policy for policy in policies if policy is not None}
     if not found:
         what = "best model" if best else "checkpoint"
         raise CheckpointError(f"There is no {what} in {target}, nor in the folders of behaviors in it.")
@@ -123,8 +126,7 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
 def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedPolicy]]]:
     """Return all numbered checkpoints of a run or of one of its behaviors: step -> the policies of that step.
 
-    Behaviors of one run count their own steps and have no checkpoints of the same ones. The steps are those of the
-    first behavior, in the order of the names, and of each other one it is the checkpoint with the nearest step.
+    Each behavior counts its own steps. These are the first one's by name, with the nearest of each other one.
 
     Raises:
         CheckpointError: there are none.
@@ -136,53 +138,28 @@ def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedP
     steps = {folder: found for folder in own if (found := folder.steps_on_disk())}
     if not steps:
         raise CheckpointError(f"There is no checkpoint with a step in its name in {target}, nor in the folders in it.")
-    return [
-        (step, [_of_step(folder, _nearest(steps[folder], step)) for folder in steps])
-        for step in next(iter(steps.values()))
-    ]
 
+    def nearest(folder: BehaviorFolder, step: int) -> SavedPolicy:
+        found = min(steps[folder], key=lambda other: abs(other - step))
+        return _saved(folder, folder.numbered(found, ".pt"))
 
-def _nearest(steps: Sequence[int], step: int) -> int:
-    return min(steps, key=lambda other: abs(other - step))
-
-
-def _of_step(folder: BehaviorFolder, step: int) -> SavedPolicy:
-    checkpoint = folder.numbered(step, ".pt")
-    return SavedPolicy(folder.name, checkpoint, checkpoint.with_suffix(_SUFFIX), _models(folder, checkpoint))
+    return [(step, [nearest(folder, step) for folder in steps]) for step in next(iter(steps.values()))]
 
 
 def _in_results(target: Path, results: Path) -> Path:
     """Return the folder of a run whose id was given, or the path as it is."""
-    if not target.exists() and not target.is_absolute() and (results / target).is_dir():
-        return results / target
-    return target
-
-
-def _of_run(folder: Path, *, best: bool) -> Iterator[tuple[str, SavedPolicy]]:
-    for path in sorted(folder.iterdir()):
-        policy = _of_folder(path, best=best) if path.is_dir() else None
-        if policy is not None:
-            yield policy.name, policy
+    is_id = not target.exists() and not target.is_absolute() and (results / target).is_dir()
+    return results / target if is_id else target
 
 
 def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:
-    """Return the newest checkpoint in a behaviour's folder, or its best model; None if it holds none."""
+    """Return the newest checkpoint in a behavior's folder, or its best model; None if it holds none."""
     folder = _behavior_folder(path)
     if best:
-        return _of_file(folder.best_checkpoint) if folder.best_checkpoint.is_file() else None
-    steps = folder.steps_on_disk()
-    if folder.checkpoint.is_file():
-        checkpoint = folder.checkpoint
-    elif steps:
-        checkpoint = folder.numbered(steps[-1], ".pt")
-    else:
-        return None
-    return SavedPolicy(folder.name, checkpoint, folder.exported, _models(folder, checkpoint))
-
-
-def _of_file(path: Path) -> SavedPolicy:
-    folder = _behavior_folder(path.parent)
-    return SavedPolicy(folder.name, path, path.with_suffix(_SUFFIX), _models(folder, path))
+        return _saved(folder, folder.best_checkpoint) if folder.best_checkpoint.is_file() else None
+    newest = [folder.checkpoint, *(folder.numbered(step, ".pt") for step in folder.steps_on_disk()[-1:])]
+    checkpoint = next((file for file in newest if file.is_file()), None)
+    return None if checkpoint is None else _saved(folder, checkpoint, folder.exported)
 
 
 def _behavior_folder(path: Path) -> BehaviorFolder:
@@ -191,17 +168,9 @@ def _behavior_folder(path: Path) -> BehaviorFolder:
     return BehaviorFolder(behavior_of(name), name, path)
 
 
-def _models(folder: BehaviorFolder, checkpoint: Path) -> tuple[Path, ...]:
-    """Return the models of the same step, then of the end of the run, then of the other checkpoints, newest first."""
+def _saved(folder: BehaviorFolder, checkpoint: Path, exported: Path | None = None) -> SavedPolicy:
+    """Return a checkpoint with models of the same step, the end of the run and the other checkpoints, newest first."""
+    own = checkpoint.with_suffix(_SUFFIX)
     numbered = [folder.numbered(step, _SUFFIX) for step in reversed(folder.steps_on_disk())]
-    return tuple(dict.fromkeys([checkpoint.with_suffix(_SUFFIX), folder.exported, *numbered]))
-
-
-def _place(output: Path, policy: SavedPolicy) -> Path:
-    names_a_file = output.suffix == _SUFFIX and not output.is_dir()
-    folder = output.parent if names_a_file else output
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
-    return output if names_a_file else output / policy.exported.name
+    models = tuple(dict.fromkeys([own, folder.exported, *numbered]))
+    return SavedPolicy(folder.name, checkpoint, own if exported is None else exported, models)

@@ -9,12 +9,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from trajtrainer.algos.acting import Policy
-from trajtrainer.checkpoints.file import first_line
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.layout import EXTRA
 from trajtrainer.checkpoints.policy_record import PolicyRecord
 from trajtrainer.checkpoints.recovered_policy import RECORD
-from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.settings.trainer import ALGORITHMS
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer

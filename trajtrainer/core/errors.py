@@ -45,3 +45,9 @@ class OutOfMemoryError(TrajtrainerError):
 
 class UnsupportedError(TrajtrainerError):
     """A sensor, action space or trainer that this version does not train."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the type and first line of an error's text, for a message."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

@@ -19,11 +19,11 @@ from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
-from trajtrainer.checkpoints.file import first_line, read_checkpoint
+from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.manager import CheckpointManager
 from trajtrainer.checkpoints.replay import ReplayFile, replay_file_of
 from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
-from trajtrainer.core.errors import OutOfMemoryError, SettingsError
+from trajtrainer.core.errors import OutOfMemoryError, SettingsError, first_line
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
