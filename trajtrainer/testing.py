@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.minibatch import Minibatch, torch_dtype
+from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.columns import Columns, Entry, Store, entries_of
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -50,7 +51,6 @@ from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import create_algorithm
-from trajtrainer.trainers.state import learned_state, load_generators, load_learned
 
 _CPU = torch.device("cpu")
 _LENGTHS = (5, 8, 3)
@@ -312,11 +312,9 @@ class AlgorithmContract:
         one, other = self.make(seed=1), self.make(seed=2)
         step = self.train(one)
         state = learned_state(one)
-        # Names of keys are for writing a checkpoint, not in it.
-        saved = _saved_and_read({name: part for name, part in state.items() if name != "keys"})
-        load_learned(other, saved)
-        load_generators(other, saved["extra"].get("rng", {}))
-        other.load_extra_state(saved["extra"], step)
+        # Where ML-Agents has what is for writing a checkpoint, not in it.
+        saved = _saved_and_read({name: part for name, part in state.items() if name not in ("keys", "layout")})
+        load_learned(other, saved, resumed_at=step)
         _assert_same(learned_state(other), state)
 
     def test_its_policy_is_exported(self, tmp_path: Path) -> None:

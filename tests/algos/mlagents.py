@@ -18,9 +18,13 @@ from tests.algos.minibatches import minibatch_of, with_rows
 from tests.data.groups import padded_groups
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.poca.groups import gathered, moments_of
+from trajtrainer.algos.poca.learner import LAYOUT as POCA_LAYOUT
+from trajtrainer.algos.poca.optimizer import POCA
+from trajtrainer.algos.ppo.learner import LAYOUT, SHARED_LAYOUT
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.data.trajectory import PackedGroups
+from trajtrainer.nn.critic import SharedCritic
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
@@ -138,10 +142,12 @@ def assert_weights(ppo: PPO, checkpoint: Json, atol: float = 1e-5) -> None:
 
 def _state(ppo: PPO) -> Json:
     modules = {"actor": ppo.actor, "critic": ppo.critic}
+    layout = SHARED_LAYOUT if isinstance(ppo.critic, SharedCritic) else LAYOUT
     return {
         "step": 0,
         "modules": {name: module.state_dict() for name, module in modules.items()},
         "keys": {name: mlagents_keys(module) for name, module in modules.items()},
+        "layout": POCA_LAYOUT if isinstance(ppo, POCA) else layout,
         "optimizers": {"adam": ppo.state()},
     }
 

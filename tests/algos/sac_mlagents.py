@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.algos.minibatches import minibatch_of, with_rows
 from tests.algos.mlagents import Case, Json
 from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.sac.optimizer import SAC, make_networks
+from trajtrainer.algos.sac.optimizer import LAYOUT, SAC, make_networks
 from trajtrainer.algos.sac.values import by_name
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
@@ -40,6 +40,7 @@ def state(sac: SAC) -> Json:
         "step": 0,
         "modules": {name: module.state_dict() for name, module in modules(sac).items()},
         "keys": {name: mlagents_keys(module) for name, module in modules(sac).items()},
+        "layout": LAYOUT,
         "optimizers": sac.states(),
     }
 

@@ -21,7 +21,7 @@ from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import BehavioralCloningSettings, PPOHyperparameters
 
@@ -68,6 +68,7 @@ class Golden:
             "step": 0,
             "modules": {name: one.state_dict() for name, one in modules.items()},
             "keys": {name: mlagents_keys(one) for name, one in modules.items()},
+            "layout": CheckpointLayout(),
             "optimizers": {},
         }
         self.actor.load_state_dict(from_mlagents(case.checkpoint("start"), like)["modules"]["actor"])

@@ -14,7 +14,7 @@ from attrs import evolve
 import trajtrainer
 from tests.fast.samples import SPECS, make, minibatch
 from tests.nn.specs import behavior, network, vector
-from tests.trainers.rig import Rig, Trajectory, same, vector_spec
+from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.algos.poca.losses import critic_loss
@@ -198,7 +198,7 @@ def test_the_learning_rate_follows_the_divergence_and_is_saved() -> None:
     assert ADAPTIVE_RANGE[0] <= slow < 1e-2 == fast
 
     again = Rig(settings(**changes, desired_kl=1e-9))
-    again.trainer.restore(falling.trainer.checkpoint_state(), reset_step=False)
+    restore(again.trainer, checkpoint_of(falling.trainer), reset_step=False)
     assert again.trainer.algorithm._ppo.coefficients(0).learning_rate == slow  # type: ignore[attr-defined]
 
 
@@ -243,7 +243,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypat
     assert so_far is not None
     assert so_far.mean > 20  # summaries tell of rewards as they are
     again: Any = Rig(settings(norm_reward=True)).trainer
-    again.restore(rig.trainer.checkpoint_state(), reset_step=False)
+    restore(again, checkpoint_of(rig.trainer), reset_step=False)
     assert again.algorithm._returns.deviation == pytest.approx(np.std(seen))
 
 

@@ -19,7 +19,7 @@ import trajtrainer
 from tests.algos.sac_mlagents import make_sac, modules
 from tests.fast.samples import SPECS, inputs, make_actor
 from tests.nn.specs import network
-from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec, weights
+from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.minibatch import Minibatch
@@ -121,9 +121,9 @@ def test_what_is_dropped_goes_on_after_a_checkpoint() -> None:
         return rig
 
     first = trained(OffPolicyRig(settings(**REGULARIZED)), 1)
-    state = first.trainer.checkpoint_state()
+    state = checkpoint_of(first.trainer)
     again = OffPolicyRig(settings(**REGULARIZED), seed=5)
-    again.trainer.restore(state, reset_step=False)
+    restore(again.trainer, state, reset_step=False)
 
     drawn = [rig.learner.generators()["dropout"].get_state() for rig in (first, again)]
     assert torch.equal(*drawn)
@@ -192,7 +192,7 @@ def test_the_policy_is_updated_as_often_as_it_is_said_to_be_also_after_a_checkpo
     assert trained(rig, 19) == ({10}, {3})  # the first one is due two steps after the eighth
     assert len(rig.statistics()["Losses/Policy Loss"]) == 3
     again = OffPolicyRig(settings(policy_delay=3, steps_per_update=1, buffer_init_steps=8))
-    again.trainer.restore(rig.trainer.checkpoint_state(), reset_step=False)
+    restore(again.trainer, checkpoint_of(rig.trainer), reset_step=False)
     assert trained(again, 10) == ({20}, {6})
     assert trained(again, 1) == ({21}, {7})
 

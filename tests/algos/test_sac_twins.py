@@ -17,11 +17,10 @@ from tests.algos.minibatches import minibatch_of
 from tests.algos.sac_mlagents import make_sac, modules
 from tests.fast.samples import SPECS, minibatch
 from tests.nn.specs import network
-from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec
+from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import TwinNetworks
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.fast.stacked_values import StackedTwins
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
@@ -228,12 +227,12 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(memory: bool, caplog: pytes
     told = first.statistics()
     assert all(math.isfinite(value) for value in told["Policy/Extrinsic Value"])
     assert "Losses/Value Loss" not in told
-    file = copy.deepcopy(to_mlagents(first.trainer.checkpoint_state()))
+    file = copy.deepcopy(checkpoint_of(first.trainer))
     described = describe(file)
     assert (described.trainer_type, described.signals) == ("sac", ("extrinsic",))
     again = OffPolicyRig(settings(memory), seed=5)
     with caplog.at_level(logging.WARNING):
-        again.trainer.restore(from_mlagents(file, again.trainer.checkpoint_state()), reset_step=False)
+        restore(again.trainer, file, reset_step=False)
     assert not caplog.records
     assert [*again.learner.networks] == ["actor", "q1", "q2", "q1_target", "q2_target"]
     (batch,) = next(iter(first.learner._batches.blocks(1)))
@@ -246,8 +245,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(memory: bool, caplog: pytes
 def test_what_a_run_with_a_value_network_has_learnt_is_taken_over(caplog: pytest.LogCaptureFixture) -> None:
     first, second = OffPolicyRig(settings(value_network=True)), OffPolicyRig(settings(), seed=5)
     with caplog.at_level(logging.WARNING):
-        loaded = from_mlagents(to_mlagents(first.trainer.checkpoint_state()), second.trainer.checkpoint_state())
-    second.trainer.restore(loaded, reset_step=True)
+        restore(second.trainer, checkpoint_of(first.trainer), reset_step=True)
     for old, taken in (("actor", "actor"), ("q1", "q1"), ("q2", "q2"), ("q1", "q1_target"), ("q2", "q2_target")):
         there, here = first.learner.networks[old].state_dict(), second.learner.networks[taken].state_dict()
         assert same([*here.values()], [*there.values()])

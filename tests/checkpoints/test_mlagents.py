@@ -14,16 +14,19 @@ from torch import Tensor, nn
 
 from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
+from trajtrainer.algos.poca import learner as poca
+from trajtrainer.algos.ppo import learner as ppo
+from trajtrainer.algos.sac import optimizer as sac
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.actor import load_actor
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.checkpoints.mlagents.layout import EXTRA
+from trajtrainer.checkpoints.recovered_policy import load_actor
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
-from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.rnd import RndNetwork
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
@@ -70,6 +73,14 @@ def optimizers_of(modules: dict[str, nn.Module], branches: int) -> dict[str, tor
     }
 
 
+def layout_of(modules: dict[str, nn.Module]) -> CheckpointLayout:
+    if "q1" in modules:
+        return sac.LAYOUT
+    if isinstance(modules["critic"], GroupCritic):
+        return poca.LAYOUT
+    return ppo.SHARED_LAYOUT if isinstance(modules["critic"], SharedCritic) else ppo.LAYOUT
+
+
 def state_of(
     modules: dict[str, nn.Module], optimizers: dict[str, torch.optim.Optimizer], step: int = 0, **extra: Any
 ) -> dict[str, Any]:
@@ -77,6 +88,7 @@ def state_of(
         "step": step,
         "modules": {name: module.state_dict() for name, module in modules.items()},
         "keys": {name: mlagents_keys(module) for name, module in modules.items()},
+        "layout": layout_of(modules),
         "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
         "extra": extra,
     }

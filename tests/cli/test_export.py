@@ -17,10 +17,10 @@ import torch
 from tests.export.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
 from tests.nn.golden import PPO_CASES, SAC_CASES, policy_case
 from tests.nn.specs import behavior, entities, network, vector
+from trajtrainer.algos.ppo.learner import LAYOUT
 from trajtrainer.checkpoints.mlagents.convert import to_mlagents
 from trajtrainer.checkpoints.mlagents.layout import EXTRA
-from trajtrainer.checkpoints.policy_record import PolicyRecord
-from trajtrainer.checkpoints.recovered_policy import RECORD
+from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record
 from trajtrainer.cli.main import main
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
@@ -52,6 +52,7 @@ def checkpoint_of(actor: Actor, settings: NetworkSettings, *, described: bool = 
             "step": 7,
             "modules": {name: module.state_dict() for name, module in modules.items()},
             "keys": {name: mlagents_keys(module) for name, module in modules.items()},
+            "layout": LAYOUT,
             "optimizers": {"adam": adam.state_dict()},
             "extra": extra,
         }
@@ -386,7 +387,8 @@ def test_a_record_survives_plain_data() -> None:
     for spec, options in SPECS.values():
         settings = network(**{name: value for name, value in options.items() if name != "sac"})
         record = PolicyRecord("A", "ppo", spec, settings)
-        again = PolicyRecord.from_plain(record.to_plain(), "a.pt")
+        again = read_record({EXTRA: {RECORD: record.to_plain()}}, "a.pt")
+        assert again is not None
         assert again.network == record.network
         assert again.spec.action_spec == spec.action_spec
         assert [tuple(o) for o in again.spec.observation_specs] == [tuple(o) for o in spec.observation_specs]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.nn.specs import behavior, network, vector
+from trajtrainer.algos.ppo.learner import LAYOUT
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
@@ -73,6 +74,7 @@ def test_an_encoder_of_ones_own_is_kept_with_its_moments_and_exported(tmp_path: 
             "step": 5,
             "modules": {name: module.state_dict() for name, module in modules.items()},
             "keys": {name: mlagents_keys(module) for name, module in modules.items()},
+            "layout": LAYOUT,
             "optimizers": {"adam": adam.state_dict()},
         }
 

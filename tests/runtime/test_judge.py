@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.rig import Rig, Trajectory
+from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore
 from trajtrainer.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.run.judge import Judge
 from trajtrainer.run.snapshots import Snapshot
@@ -210,7 +210,7 @@ def test_what_it_knows_outlasts_a_resume(tmp_path: Path) -> None:
         court.play([reward] * 100)
     assert court.stopped() is None
     again = Court(tmp_path / "b", patience=3)
-    again.trainer.restore(court.trainer.checkpoint_state(), reset_step=False)
+    restore(again.trainer, checkpoint_of(court.trainer), reset_step=False)
     again.judge.restore(court.judge.state())
     again.judge.look()
     assert again.judge.measure == court.judge.measure

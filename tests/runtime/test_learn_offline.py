@@ -258,7 +258,7 @@ def test_an_environment_that_nothing_needs_is_told(tmp_path: Path, caplog: pytes
 
 def test_agents_of_another_spec_are_refused(tmp_path: Path) -> None:
     given = settings(Lamp=offline(data="noise", max_steps=10_000), Other=ppo(10))
-    with pytest.raises(UnsupportedError, match="but the data set that it is learnt from was recorded with"):
+    with pytest.raises(UnsupportedError, match="but the data set that it is learned from was recorded with"):
         learn(tmp_path, given, Lamp, run_id="run")
 
 

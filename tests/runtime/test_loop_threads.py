@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.test_loop import loop
-from tests.trainers.rig import OffPolicyRig, Trajectory
+from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.run import loop as loop_module
 from trajtrainer.run.signals import StopRequest
@@ -99,7 +99,7 @@ def test_a_resumed_run_collects_what_is_left() -> None:
     first = OffPolicyRig(SETTINGS)
     first.put(Trajectory(25))
     first.trainer.advance()
-    rig.trainer.restore(first.trainer.checkpoint_state(), reset_step=False)
+    restore(rig.trainer, checkpoint_of(first.trainer), reset_step=False)
     messages = Messages(rig)
     run(messages, StopRequest())
     assert (messages.number, rig.trainer.step) == (2, 65)

@@ -12,9 +12,11 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.sac.learner import SACLearner
+from trajtrainer.checkpoints.state import from_checkpoint, learned_state, to_checkpoint
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.timers import Timers
@@ -171,8 +173,18 @@ class OffPolicyRig(TrainerRig):
 
 def weights(trainer: Trainer) -> list[Tensor]:
     """A copy of all weights."""
-    state = trainer.checkpoint_state()
+    state = learned_state(trainer.algorithm)
     return [value.clone() for part in ("modules", "rewards") for one in state[part].values() for value in one.values()]
+
+
+def checkpoint_of(trainer: Trainer) -> dict[str, Any]:
+    """The content of a checkpoint, with a policy that has not acted. Tensors are shared."""
+    return to_checkpoint(trainer, Policy(trainer.actor, seed=0))
+
+
+def restore(trainer: Trainer, checkpoint: Mapping[str, Any], *, reset_step: bool) -> None:
+    """Takes a checkpoint over, of ours or of ML-Agents."""
+    from_checkpoint(checkpoint, trainer, Policy(trainer.actor, seed=0), "checkpoint.pt", reset_step=reset_step)
 
 
 def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from tests.algos.mlagents import Case, groupmates
 from tests.data.packing import packed_steps
-from tests.trainers.rig import Rig
+from tests.trainers.rig import Rig, restore
 from trajtrainer.algos.poca.groups import moments_of
 from trajtrainer.algos.poca.update_buffer import GroupTargets
 from trajtrainer.algos.ppo import learner
 from trajtrainer.algos.ppo.losses import normalized
 from trajtrainer.algos.ppo.update_buffer import Targets
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
+from trajtrainer.checkpoints.state import learned_state
 
 
 @pytest.fixture(params=["poca", "ppo", "ppo_lstm"])
@@ -30,7 +31,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 
 def _rig(case: Case) -> Rig:
     rig = Rig(case.settings, case.spec)
-    rig.trainer.restore(from_mlagents(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
+    restore(rig.trainer, case.checkpoint("start"), reset_step=True)
     rig.trainer.clock.step = case.json["step"]
     return rig
 
@@ -99,7 +100,7 @@ def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     found = rig.statistics()
     for tag, values in case.json["statistics"].items():
         assert found[tag] == pytest.approx(values, rel=2e-5, abs=1e-5), tag
-    state = rig.trainer.checkpoint_state()
+    state = learned_state(rig.learner)
     expected = from_mlagents(case.checkpoint("after"), state)
     atol = 5e-5 if case.settings.trainer_type == "poca" else 1e-5
     for part in ("modules", "rewards"):

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from tests.algos.mlagents import Case
 from tests.data.groups import padded_groups
-from tests.trainers.rig import Rig, Trajectory
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents
+from tests.trainers.rig import Rig, Trajectory, restore
 from trajtrainer.data.trajectory import PackedSteps
 
 CASES = ["poca", "poca_lstm", "ppo", "ppo_shared_critic", "ppo_group_reward", "ppo_lstm"]
@@ -31,7 +30,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 
 def _rig(case: Case) -> Rig:
     rig = Rig(case.settings, case.spec)
-    rig.trainer.restore(from_mlagents(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
+    restore(rig.trainer, case.checkpoint("start"), reset_step=True)
     return rig
 
 

@@ -11,12 +11,12 @@ import torch
 from attrs import evolve
 from mlagents_envs.base_env import BehaviorSpec
 
-from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec, weights
+from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.values import by_name
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import WORKER_SHIFT, LongArray
 from trajtrainer.data import replay_file
@@ -274,9 +274,9 @@ def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone(
 def _restored(first: OffPolicyRig, settings: TrainerSettings, spec: BehaviorSpec, path: Path) -> OffPolicyRig:
     """Another trainer with all that a checkpoint of ``first`` holds, and with its replay."""
     second = OffPolicyRig(settings, spec, seed=3)
-    torch.save(to_mlagents(first.trainer.checkpoint_state()), path / "checkpoint.pt")
+    torch.save(checkpoint_of(first.trainer), path / "checkpoint.pt")
     checkpoint = read_checkpoint(path / "checkpoint.pt")
-    second.trainer.restore(from_mlagents(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
+    restore(second.trainer, checkpoint, reset_step=False)
     return second
 
 
@@ -325,11 +325,11 @@ def test_a_checkpoint_of_mlagents_begins_with_the_settings_coefficients(tmp_path
     settings = _settings()
     first, second = OffPolicyRig(settings), OffPolicyRig(settings, seed=3)
     _train(first)
-    theirs = to_mlagents(first.trainer.checkpoint_state())
+    theirs = checkpoint_of(first.trainer)
     del theirs["trajtrainer"]
     assert {"Optimizer:q_network", "Optimizer:value_network", "Optimizer:target_network"} <= theirs.keys()
     assert {f"Optimizer:{name}_optimizer" for name in ("policy", "value", "entropy")} <= theirs.keys()
-    second.trainer.restore(from_mlagents(theirs, second.trainer.checkpoint_state()), reset_step=False)
+    restore(second.trainer, theirs, reset_step=False)
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.learner._sac.coefficients()["continuous"] == 0.0
     assert second.trainer.step == 60
@@ -341,7 +341,7 @@ def test_a_checkpoint_of_mlagents_begins_with_the_settings_coefficients(tmp_path
 def test_initialising_takes_the_networks_and_starts_anew() -> None:
     first, second = OffPolicyRig(_settings()), OffPolicyRig(_settings(), seed=3)
     _train(first)
-    second.trainer.restore(first.trainer.checkpoint_state(), reset_step=True)
+    restore(second.trainer, checkpoint_of(first.trainer), reset_step=True)
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.trainer.step == 0
     assert second.learner._pace.count == 1
@@ -353,7 +353,7 @@ def test_other_networks_are_refused() -> None:
     first = OffPolicyRig(_settings())
     second = OffPolicyRig(_settings(network_settings=evolve(SMALL, hidden_units=12)))
     with pytest.raises(CheckpointError, match="not of these networks"):
-        second.trainer.restore(first.trainer.checkpoint_state(), reset_step=False)
+        load_learned(second.learner, learned_state(first.learner))
 
 
 def test_an_abort_forgets_the_value_networks_memories_of_a_worker() -> None:

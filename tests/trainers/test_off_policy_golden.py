@@ -13,16 +13,17 @@ from torch import Tensor
 
 from tests.algos.mlagents import Case, with_hyperparameters
 from tests.data.packing import packed_steps
-from tests.trainers.rig import OffPolicyRig, Trajectory
+from tests.trainers.rig import OffPolicyRig, Trajectory, restore
 from trajtrainer.algos.sac.values import by_name
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
+from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.steps import LongArray
 from trajtrainer.data.trajectory import PackedSteps
 
 
 def _rig(case: Case, **changes: Any) -> OffPolicyRig:
     rig = OffPolicyRig(with_hyperparameters(case.settings, **changes), case.spec)
-    rig.trainer.restore(from_mlagents(case.checkpoint("start"), rig.trainer.checkpoint_state()), reset_step=True)
+    restore(rig.trainer, case.checkpoint("start"), reset_step=True)
     return rig
 
 
@@ -168,7 +169,7 @@ def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _assert_after(case: Case, rig: OffPolicyRig) -> None:
-    state = rig.trainer.checkpoint_state()
+    state = learned_state(rig.learner)
     expected = from_mlagents(case.checkpoint("after"), state)
     for part in ("modules", "rewards"):
         for module, entries in state[part].items():

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 from tests.trainers.acting import Acting
-from tests.trainers.rig import OffPolicyRig, Trajectory
+from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
 from trajtrainer.algos.sac.learner import SACLearner
 from trajtrainer.core.timers import Timers
 from trajtrainer.run.trainer_thread import TrainerThread
@@ -71,11 +71,11 @@ def test_a_stopped_run_ends_between_gradient_steps_and_leaves_the_rest_for_its_r
     rig.put(Trajectory(101))
     rig.trainer.advance()
     assert len(made) == 40
-    adams = rig.trainer.checkpoint_state()["optimizers"].values()
+    adams = rig.learner.optimizer_states().values()
     assert {float(one["step"]) for adam in adams for one in adam["state"].values()} == {40.0}
     assert rig.pool.num_free == rig.pool.capacity
     resumed = OffPolicyRig(SETTINGS)
-    resumed.trainer.restore(rig.trainer.checkpoint_state(), reset_step=False)
+    restore(resumed.trainer, checkpoint_of(rig.trainer), reset_step=False)
     resumed.put(Trajectory(10))
     resumed.take_in()
     assert resumed.learner._pace.due(resumed.trainer.step) == 110 - 40

@@ -13,10 +13,11 @@ import pytest
 import torch
 from attrs import evolve
 
-from tests.trainers.rig import Rig, Trajectory, same, vector_spec, weights
+from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.checkpoints.mlagents.layout import EXTRA, STEP, STEP_ENTRY
+from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import Aggregation, agent_ids
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
@@ -321,15 +322,15 @@ def test_an_update_ends_between_two_gradient_steps(
     rig.put(Trajectory(33, ended=True))
     rig.trainer.advance()
     assert len(after) == 3, "of 8"
-    state = copy.deepcopy(rig.trainer.checkpoint_state())
-    assert {float(one["step"]) for one in state["optimizers"]["adam"]["state"].values()} == {3.0}
-    assert state["step"] == 33
+    state = copy.deepcopy(checkpoint_of(rig.trainer))
+    assert {float(one["step"]) for one in state["Optimizer:value_optimizer"]["state"].values()} == {3.0}
+    assert int(state[STEP][STEP_ENTRY]) == 33
     assert rig.policies.latest("B") is not None, "what was learnt is published"
     rig.put(Trajectory(40, ended=True))
     rig.trainer.advance()
     assert (len(after), rig.trainer.step) == (3, 73), "counted, but nothing new begins"
     resumed = Rig(settings, seed=1)
-    resumed.trainer.restore(state, reset_step=False)
+    restore(resumed.trainer, state, reset_step=False)
     assert same(weights(resumed.trainer), after[-1])
     _train(resumed)
     assert not same(weights(resumed.trainer), after[-1])
@@ -376,9 +377,9 @@ def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_pa
     settings = _settings(network_settings=network, reward_signals=_two_signals(), summary_freq=50)
     first, second = Rig(settings), Rig(settings, seed=3)
     _train(first)
-    torch.save(to_mlagents(first.trainer.checkpoint_state()), tmp_path / "checkpoint.pt")
+    torch.save(checkpoint_of(first.trainer), tmp_path / "checkpoint.pt")
     checkpoint = read_checkpoint(tmp_path / "checkpoint.pt")
-    second.trainer.restore(from_mlagents(checkpoint, second.trainer.checkpoint_state()), reset_step=False)
+    restore(second.trainer, checkpoint, reset_step=False)
     assert second.trainer.step == first.trainer.step == 99
     restored = second.policies.latest("B")
     assert restored is not None
@@ -403,7 +404,7 @@ def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_pa
 def test_initialising_takes_the_networks_and_starts_anew() -> None:
     first, second = Rig(_settings()), Rig(_settings(), seed=3)
     _train(first)
-    second.trainer.restore(first.trainer.checkpoint_state(), reset_step=True)
+    restore(second.trainer, checkpoint_of(first.trainer), reset_step=True)
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.trainer.step == 0
     assert not second.trainer.episodes.reward_buffer
@@ -413,17 +414,16 @@ def test_initialising_takes_the_networks_and_starts_anew() -> None:
 def test_a_checkpoint_without_extras_is_enough() -> None:
     first, second = Rig(_settings()), Rig(_settings(), seed=3)
     _train(first)
-    state = {
-        name: value for name, value in first.trainer.checkpoint_state().items() if name not in ("extra", "rewards")
-    }
-    second.trainer.restore(state, reset_step=False)
+    checkpoint = checkpoint_of(first.trainer)
+    del checkpoint[EXTRA]
+    restore(second.trainer, checkpoint, reset_step=False)
     assert second.trainer.step == 99
 
 
 def test_a_checkpoint_of_other_networks_is_an_error() -> None:
     first, second = Rig(_settings()), Rig(_settings(network_settings=evolve(SMALL, hidden_units=16)))
     with pytest.raises(CheckpointError, match="'B': the checkpoint is not of these networks"):
-        second.trainer.restore(first.trainer.checkpoint_state(), reset_step=False)
+        load_learned(second.learner, learned_state(first.learner))
 
 
 def test_divergence_is_an_error_with_a_remedy() -> None:

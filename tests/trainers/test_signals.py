@@ -14,6 +14,7 @@ from tests.nn.specs import behavior, camera, entities, vector
 from tests.trainers.rig import OffPolicyRig, Rig, TrainerRig, Trajectory
 from trajtrainer.algos.minibatch import Minibatch, torch_dtype
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
@@ -25,7 +26,6 @@ from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.testing import AlgorithmContract, random_steps, vector_spec
-from trajtrainer.trainers.state import learned_state
 
 NETWORK = {"hidden_units": 8, "num_layers": 1, "normalize": True}
 SIGNALS: dict[str, Any] = {

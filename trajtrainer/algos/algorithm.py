@@ -26,6 +26,7 @@ from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds
+from trajtrainer.nn.mlagents import CheckpointLayout
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -107,6 +108,7 @@ class Algorithm(ABC):
         signals: reward signals in the order of the value heads.
         gradient_steps: updates of the policy's weights so far, which ``update`` counts.
         cloning: of demonstrations, where the settings ask for it.
+        checkpoint_layout: where ML-Agents keeps the networks and optimizers, if it knows them.
         gradient_steps: made so far in this process, where they are what the trainer counts (``trainers.clock``).
     """
 
@@ -116,6 +118,7 @@ class Algorithm(ABC):
     counts_group_rewards: ClassVar[bool] = False
     clones: ClassVar[bool] = False
     cloning: BehavioralCloning | None = None
+    checkpoint_layout: CheckpointLayout = CheckpointLayout()
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]

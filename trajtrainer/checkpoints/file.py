@@ -12,9 +12,10 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from trajtrainer.checkpoints.mlagents.layout import EXTRA, POLICY, STEP, STEP_ENTRY
+from trajtrainer.checkpoints.mlagents.layout import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.regular_file import open_regular
+from trajtrainer.nn.mlagents import POLICY
 
 Checkpoint = dict[str, Any]
 

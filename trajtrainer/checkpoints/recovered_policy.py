@@ -2,34 +2,93 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.checkpoints.mlagents.actor import load_actor
-from trajtrainer.checkpoints.mlagents.description import Description, describe
-from trajtrainer.checkpoints.mlagents.layout import EXTRA
-from trajtrainer.checkpoints.policy_record import PolicyRecord
-from trajtrainer.checkpoints.spec_recovery import Shapes, possible_specs, shapes_of_model, shapes_of_weights
-from trajtrainer.core.errors import CheckpointError, ExportError
-from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
+import torch
+
+from trajtrainer.checkpoints.mlagents.convert import Reader
+from trajtrainer.checkpoints.mlagents.description import (
+    Description,
+    Shapes,
+    describe,
+    possible_specs,
+    shapes_of_model,
+    shapes_of_weights,
+)
+from trajtrainer.checkpoints.mlagents.layout import EXTRA, module_entries
+from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, spec_from_plain, spec_to_plain
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.init import seeded
+from trajtrainer.nn.mlagents import POLICY, Place, mlagents_keys
+from trajtrainer.settings.convert import trainer_mapping, trainer_settings
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 RECORD = "policy"
 """Entry of our ``extra`` that holds a ``PolicyRecord``."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveredPolicy:
-    """A policy and where the shapes of its observations come from, in words.
+class PolicyRecord:
+    """A policy's description in a checkpoint of ours, beside the weights, so that an export needs nothing else.
 
-    Attributes:
-        actor: with the checkpoint's weights.
-        spec: what its agents see and do.
-        origin: completes "observations ...".
-        behavior: name, where the checkpoint tells it.
+    ``behavior`` is the name without team. ``tanh_squash`` is None in older checkpoints, where the continuous actions of
+    SAC alone are squashed.
     """
+
+    behavior: str
+    trainer_type: str
+    spec: BehaviorSpec
+    network: NetworkSettings
+    tanh_squash: bool | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the plain data that ``read_record`` takes."""
+        settings = trainer_mapping(TrainerSettings(network_settings=self.network))
+        return {
+            "behavior": self.behavior,
+            "trainer_type": self.trainer_type,
+            **spec_to_plain(self.spec),
+            "network_settings": settings["network_settings"],
+            "tanh_squash": self.tanh_squash,
+        }
+
+
+def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
+    """Return the description of the policy that a checkpoint of ours holds; None in others.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    extra = checkpoint.get(EXTRA)
+    if not isinstance(extra, Mapping) or RECORD not in extra:
+        return None
+    plain = extra[RECORD]
+    try:
+        if not isinstance(plain, Mapping):
+            raise TypeError(f"a {type(plain).__name__} instead of a mapping")
+        return PolicyRecord(
+            behavior=str(plain["behavior"]),
+            trainer_type=str(plain["trainer_type"]),
+            spec=spec_from_plain(plain),
+            network=trainer_settings({"network_settings": plain["network_settings"]}).network_settings,
+            tanh_squash=plain.get("tanh_squash"),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, SettingsError) as error:
+        raise CheckpointError(
+            f"{source}: the description of its policy is damaged ({type(error).__name__}: {error}). "
+            "Take another checkpoint of the run."
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPolicy:
+    """A policy with the checkpoint's weights, and in ``origin`` what completes "observations ..."."""
 
     actor: Actor
     spec: BehaviorSpec
@@ -45,8 +104,7 @@ def recover_policy(
     Args:
         checkpoint: what ``read_checkpoint`` gave.
         source: the file's name, for messages.
-        models: exported models of the same run, the most alike first; read only for checkpoints that do not describe
-            their policy themselves.
+        models: exported models of the same run, the most alike first; read only for checkpoints without a record.
         sensors: what the agents see, if the user says so; that goes before everything else.
 
     Raises:
@@ -54,40 +112,26 @@ def recover_policy(
     """
     record = read_record(checkpoint, source)
     if sensors:
-        spec = BehaviorSpec(list(sensors), describe(checkpoint).action_spec)
-        network, squash = (record.network, record.tanh_squash) if record else (None, None)
-        actor = load_actor(checkpoint, spec, network=network, tanh_squash=squash, source=source)
-        return RecoveredPolicy(actor, spec, "as given", record.behavior if record else None)
-    if record is not None:
-        actor = load_actor(
-            checkpoint, record.spec, network=record.network, tanh_squash=record.tanh_squash, source=source
-        )
-        return RecoveredPolicy(actor, record.spec, "described in the checkpoint", record.behavior)
+        spec, origin = BehaviorSpec(list(sensors), describe(checkpoint).action_spec), "as given"
+    elif record is not None:
+        spec, origin = record.spec, "described in the checkpoint"
+    else:
+        return _of_mlagents(checkpoint, source, models)
+    network, squash, behavior = (record.network, record.tanh_squash, record.behavior) if record else (None, None, None)
+    actor = load_actor(checkpoint, spec, network=network, tanh_squash=squash, source=source)
+    return RecoveredPolicy(actor, spec, origin, behavior)
+
+
+def _of_mlagents(checkpoint: Mapping[str, Any], source: str, models: Iterable[Path]) -> RecoveredPolicy:
     found = describe(checkpoint)
     for path in models:
         shapes = shapes_of_model(path, found)
         policy = None if shapes is None else _choose(checkpoint, found, shapes, f"as in {path}", source, path)
         if policy is not None:
             return policy
-    return _from_weights(checkpoint, found, source)
-
-
-def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
-    """Return the description of the policy that a checkpoint of ours holds; None in others.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    extra = checkpoint.get(EXTRA)
-    if not isinstance(extra, Mapping) or RECORD not in extra:
-        return None
-    return PolicyRecord.from_plain(extra[RECORD], source)
-
-
-def _from_weights(checkpoint: Mapping[str, Any], found: Description, source: str) -> RecoveredPolicy:
     try:
         shapes = shapes_of_weights(found)
-        shown = ", ".join(map(_shown, shapes))
+        shown = ", ".join("x".join(map(str, shape)) for shape in shapes)
         policy = _choose(checkpoint, found, shapes, f"{shown}, as far as the weights tell", source)
         if policy is None:
             raise CheckpointError(f"its weights do not tell which of the observations {shown} are goal signals")
@@ -108,17 +152,14 @@ def _choose(
     source: str,
     model: Path | None = None,
 ) -> RecoveredPolicy | None:
-    """Return the policy that sees these shapes.
+    """Return the policy that sees these shapes; None if there is none, or no way to tell.
 
     Which of them are goals is decided by the weights, or else by what the model does, which is then of the same step.
-    None if there is no such policy, or no way to tell.
     """
     fitting = []
     for spec in possible_specs(found, shapes):
-        try:
+        with contextlib.suppress(CheckpointError):
             fitting.append(RecoveredPolicy(load_actor(checkpoint, spec, source=source), spec, origin))
-        except CheckpointError:
-            continue
     if len(fitting) == 1:
         return fitting[0]
     alike = [policy for policy in fitting if model is not None and _acts_as(policy, model)]
@@ -126,7 +167,7 @@ def _choose(
 
 
 def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
-    # Late: onnx takes long to import, and no run needs it for this.
+    # Late: they take long to import, and no run needs them for this.
     import onnx
 
     from trajtrainer.export.inspect import inspect_model
@@ -136,12 +177,59 @@ def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
         return False
     try:
         check_parity(onnx.load(str(model), load_external_data=False), policy.actor, policy.spec)
-    except ExportError:
-        return False
-    except Exception:  # whatever the evaluator stumbles over; its type depends on the operator
+    except Exception:  # it acts otherwise, or the evaluator stumbles: the type depends on the operator
         return False
     return True
 
 
-def _shown(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+def load_actor(
+    checkpoint: Mapping[str, Any],
+    spec: BehaviorSpec,
+    *,
+    network: NetworkSettings | None = None,
+    tanh_squash: bool | None = None,
+    source: str = "The checkpoint",
+) -> Actor:
+    """Return the policy of a checkpoint in ML-Agents' layout. No random generator is changed.
+
+    By default ``network`` is what its weights tell, and the continuous actions of SAC are squashed.
+
+    Raises:
+        CheckpointError: no policy of ML-Agents, or one for agents that see or do something else.
+    """
+    found = describe(checkpoint)
+    wanted = (int(spec.action_spec.continuous_size), tuple(spec.action_spec.discrete_branches))
+    held = (found.action_spec.continuous_size, tuple(found.action_spec.discrete_branches))
+    if wanted != held:
+        raise CheckpointError(
+            f"{source} holds a policy of {held[0]} continuous actions and the branches {held[1]}, not of {wanted[0]} "
+            f"and {wanted[1]}."
+        )
+    settings = found.settings if network is None else network
+    squash = found.trainer_type == "sac" if tanh_squash is None else tanh_squash
+    conditional = any(name.endswith("_continuous_distribution.log_sigma.weight") for name in checkpoint[POLICY])
+
+    def filled() -> tuple[Actor, dict[str, torch.Tensor], str]:
+        try:
+            actor = Actor(spec, settings, conditional_sigma=conditional, tanh_squash=squash)
+        except (UnsupportedError, RuntimeError) as error:
+            raise CheckpointError(f"{source} does not fit these observations. {error}") from error
+        weights, reader = actor.state_dict(), Reader(checkpoint)
+        for entry in module_entries("actor", mlagents_keys(actor), Place(POLICY)):
+            value = reader.value(entry, weights[entry.ours])
+            if value is not None:
+                weights[entry.ours] = value
+        return actor, weights, reader.differences()
+
+    # First without memory behind the weights: a damaged or hostile file may speak of a network of any size.
+    with torch.device("meta"):
+        differences = filled()[2]
+    if differences:
+        raise CheckpointError(
+            f"{source} is of agents with other observations: its first layer takes {found.encoding_size} numbers, "
+            f"{found.plain_vector_size} of them from vectors as they are. {differences}."
+        )
+    with seeded(0):
+        actor, weights, _ = filled()
+    actor.load_state_dict(weights)
+    return actor

@@ -1,4 +1,15 @@
-"""The state of a behaviour in a checkpoint: ML-Agents' layout, and beside it what ML-Agents forgets."""
+"""The state of a behavior, written into ``checkpoint.pt`` and read from it.
+
+::
+
+Policy, Optimizer:..., Module:..., global_step    networks, optimizers and reward signals, as in ML-Agents
+trajtrainer                                       what ML-Agents forgets, and ignores:
+  learner                                           networks and optimizers that it does not have
+  rng, reward_optimizers, gradient_steps, ...       what else the algorithm needs (``learned_state``)
+  version, episodes, summarized                     the trainer's counts
+  policy                                            what the agents see and do (``PolicyRecord``)
+  acting_rng, exploration, self_play, judge         of the other parts of the behavior, if there are any
+"""
 
 from __future__ import annotations
 
@@ -6,29 +17,27 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from trajtrainer.algos.acting import Policy
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.algos.algorithm import Algorithm
+from trajtrainer.checkpoints.mlagents.convert import LEARNER, from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.layout import EXTRA
-from trajtrainer.checkpoints.policy_record import PolicyRecord
-from trajtrainer.checkpoints.recovered_policy import RECORD
+from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.core.errors import CheckpointError, first_line
-from trajtrainer.settings.trainer import ALGORITHMS
+from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-_ACTING_RNG = "acting_rng"
-_EXPLORATION = "exploration"
-_LEARNER = "learner"
-_SELF_PLAY = "self_play"
-_JUDGE = "judge"
+_CLONING = "cloning"
+_ACTING_RNG, _EXPLORATION, _SELF_PLAY, _JUDGE = "acting_rng", "exploration", "self_play", "judge"
 
 
 class Restores(Protocol):
-    """A part of a behaviour whose state stands in the checkpoint."""
+    """A part of a behavior whose state is in the checkpoint."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
@@ -42,29 +51,144 @@ def to_checkpoint(
 ) -> dict[str, Any]:
     """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
 
-    Args:
-        trainer: of the behaviour.
-        policy: of the acting side.
-        self_play: its state, if there is self-play.
-        judge: its state, if there is training.
+    What waits for an update and unfinished episodes are left out, since a resumed run's environment starts anew.
+    ``self_play`` and ``judge`` are the states of these, if there are any.
     """
-    state = _mlagents_part(trainer)
-    context = trainer.context
-    record = PolicyRecord(
-        context.behavior,
-        context.settings.trainer_type,
-        context.spec,
-        context.settings.network_settings,
-        tanh_squash=trainer.actor.head.tanh_squash,
-    )
-    state["extra"] |= {_ACTING_RNG: policy.rng_state(), RECORD: record.to_plain()}
-    if exploration := policy.exploration_state():
-        state["extra"][_EXPLORATION] = exploration
-    if self_play is not None:
-        state["extra"][_SELF_PLAY] = self_play
-    if judge is not None:
-        state["extra"][_JUDGE] = judge
-    return to_mlagents(state)
+    state, context, settings = learned_state(trainer.algorithm), trainer.context, trainer.context.settings
+    squash = trainer.actor.head.tanh_squash
+    record = PolicyRecord(context.behavior, settings.trainer_type, context.spec, settings.network_settings, squash)
+    parts = {_EXPLORATION: policy.exploration_state() or None, _SELF_PLAY: self_play, _JUDGE: judge}
+    extra = {
+        **state["extra"],
+        **trainer.state(),
+        _ACTING_RNG: policy.rng_state(),
+        RECORD: record.to_plain(),
+        **{name: part for name, part in parts.items() if part is not None},
+    }
+    return to_mlagents({**state, "step": trainer.step, "extra": extra})
+
+
+def from_checkpoint(
+    content: Mapping[str, Any],
+    trainer: Trainer,
+    policy: Policy,
+    source: str,
+    self_play: SelfPlay | None = None,
+    judge: Restores | None = None,
+    *,
+    reset_step: bool,
+) -> None:
+    """Restore the parts of a behavior, freshly made, from a checkpoint of ours or of ML-Agents; publish the policy.
+
+    With ``reset_step`` a new run begins with these networks and optimizers (``--initialize-from``): the step, counters
+    and random numbers start anew. ``source`` is the file's name, for warnings.
+
+    Raises:
+        CheckpointError: the checkpoint is of other networks, or damaged. They may be loaded in part then.
+    """
+    other = None
+    held = content.get(EXTRA)
+    if isinstance(held, Mapping) and LEARNER in held and isinstance(held.get(RECORD), Mapping):
+        kind = held[RECORD].get("trainer_type")
+        other = kind if isinstance(kind, str) and kind != trainer.context.settings.trainer_type else None
+    if other is not None:
+        logger.info("%s is of trainer_type %s: its policy is taken over, all else begins anew.", source, other)
+    like = learned_state(trainer.algorithm)
+    try:
+        state = from_mlagents(content, like, source=source, policy_alone=other is not None)
+        extra, step = state["extra"], None if reset_step else state["step"]
+        load_learned(trainer.algorithm, state, resumed_at=step)
+        trainer.restore(step, extra)
+        if reset_step:
+            return
+        if isinstance(extra.get(_ACTING_RNG), Tensor):
+            policy.set_rng_state(extra[_ACTING_RNG])
+            policy.load_exploration_state(extra.get(_EXPLORATION, {}))
+        if self_play is not None and _SELF_PLAY in extra:
+            self_play.restore(extra[_SELF_PLAY])
+        if judge is not None:
+            judge.restore(extra.get(_JUDGE, {}))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise CheckpointError(
+            f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "
+            "the run, or its weights alone with --initialize-from."
+        ) from error
+
+
+def learned_state(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the state of an algorithm and its reward signals, in the form of ``mlagents.convert`` without ``step``.
+
+    Tensors are not copied but for those that are parts of larger ones, which would be saved whole.
+    """
+    networks, rewards, layout = algorithm.networks, _reward_modules(algorithm), algorithm.checkpoint_layout
+    reward_optimizers = {signal.name: signal.optimizer_state() for signal in algorithm.signals}
+    return {
+        "modules": {
+            name: {entry: _apart(tensor) for entry, tensor in network.state_dict().items()}
+            for name, network in networks.items()
+        },
+        "optimizers": algorithm.optimizer_states(),
+        "rewards": {name: module.state_dict() for name, module in rewards.items()},
+        "keys": {name: mlagents_keys({**networks, **rewards}[name]) for name in (*layout.networks, *rewards)},
+        "layout": layout,
+        "extra": {
+            "rng": {name: generator.get_state() for name, generator in _generators(algorithm).items()},
+            "reward_optimizers": {name: state for name, state in reward_optimizers.items() if state is not None},
+            "gradient_steps": algorithm.gradient_steps,
+            **({} if algorithm.cloning is None else {_CLONING: algorithm.cloning.state()}),
+            **algorithm.extra_state(),
+        },
+    }
+
+
+def load_learned(algorithm: Algorithm, state: Mapping[str, Any], *, resumed_at: int | None = None) -> None:
+    """Take what ``learned_state`` gave; ``rewards`` and ``extra`` may be absent.
+
+    ``resumed_at`` is the trainer's step, for a run that goes on: counters and random numbers are taken over as well. A
+    generator whose state is missing or of another device goes on as it is.
+
+    Raises:
+        CheckpointError: the state is not of networks like these. They may be loaded in part then.
+    """
+    extra = state.get("extra", {})
+    try:
+        for name, network in algorithm.networks.items():
+            network.load_state_dict(state["modules"][name])
+        for name, module in _reward_modules(algorithm).items():
+            if name in state.get("rewards", {}):
+                module.load_state_dict(state["rewards"][name])
+        algorithm.load_optimizer_states(state["optimizers"])
+        for signal in algorithm.signals:
+            if signal.name in extra.get("reward_optimizers", {}):
+                signal.load_optimizer_state(extra["reward_optimizers"][signal.name])
+        if algorithm.cloning is not None and _CLONING in extra:
+            algorithm.cloning.load_state(extra[_CLONING])
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"Behavior {algorithm.context.behavior!r}: the checkpoint is not of these networks. Use the "
+            f"network_settings, reward_signals and trainer_type it was saved with. ({error})"
+        ) from error
+    if resumed_at is not None:
+        for name, generator in _generators(algorithm).items():
+            saved = extra.get("rng", {}).get(name)
+            if saved is not None and saved.shape == generator.get_state().shape:
+                generator.set_state(saved)
+        algorithm.gradient_steps = int(extra.get("gradient_steps", 0))
+        algorithm.load_extra_state(extra, resumed_at)
+
+
+def _generators(algorithm: Algorithm) -> dict[str, torch.Generator]:
+    cloning = algorithm.cloning
+    return {**algorithm.generators(), **({} if cloning is None else cloning.generators())}
+
+
+def _reward_modules(algorithm: Algorithm) -> dict[str, nn.Module]:
+    return {name: module for signal in algorithm.signals for name, module in signal.modules().items()}
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    is_part = tensor.untyped_storage().nbytes() > tensor.nbytes
+    return tensor.clone(memory_format=torch.contiguous_format) if is_part else tensor
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,73 +210,3 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
 def is_ours(content: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint was written here and not by ML-Agents."""
     return EXTRA in content
-
-
-def from_checkpoint(
-    content: Mapping[str, Any],
-    trainer: Trainer,
-    policy: Policy,
-    source: str,
-    self_play: SelfPlay | None = None,
-    judge: Restores | None = None,
-    *,
-    reset_step: bool,
-) -> None:
-    """Restore a trainer and the acting policy from a checkpoint of ours or of ML-Agents.
-
-    Args:
-        content: of the file.
-        trainer: freshly made.
-        policy: of the acting side, freshly made.
-        source: the file's name, for warnings.
-        self_play: of the behaviour, freshly made; restored if the checkpoint holds its state.
-        judge: of the behaviour; likewise.
-        reset_step: begin a new run with these weights (``--initialize-from``).
-
-    Raises:
-        CheckpointError: the checkpoint is of other networks, or damaged.
-    """
-    like = _mlagents_part(trainer)
-    other = _other_algorithm(content, trainer.context.settings.trainer_type)
-    if other is not None:
-        logger.info("%s is of trainer_type %s: its policy is taken over, all else begins anew.", source, other)
-    state = from_mlagents(content, like, source=source, policy_alone=other is not None)
-    try:
-        learner = like["extra"].get(_LEARNER, {})
-        for part, entries in (state["extra"].get(_LEARNER, learner) if other is None else learner).items():
-            state[part] |= entries
-        trainer.restore(state, reset_step=reset_step)
-        rng = state["extra"].get(_ACTING_RNG)
-        if isinstance(rng, Tensor) and not reset_step:
-            policy.set_rng_state(rng)
-            policy.load_exploration_state(state["extra"].get(_EXPLORATION, {}))
-        if self_play is not None and not reset_step and _SELF_PLAY in state["extra"]:
-            self_play.restore(state["extra"][_SELF_PLAY])
-        if judge is not None and not reset_step:
-            judge.restore(state["extra"].get(_JUDGE, {}))
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
-        raise CheckpointError(
-            f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "
-            "the run, or its weights alone with --initialize-from."
-        ) from error
-
-
-def _other_algorithm(content: Mapping[str, Any], trainer_type: str) -> str | None:
-    """Return the trainer type of a checkpoint of ours with networks that ML-Agents does not know, if it is another."""
-    extra = content.get(EXTRA)
-    if not isinstance(extra, Mapping) or _LEARNER not in extra:
-        return None
-    record = extra.get(RECORD)
-    kind = record.get("trainer_type") if isinstance(record, Mapping) else None
-    return kind if isinstance(kind, str) and kind != trainer_type else None
-
-
-def _mlagents_part(trainer: Trainer) -> dict[str, Any]:
-    """Return a trainer's state, in which ``extra`` has the networks and optimizers that ML-Agents does not know."""
-    state = trainer.checkpoint_state()
-    if not ALGORITHMS[trainer.context.settings.trainer_type].in_mlagents:
-        modules, optimizers = state["modules"], state["optimizers"]
-        others = {name: module for name, module in modules.items() if name != "actor"}
-        state["extra"][_LEARNER] = {"modules": others, "optimizers": optimizers}
-        state |= {"modules": {"actor": modules["actor"]}, "optimizers": {}}
-    return state

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from trajtrainer.cli.console import console
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spec import ObservationSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     # Late: torch and onnx take longer to import than help may take.
     from trajtrainer.checkpoints.saved_policies import export_saved
-    from trajtrainer.checkpoints.spec_recovery import parse_sensors
     from trajtrainer.export.contract import DEFAULT_OPSET
 
     with console(debug=False):
@@ -56,8 +58,24 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.target,
             results=arguments.results_dir,
             behavior=arguments.behavior,
-            sensors=parse_sensors(arguments.observation),
+            sensors=_sensors(arguments.observation),
             opset=DEFAULT_OPSET if arguments.opset is None else arguments.opset,
             output=arguments.output,
         )
     return 0
+
+
+def _sensors(texts: Sequence[str]) -> list[ObservationSpec]:
+    from trajtrainer.checkpoints.mlagents.description import sensor
+
+    sensors = []
+    for index, text in enumerate(texts):
+        sizes, _, kind = text.partition(":")
+        parts = sizes.split("x")
+        if kind not in ("", "goal") or not 1 <= len(parts) <= 3 or not all(p.isdecimal() and int(p) for p in parts):
+            raise SettingsError(
+                f"{text!r} is no observation; expected a vector such as 8, a list such as 20x6 (entities, size) or a "
+                "picture such as 3x84x84 (channels, height, width), followed by :goal for a goal signal."
+            )
+        sensors.append(sensor(index, tuple(int(part) for part in parts), goal=kind == "goal"))
+    return sensors

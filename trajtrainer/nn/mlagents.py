@@ -1,4 +1,4 @@
-"""ML-Agents' names of the weights in its checkpoints, as each module states them.
+"""ML-Agents' names of the weights in its checkpoints, as each module states them, and an algorithm's entries there.
 
 A module whose parts ML-Agents calls otherwise has an attribute ``mlagents_names``: ML-Agents' name of each of its parts
 and tensors by their path from the module (those left out are not in ML-Agents' checkpoints). A part that is several of
@@ -11,12 +11,55 @@ Modules are registered in ML-Agents' order, so that the parameters of an optimiz
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
 Names = Mapping[str, str | Mapping[str, int]]
+
+POLICY, CRITIC = "Policy", "Optimizer:critic"
+"""Entries of a checkpoint. With a shared critic the second is a copy of all of the first."""
+
+
+class Place(NamedTuple):
+    """The entry of ML-Agents' checkpoint that holds a network, under names with ``prefix``."""
+
+    entry: str
+    prefix: str = ""
+
+
+class OptimizerPlace(NamedTuple):
+    """The entry that holds an Adam, and the networks whose parameters it has, in order.
+
+    Without networks it has other parameters, in the same order in ML-Agents.
+    """
+
+    entry: str
+    networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLayout:
+    """What of an algorithm ML-Agents keeps in a checkpoint, and where. All else is in our own entry.
+
+    By default this is the policy alone, so that the checkpoint can be exported and taken over.
+
+    Attributes:
+        networks: our name -> its place, in the order of the file.
+        optimizers: likewise.
+        copies: name of a network that ML-Agents does not have -> the one that it begins as a copy of.
+    """
+
+    networks: Mapping[str, Place] = field(default_factory=lambda: {"actor": Place(POLICY)})
+    optimizers: Mapping[str, OptimizerPlace] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shares_critic(self) -> bool:
+        """Whether the critic is heads on the actor's body."""
+        return self.networks.get("critic") == Place(POLICY)
 
 
 class Key(NamedTuple):

@@ -376,14 +376,11 @@ class AlgorithmRow:
     Attributes:
         settings: the class of the ``hyperparameters``, made by ``attrs``.
         algorithm: the subclass of ``Algorithm``. None if it is not built yet.
-        in_mlagents: its networks and optimizers are those of PPO or SAC by their names, and stand in checkpoints where
-            ML-Agents has them. Otherwise all but the policy stand beside what ML-Agents knows.
         offline: it learns from the behavior's ``dataset`` instead of an environment, and its steps are gradient steps.
     """
 
     settings: type[Hyperparameters]
     algorithm: Reference | None
-    in_mlagents: bool = False
     offline: bool = False
 
     def __post_init__(self) -> None:
@@ -395,9 +392,9 @@ ALGORITHMS = Registry(
     "trajtrainer.algorithms",
     AlgorithmRow,
     {
-        "ppo": AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner", in_mlagents=True),
-        "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner", in_mlagents=True),
-        "poca": AlgorithmRow(POCAHyperparameters, "trajtrainer.algos.poca.learner:POCALearner", in_mlagents=True),
+        "ppo": AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner"),
+        "sac": AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner"),
+        "poca": AlgorithmRow(POCAHyperparameters, "trajtrainer.algos.poca.learner:POCALearner"),
         "bc": AlgorithmRow(BCHyperparameters, "trajtrainer.algos.bc.learner:BCLearner", offline=True),
         "dagger": AlgorithmRow(DAggerHyperparameters, "trajtrainer.algos.dagger.learner:DAggerLearner"),
         "iql": AlgorithmRow(IQLHyperparameters, "trajtrainer.algos.iql.learner:IQLLearner", offline=True),

@@ -24,7 +24,6 @@ from trajtrainer.trainers.clock import Boundary, Clock
 from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher
-from trajtrainer.trainers.state import learned_state, load_generators, load_learned
 
 logger = logging.getLogger(__name__)
 
@@ -216,43 +215,17 @@ class Trainer:
                 self.context.settings.trainer_type,
             )
 
-    def checkpoint_state(self) -> dict[str, Any]:
-        """Return all that an identical continuation needs besides the environment: ``step`` and ``learned_state``.
+    def state(self) -> dict[str, Any]:
+        """Return what the trainer counts besides its step, from which it follows what is due next."""
+        return {"version": self.publisher.version, "episodes": self.episodes.state(), **self.clock.state()}
 
-        ``extra`` holds what ML-Agents forgets. When the next summary and checkpoint are due follows from the step, and
-        from the summary that was written ahead of it. What waits for an update and unfinished episodes are left out,
-        since the environment starts anew. Save it before the next ``advance``: tensors are not copied.
-        """
-        state = {"step": self.step, **learned_state(self.algorithm)}
-        state["extra"] |= {
-            "version": self.publisher.version,
-            "episodes": self.episodes.state(),
-            "gradient_steps": self.algorithm.gradient_steps,
-            **self.clock.state(),
-        }
-        return state
-
-    def restore(self, state: Mapping[str, Any], *, reset_step: bool) -> None:
-        """Take what ``checkpoint_state`` gave, or as much as another program's checkpoint holds; publish the policy.
-
-        Args:
-            state: as of ``checkpoint_state``; ``rewards``, ``extra`` and what it holds may be absent.
-            reset_step: begin a new run with these networks and optimizers: the step, counters and random numbers start
-                anew. Otherwise the run goes on where it was.
-
-        Raises:
-            CheckpointError: the state is not of networks like these. They may be loaded in part then.
-        """
-        load_learned(self.algorithm, state)
+    def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
+        """Go on at ``step`` with what there is of a ``state``, or without one begin a new run; publish the policy."""
         self.publisher.version = 1  # this policy has learnt something
-        if not reset_step:
-            extra = state.get("extra", {})
-            self.clock.restore(int(state["step"]), extra)
-            self.publisher.version = int(extra.get("version", 1))
-            load_generators(self.algorithm, extra.get("rng", {}))
-            self.episodes.restore(extra.get("episodes", {}))
-            self.algorithm.gradient_steps = int(extra.get("gradient_steps", 0))
-            self.algorithm.load_extra_state(extra, self.step)
+        if step is not None:
+            self.clock.restore(step, state)
+            self.publisher.version = int(state.get("version", 1))
+            self.episodes.restore(state.get("episodes", {}))
         self.publisher.publish()
 
 

@@ -151,7 +151,8 @@ class InlineTransport:
         begin_s = time.monotonic()
         for source in self._sources:
             source.request_drain()
-        self._news.wait(timeout_s)
+        with self._timers("trainer_wait"):
+            self._news.wait(timeout_s)
         self._news.clear()
         self.waited_s += time.monotonic() - begin_s
 

@@ -6,6 +6,7 @@ Shape legend: V reward signals, B packed steps, S trajectories, Q sequences of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from trajtrainer.algos.algorithm import LearningContext, Statistics
 from trajtrainer.algos.poca.optimizer import POCA
 from trajtrainer.algos.poca.update_buffer import GroupBuffer, GroupTargets
 from trajtrainer.algos.poca.values import GroupValueEstimator
+from trajtrainer.algos.ppo.learner import LAYOUT as PPO_LAYOUT
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.update_buffer import Targets
 from trajtrainer.algos.ppo.weights import WEIGHT_TAG
@@ -21,7 +23,10 @@ from trajtrainer.algos.returns import lambda_return, v_trace
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.mlagents import OptimizerPlace
 from trajtrainer.nn.multi_agent import GroupCritic
+
+LAYOUT = replace(PPO_LAYOUT, optimizers={"adam": OptimizerPlace("Optimizer:adam", ("actor", "critic"))})
 
 
 class POCALearner(PPOLearner):
@@ -37,6 +42,7 @@ class POCALearner(PPOLearner):
     estimator_class = GroupValueEstimator
     buffer_class = GroupBuffer
     timer = "TorchPOCAOptimizer.update"
+    checkpoint_layout = LAYOUT
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:

@@ -27,6 +27,7 @@ from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
+from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, OptimizerPlace, Place
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.novelty import RunningReturns
@@ -41,6 +42,14 @@ _WAITING_BYTES = 1 << 22
 _DIAGNOSTICS_EVERY = 8
 
 _EXTRA = "on_policy"  # entry of a checkpoint
+LAYOUT, SHARED_LAYOUT = (
+    CheckpointLayout(
+        networks={"actor": Place(POLICY), "critic": Place(critic)},
+        optimizers={"adam": OptimizerPlace("Optimizer:value_optimizer", ("actor", "critic"))},
+    )
+    for critic in (CRITIC, POLICY)
+)
+"""Of PPO in checkpoints, with an own and with a shared critic."""
 
 
 class PPOLearner(Algorithm):
@@ -62,6 +71,7 @@ class PPOLearner(Algorithm):
     buffer_class: ClassVar[type[UpdateBuffer]] = UpdateBuffer
     timer: ClassVar[str] = "TorchPPOOptimizer.update"
     clones = True
+    checkpoint_layout = LAYOUT
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -74,6 +84,8 @@ class PPOLearner(Algorithm):
         length = memory.sequence_length if memory is not None else 1
         self._hyper = hyper
         self._critic = critic
+        if isinstance(critic, SharedCritic):
+            self.checkpoint_layout = SHARED_LAYOUT
         self._ppo = self.optimizer_class(self.actor, critic, settings)
         self._values = self.estimator_class(critic, length)
         corrects = bool(context.max_policy_lag) if hyper.v_trace is None else hyper.v_trace

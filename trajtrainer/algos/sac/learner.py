@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.sac.batches import ReplayBatches
-from trajtrainer.algos.sac.optimizer import SAC, make_networks
+from trajtrainer.algos.sac.optimizer import LAYOUT, SAC, TWIN_LAYOUT, make_networks
 from trajtrainer.algos.sac.pace import Pace
 from trajtrainer.algos.sac.values import Networks, TwinNetworks, ValueNetworks, by_name
 from trajtrainer.algos.values import ValueEstimator, mean_values
@@ -59,6 +59,7 @@ class SACLearner(Algorithm):
         length = memory.sequence_length if memory is not None else 1
         self._hyper = hyper
         kind = ValueNetworks if hyper.value_network else TwinNetworks
+        self.checkpoint_layout = LAYOUT if hyper.value_network else TWIN_LAYOUT
         self._networks: Networks = kind(**{one.name: cast(ValueNetwork, networks[one.name]) for one in fields(kind)})
         critic = self._networks.critic if isinstance(self._networks, ValueNetworks) else None
         self._sac = SAC(self.actor, self._networks, settings)

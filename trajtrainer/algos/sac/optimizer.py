@@ -34,9 +34,34 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Regularization
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, OptimizerPlace, Place
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 
 _LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
+
+_POLICY = {"actor": Place(POLICY)}
+_Q = {name: Place("Optimizer:q_network", f"{name}_network.") for name in ("q1", "q2")}
+
+
+def _optimizers(*values: str) -> dict[str, OptimizerPlace]:
+    return {
+        "policy": OptimizerPlace("Optimizer:policy_optimizer", ("actor",)),
+        "value": OptimizerPlace("Optimizer:value_optimizer", values),
+        "entropy": OptimizerPlace("Optimizer:entropy_optimizer"),
+    }
+
+
+LAYOUT = CheckpointLayout(
+    {**_POLICY, **_Q, "critic": Place("Optimizer:value_network"), "target": Place("Optimizer:target_network")},
+    _optimizers("q1", "q2", "critic"),
+)
+TWIN_LAYOUT = CheckpointLayout(
+    # What ML-Agents does not have is where it would be there.
+    {**_POLICY, **_Q, **{f"{name}_target": Place("Optimizer:target_network", _Q[name].prefix) for name in _Q}},
+    _optimizers("q1", "q2"),
+    copies={"q1_target": "q1", "q2_target": "q2"},
+)
+"""Of SAC in checkpoints, with a value network and without."""
 
 
 def make_networks(spec: BehaviorSpec, settings: TrainerSettings) -> tuple[Actor, Networks]:

@@ -1,22 +1,16 @@
 """Checkpoints, ours <-> the key layout of ML-Agents, so that a run can be carried on by either.
 
-Our state of a trainer is plain data::
+Our state of an algorithm is plain data::
 
     {
         "step": 2500,
-        "modules": {"actor": state_dict, "critic": state_dict},
-        "optimizers": {"adam": state_dict of the Adam over the actor's, then the critic's parameters},
-        "rewards": {"RND-pred": state_dict, ...},     # networks of reward signals; may be absent
-        "keys": {"actor": mlagents_keys(actor), ...}, # of all these networks
-        "extra": {...},                               # whatever ML-Agents does not keep; may be absent
+        "modules": {"actor": state_dict, "critic": state_dict},  # of a shared critic its heads alone
+        "optimizers": {"adam": state_dict},
+        "rewards": {"RND-pred": state_dict, ...},      # networks of reward signals; may be absent
+        "keys": {"actor": mlagents_keys(actor), ...},  # of all these networks, as far as ML-Agents has them
+        "layout": CheckpointLayout,                    # where ML-Agents has networks and optimizers
+        "extra": {...},                                # whatever else is to be kept; may be absent
     }
-
-SAC has the modules ``actor``, ``q1``, ``q2``, ``critic`` (V), ``target`` (without V ``q1_target`` and ``q2_target``
-instead of the last two) and the optimizers ``policy``, ``value`` (q1, q2, critic) and ``entropy`` (over the discrete,
-then the continuous coefficients). The ``state_dict`` of a shared critic holds its heads alone.
-
-:func:`to_mlagents` gives exactly ML-Agents' keys and one more, ``trajtrainer``, with our extra; ML-Agents ignores it.
-:func:`from_mlagents` takes over what fits a freshly made trainer.
 """
 
 from __future__ import annotations
@@ -30,53 +24,63 @@ import torch
 from torch import Tensor
 
 from trajtrainer.checkpoints.mlagents.layout import (
-    CRITIC,
-    ENTROPY_OPTIMIZER,
+    CONSTANTS,
     EXTRA,
-    POLICY,
     REWARD_PREFIX,
     STEP,
     STEP_ENTRY,
     Entry,
-    Layout,
+    entries_of,
     parameter_indices,
+    second_name,
+    shares_critic,
+    with_second_names,
 )
-from trajtrainer.checkpoints.mlagents.names import CONSTANTS, with_second_names
-from trajtrainer.checkpoints.mlagents.optimizer import adam_to_mlagents, group_for_mlagents
-from trajtrainer.checkpoints.mlagents.reader import Reader
+from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout
 
 logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
-MlagentsCheckpoint = dict[str, Any]
 
+LEARNER = "learner"
 _VERSION = 3.0
-# Of SAC without a value network: what follows what. From a checkpoint that has one they begin as copies again.
-_COPIES = {"q1_target": "q1", "q2_target": "q2"}
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_GROUP_KEYS = ("lr", "betas", "eps", "weight_decay")
+# What ML-Agents' torch 2.1 writes besides, whatever our Adam is.
+_OFF = {"amsgrad": False, "maximize": False, "foreach": None, "capturable": False, "differentiable": False}
+_MISSING = "missing (kept as initialised)"
+_MISFITTING = "not fitting (kept as initialised)"
+_UNUSED = "not used"
 
 
 # ours -> theirs
 
 
-def to_mlagents(state: Mapping[str, Any]) -> MlagentsCheckpoint:
-    """Return our state of a trainer in ML-Agents' layout, plus the entry ``trajtrainer``.
+def to_mlagents(state: Mapping[str, Any]) -> State:
+    """Return our state under exactly ML-Agents' keys, and one more, ``trajtrainer``, which it ignores.
 
-    Tensors are shared, not copied.
+    This has our extra, and in ``learner`` the networks and optimizers that ML-Agents does not have. Tensors are shared.
 
     Raises:
         TypeError: ``extra`` holds something that a safe load would refuse.
     """
-    layout, rewards = Layout.of(state), state.get("rewards", {})
-    networks = _networks(layout, {**state["modules"], **rewards})
-    reward_networks = {REWARD_PREFIX + name: networks.pop(REWARD_PREFIX + name) for name in rewards}
+    layout, entries, rewards = state["layout"], entries_of(state), state.get("rewards", {})
+    networks = _networks(entries, {**state["modules"], **rewards})
+    if layout.shares_critic:
+        networks[CRITIC] = dict(networks[POLICY])
     optimizers = {
-        optimizer.key: _adam(state["optimizers"][ours], layout, ours, networks)
-        for ours, optimizer in layout.optimizers.items()
+        place.entry: _adam(state["optimizers"][name], _optimized(entries, place.networks), networks)
+        for name, place in layout.optimizers.items()
     }
-    if layout.sac:
-        optimizers[ENTROPY_OPTIMIZER] = _entropy_adam(state["optimizers"]["entropy"])
     extra = dict(state.get("extra", {}))
+    others = {
+        "modules": {name: module for name, module in state["modules"].items() if name not in layout.networks},
+        "optimizers": {name: adam for name, adam in state["optimizers"].items() if name not in layout.optimizers},
+    }
+    if any(others.values()):
+        extra[LEARNER] = others
     _check_plain(extra, "extra")
+    reward_networks = {key: networks.pop(key, {}) for key in (REWARD_PREFIX + name for name in rewards)}
     return {
         POLICY: networks.pop(POLICY),
         STEP: {STEP_ENTRY: torch.tensor([state["step"]], dtype=torch.int64)},
@@ -87,55 +91,50 @@ def to_mlagents(state: Mapping[str, Any]) -> MlagentsCheckpoint:
     }
 
 
-def _networks(layout: Layout, modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+def _networks(entries: Sequence[Entry], modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Mapping[str, Tensor]]:
     """Return ML-Agents' networks, whose layers stand one after the other where ours stand side by side."""
-    networks: dict[str, dict[str, Tensor]] = {key: {} for key in layout.networks}
-    networks[POLICY] = _constants(layout, modules["actor"])
-    for _, layer in groupby(layout.entries, key=lambda entry: entry.layer):
-        parts = [(entry, _split(entry, modules[entry.module][entry.ours])) for entry in layer]
+    networks: dict[str, dict[str, Tensor]] = {POLICY: _constants(entries, modules["actor"])}
+    for _, layer in groupby(entries, key=lambda entry: (entry.module, entry.ours.rpartition(".")[0])):
+        parts = [(entry, entry.split(modules[entry.module][entry.ours])) for entry in layer]
         for k in range(max(len(values) for _, values in parts)):
             for entry, values in parts:
-                networks[entry.network][entry.key.names[k]] = values[k]
-    networks = {key: with_second_names(network) for key, network in networks.items()}
-    if layout.shared:
-        networks[CRITIC] = dict(networks[POLICY])
-    return networks
+                networks.setdefault(entry.network, {})[entry.key.names[k]] = values[k]
+    return {key: with_second_names(network) for key, network in networks.items()}
 
 
-def _split(entry: Entry, value: Tensor) -> Sequence[Tensor]:
-    return value.split_with_sizes(entry.key.rows) if len(entry.key.names) > 1 else [value]
-
-
-def _constants(layout: Layout, actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _constants(entries: Sequence[Entry], actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what ML-Agents stores of the action space beside the weights."""
     discrete = "actor", "head.discrete.bias"
-    branches = next((entry.key.rows for entry in layout.entries if (entry.module, entry.ours) == discrete), ())
+    branches = next((entry.key.rows for entry in entries if (entry.module, entry.ours) == discrete), ())
     mu, recurrent = actor.get("head.mu.bias"), actor.get("body.memory.lstm.weight_hh_l0")
     continuous = 0 if mu is None else len(mu)
     memory = 0 if recurrent is None else 2 * recurrent.shape[1]
-    values = (_VERSION, float(not branches), continuous, [branches], continuous + sum(branches), memory)
-    return {
-        name: torch.tensor(value if isinstance(value, list) else [value], dtype=torch.float32)
-        for name, value in zip(CONSTANTS, values, strict=True)
-    }
+    values = (_VERSION, not branches, continuous, branches, continuous + sum(branches), memory)
+    return {name: torch.tensor([value]).float() for name, value in zip(CONSTANTS, values, strict=True)}
 
 
-def _adam(
-    state: dict[str, Any], layout: Layout, ours: str, networks: Mapping[str, Mapping[str, Tensor]]
-) -> dict[str, Any]:
-    index = parameter_indices(networks, layout.optimizers[ours].networks)
-    entries = layout.optimized(ours)
-    return adam_to_mlagents(
-        state,
-        [[index[entry.network, name] for name in entry.key.names] for entry in entries],
-        [entry.key.rows for entry in entries],
-        len(index),
-    )
+def _optimized(entries: Sequence[Entry], modules: Sequence[str]) -> list[Entry]:
+    """Return the parameters of an Adam over these modules, in its order."""
+    return [entry for name in modules for entry in entries if entry.module == name and entry.key.is_parameter]
 
 
-def _entropy_adam(state: Mapping[str, Any]) -> dict[str, Any]:
+def _adam(state: State, entries: list[Entry], networks: Mapping[str, Any]) -> State:
+    """Return an Adam's state: the same numbers under other indices, as ML-Agents counts branches and constants, too."""
     group = state["param_groups"][0]
-    return {"state": state["state"], "param_groups": [group_for_mlagents(group, len(group["params"]))]}
+    moments, count = state["state"], len(group["params"])
+    if entries:
+        index = parameter_indices(networks, entries)
+        moments, count = {}, len(index)
+        for number, ours in state["state"].items():
+            entry = entries[number]
+            parts = zip(entry.key.names, *(entry.split(ours[name]) for name in _MOMENTS), strict=True)
+            for name, *values in parts:
+                own = {moment: value.clone() for moment, value in zip(_MOMENTS, values, strict=True)}
+                step = torch.as_tensor(ours["step"], dtype=torch.float32).clone()
+                moments[index[entry.network, name]] = {"step": step, **own}
+        moments = dict(sorted(moments.items()))
+    kept = {key: group[key] for key in _GROUP_KEYS}
+    return {"state": moments, "param_groups": [kept | _OFF | {"fused": None, "params": list(range(count))}]}
 
 
 def _check_plain(value: object, path: str) -> None:
@@ -160,49 +159,162 @@ def from_mlagents(
     source: str = "The checkpoint",
     policy_alone: bool = False,
 ) -> State:
-    """Return the state that a trainer can restore from a checkpoint of ML-Agents (or ours: the layout is the same).
+    """Return a state like ``like``, that of a freshly made algorithm, out of a checkpoint of ML-Agents or ours.
 
     As lenient as ML-Agents: what is there and fits is taken over, the rest stays as in ``like``. All that is missing,
-    not used or does not fit is named in one warning.
-
-    Args:
-        checkpoint: what ``read_checkpoint`` gave.
-        like: the state of a freshly made trainer, with the networks that the settings ask for.
-        source: the file's name, for the warning.
-        policy_alone: nothing else is expected in it, as another algorithm wrote it.
-
-    Returns:
-        A state like ``like``, with tensors of its own; ``extra`` is empty if ML-Agents wrote the file.
+    not used or does not fit is named in one warning, with ``source`` for the file. With ``policy_alone`` nothing but
+    the policy is expected in it. Weights and moments are copies; ``extra`` is empty if ML-Agents wrote the file.
     """
-    layout = Layout.of(like)
-    reader = Reader(checkpoint)
+    layout, reader, entries = like["layout"], Reader(checkpoint), entries_of(like)
     rewards = like.get("rewards", {})
     modules = {name: dict(module) for name, module in {**like["modules"], **rewards}.items()}
     taken = set()
-    for entry in layout.entries:
+    for entry in entries:
         value = reader.value(entry, modules[entry.module][entry.ours])
         if value is not None:
             modules[entry.module][entry.ours] = value
             taken.add(entry)
-    for copy, followed in _COPIES.items():
-        if copy in modules and not any(entry.module == copy for entry in taken):
+    for copy, followed in layout.copies.items():
+        if not any(entry.module == copy for entry in taken):
             modules[copy] = {name: value.clone() for name, value in modules[followed].items()}
     optimizers = dict(like["optimizers"])
-    for ours in layout.optimizers:
-        optimizers[ours] = reader.adam(layout, ours, taken, modules, optimizers[ours])
-    if layout.sac:
-        optimizers["entropy"] = reader.entropy_adam(optimizers["entropy"])
+    for name, place in layout.optimizers.items():
+        parameters = [(entry, modules[entry.module][entry.ours]) for entry in _optimized(entries, place.networks)]
+        optimizers[name] = reader.adam(place.entry, parameters, taken, optimizers[name])
     extra = checkpoint.get(EXTRA)
     state = {
+        **like,
         "step": reader.step(),
         "modules": {name: modules[name] for name in like["modules"]},
         "optimizers": optimizers,
         "rewards": {name: modules[name] for name in rewards},
         "extra": dict(extra) if isinstance(extra, Mapping) else {},
     }
+    if not policy_alone:
+        for part, others in state["extra"].get(LEARNER, {}).items():
+            state[part] |= others
     reader.find_unused(layout)
-    if policy_alone:
-        reader.keep_differences_of(POLICY)
-    if reader.differences:
-        logger.warning("%s does not quite match this behavior's networks: %s.", source, reader.describe())
-    return {**like, **state}
+    if differences := reader.differences(POLICY if policy_alone else ""):
+        logger.warning("%s does not quite match this behavior's networks: %s.", source, differences)
+    return state
+
+
+class Reader:
+    """Takes what fits out of a checkpoint and remembers what does not match."""
+
+    def __init__(self, checkpoint: Mapping[str, Any]) -> None:
+        self._checkpoint = checkpoint
+        self._used: set[tuple[str, str]] = set()
+        self._differences: dict[str, dict[str, None]] = {}  # what it is -> the names, each once
+
+    def _note(self, what: str, name: str) -> None:
+        self._differences.setdefault(what, {})[name] = None
+
+    def differences(self, network: str = "") -> str:
+        """Return all that does not match, or that of one network, in words; empty if there is nothing."""
+        shown = {
+            what: [name for name in names if not network or name.split("/")[0] == network]
+            for what, names in self._differences.items()
+        }
+        return "; ".join(f"{what}: {', '.join(names)}" for what, names in shown.items() if names)
+
+    def value(self, entry: Entry, like: Tensor) -> Tensor | None:
+        """Return an entry as a tensor like ``like``; None where it is missing or does not fit."""
+        network, entries = entry.network, self._checkpoint.get(entry.network)
+        if not isinstance(entries, Mapping):
+            self._note(_MISSING, network)
+            return None
+        parts = []
+        for name, shape in zip(entry.key.names, entry.key.shapes(like), strict=True):
+            found = next((known for known in (name, second_name(name)) if known in entries), None)
+            if found is None:
+                self._note(_MISSING, f"{network}/{name}")
+                continue
+            self._used.add((network, found))
+            value = entries[found]
+            if isinstance(value, Tensor) and tuple(value.shape) == shape:
+                parts.append(value.detach().to(like.device, like.dtype, copy=True))
+            else:
+                held = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+                self._note(_MISFITTING, f"{network}/{name} ({held}, expected shape {shape})")
+        if len(parts) < len(entry.key.names):
+            return None
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def adam(self, key: str, parameters: Sequence[tuple[Entry, Tensor]], taken: set[Entry], like: State) -> State:
+        """Return the state of one of our Adams, with the moments of the weights that were ``taken`` over.
+
+        ``like`` is our fresh one's; its settings that are no hyperparameters (``fused`` ...) stay. ``parameters`` are
+        those of networks, each with what it is like; none if ours has others.
+        """
+        if key not in self._checkpoint:
+            self._note(_MISSING, key)
+            return like
+        try:
+            state = self._checkpoint[key]
+            (group,), held = state["param_groups"], state["state"]
+            if parameters:
+                index = parameter_indices(self._checkpoint, [entry for entry, _ in parameters])
+                count = len(index)
+                sources: list[Any] = [
+                    [index.get((entry.network, name)) for name in entry.key.names] if entry in taken else [None]
+                    for entry, _ in parameters
+                ]
+                shapes: list[Any] = [entry.key.shapes(value) for entry, value in parameters]
+            else:
+                count = len(like["param_groups"][0]["params"])
+                sources, shapes = [[number] for number in range(count)], [[None]] * count
+            if len(group["params"]) != count:
+                raise _MisfitError(f"it is over {len(group['params'])} parameters, expected {count}")
+            moments = {
+                number: _gathered([held[source] for source in of], sizes)
+                for number, (of, sizes) in enumerate(zip(sources, shapes, strict=True))
+                if all(source in held for source in of)
+            }
+            settings = {name: group[name] for name in _GROUP_KEYS}
+            return {"state": moments, "param_groups": [{**like["param_groups"][0], **settings}]}
+        except _MisfitError as error:
+            self._note(_MISFITTING, f"{key} ({error})")
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            self._note(_MISFITTING, f"{key} (it is no state of Adam ({type(error).__name__}: {error}))")
+        return like
+
+    def step(self) -> int:
+        """Return the step of the checkpoint."""
+        try:
+            return int(self._checkpoint[STEP][STEP_ENTRY])
+        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
+            self._note(_MISSING, STEP)
+            return 0
+
+    def find_unused(self, layout: CheckpointLayout) -> None:
+        """Name what is in the checkpoint and has no place in the networks."""
+        whole = {place.entry for place in layout.optimizers.values()} | {STEP, EXTRA}
+        if layout.shares_critic and shares_critic(self._checkpoint):
+            whole.add(CRITIC)  # a copy of the policy
+        for key, entries in self._checkpoint.items():
+            known = {name for network, name in self._used if network == key}
+            if key in whole or (not known and isinstance(entries, Mapping) and not entries):
+                continue
+            if not known:
+                self._note(_UNUSED, str(key))
+                continue
+            known |= {second for name in entries if (second := second_name(str(name)))} | set(CONSTANTS)
+            for name in entries:
+                if name not in known:
+                    self._note(_UNUSED, f"{key}/{name}")
+
+
+class _MisfitError(Exception):
+    """An optimizer's state does not belong to these networks."""
+
+
+def _gathered(sources: Sequence[Mapping[str, Any]], shapes: Sequence[tuple[int, ...] | None]) -> State:
+    """Return a parameter's moments, several of ML-Agents' side by side. Without a shape that of the first is right."""
+    for source, shape in zip(sources, shapes, strict=True):
+        expected = tuple(source[_MOMENTS[0]].shape if shape is None else shape)
+        for name in _MOMENTS:
+            if tuple(source[name].shape) != expected:
+                raise _MisfitError(f"{name} has shape {tuple(source[name].shape)}, expected {expected}")
+    gathered = {name: torch.cat([source[name].float() for source in sources]) for name in _MOMENTS}
+    return {"step": torch.as_tensor(sources[0]["step"], dtype=torch.float32).reshape(()).clone(), **gathered}

@@ -1,26 +1,48 @@
-"""A description of networks, observations and actions out of a checkpoint of ML-Agents."""
+"""What a checkpoint of ML-Agents tells of its networks, observations and actions.
+
+It tells the actions and the network, but not where one vector ends and the next begins, nor how large pictures and
+lists are. The ``.onnx`` that was exported from the same run has these shapes; if there is none, the weights may leave
+only one possibility; otherwise the user has to say it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
+from google.protobuf.message import DecodeError
 from torch import Tensor
 
-from trajtrainer.checkpoints.mlagents.layout import CRITIC, POLICY, shares_critic
+from trajtrainer.checkpoints.mlagents.layout import shares_critic
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.core.spec import ActionSpec, ObservationKind
+from trajtrainer.core.spec import (
+    USUAL_PROPERTIES,
+    ActionSpec,
+    BehaviorSpec,
+    ObservationKind,
+    ObservationSpec,
+    ObservationType,
+)
+from trajtrainer.export import contract
+from trajtrainer.export.evaluate import graph_inputs
 from trajtrainer.nn.attention import EMBEDDING
 from trajtrainer.nn.encoders import visual_encoder
-from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.nn.mlagents import CRITIC, POLICY, mlagents_keys
 from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings
 
 _BODY = "network_body."
 _PROCESSORS = f"{_BODY}observation_encoder.processors."
 _LAYERS = f"{_BODY}_body_endoder."
+_MAX_SENSORS = 12  # up to which all choices of goals are tried
+
+Weights = Mapping[str, Tensor]
+Shapes = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +50,6 @@ class SensorTrace:
     """Traces of one sensor in the weights.
 
     Attributes:
-        index: in the order of the sensors.
-        kind: of observation.
         size: numbers of a vector, channels of pictures, numbers per entity.
         encoding: numbers that it adds to the encoding; 0 for variable-length ones, which add 128 all together.
     """
@@ -46,13 +66,11 @@ class Description:
 
     Attributes:
         trainer_type: ``ppo``, ``sac`` or ``poca``.
-        action_spec: what the agents do.
         settings: of the actor, as far as the weights tell: ``sequence_length`` is not stored (it does not matter for
             acting), and goal conditioning ``hyper`` looks like ``none`` where no sensor is a goal.
-        shared_critic: the critic's heads are on the actor's body.
         signals: names of the reward signals.
         encoding_size: numbers that go into the first layer.
-        sensors: those that leave a trace. Vectors that are not normalised do not.
+        sensors: those that leave a trace. Vectors that are not normalized do not.
         goal_size: numbers of the encoded goal; 0 without hyper conditioning.
     """
 
@@ -67,7 +85,7 @@ class Description:
 
     @property
     def plain_vector_size(self) -> int:
-        """Numbers of all vectors together that are not normalised."""
+        """Numbers of all vectors together that are not normalized."""
         attended = EMBEDDING if any(s.kind is ObservationKind.VARIABLE_LENGTH for s in self.sensors) else 0
         return self.encoding_size - attended - sum(sensor.encoding for sensor in self.sensors)
 
@@ -78,27 +96,32 @@ def describe(checkpoint: Mapping[str, Any]) -> Description:
     Raises:
         CheckpointError: it holds no policy of ML-Agents.
     """
-    policy = checkpoint.get(POLICY)
     try:
-        if not isinstance(policy, Mapping):
-            raise KeyError(POLICY)
-        return _describe(checkpoint, policy)
+        return _describe(checkpoint, checkpoint[POLICY])
     except (KeyError, ValueError, IndexError, AttributeError, TypeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             f"The checkpoint's policy is none of ML-Agents (versions 0.28 to 1.1): {type(error).__name__}: {error}."
         ) from error
 
 
-def _describe(checkpoint: Mapping[str, Any], policy: Mapping[str, Tensor]) -> Description:
+def _describe(checkpoint: Mapping[str, Any], policy: Weights) -> Description:
     hidden, layers, encoding = _layers(policy)
     memory = int(policy["memory_size_vector"])
-    processors = _processors(policy)
-    sensors = tuple(_sensor(index, entries, policy, hidden) for index, entries in processors.items())
+    processors: dict[int, dict[str, Tensor]] = {}  # the entries of each sensor's encoder
+    for name, value in policy.items():
+        if name.startswith(_PROCESSORS):
+            index, _, rest = name.removeprefix(_PROCESSORS).partition(".")
+            processors.setdefault(int(index), {})[rest] = value
+    sensors = tuple(_sensor(index, entries, policy, hidden) for index, entries in sorted(processors.items()))
     cameras = [processors[sensor.index] for sensor in sensors if sensor.kind is ObservationKind.VISUAL]
+    branches = policy["discrete_act_size_vector"].flatten().tolist() if "discrete_act_size_vector" in policy else []
     goal = [value.shape[1] for name, value in policy.items() if name.endswith(".hypernet.0.weight")]
+    critic = checkpoint.get(CRITIC, checkpoint.get("Optimizer:q_network", {}))
+    heads = (re.fullmatch(r"(?:q1_network\.)?value_heads\.value_heads\.(.+)\.weight", str(name)) for name in critic)
+    kinds = {"Optimizer:adam": "poca", "Optimizer:q_network": "sac"}
     return Description(
-        trainer_type=_trainer_type(checkpoint),
-        action_spec=_action_spec(policy),
+        trainer_type=next((kind for entry, kind in kinds.items() if entry in checkpoint), "ppo"),
+        action_spec=ActionSpec(int(policy["continuous_act_size_vector"]), tuple(int(size) for size in branches)),
         settings=NetworkSettings(
             normalize=any("normalizer." in name for name in policy),
             hidden_units=hidden,
@@ -108,43 +131,27 @@ def _describe(checkpoint: Mapping[str, Any], policy: Mapping[str, Tensor]) -> De
             goal_conditioning_type=ConditioningType.HYPER if goal else ConditioningType.NONE,
         ),
         shared_critic=shares_critic(checkpoint),
-        signals=_signals(checkpoint),
+        signals=tuple(match[1] for match in heads if match),
         encoding_size=encoding,
         sensors=sensors,
         goal_size=goal[0] if goal else 0,
     )
 
 
-def _action_spec(policy: Mapping[str, Tensor]) -> ActionSpec:
-    branches = (policy["discrete_act_size_vector"].flatten().tolist()) if "discrete_act_size_vector" in policy else []
-    return ActionSpec(int(policy["continuous_act_size_vector"]), tuple(int(size) for size in branches))
-
-
-def _layers(policy: Mapping[str, Tensor]) -> tuple[int, int, int]:
+def _layers(policy: Weights) -> tuple[int, int, int]:
     """Return hidden_units, num_layers and size of what goes in."""
     found = {name.removeprefix(_LAYERS): value for name, value in policy.items() if name.startswith(_LAYERS)}
     plain = {name: value for name, value in found.items() if re.fullmatch(r"(seq_)?layers\.\d+\.weight", name)}
-    hyper = [value for name, value in found.items() if re.fullmatch(r"layers\.\d+\.bias", name)]
     if plain:
         first = min(plain.items(), key=lambda item: int(item[0].split(".")[1]))[1]
         is_hyper = any(".hypernet." in name for name in found)
         return first.shape[0], len(plain) + int(is_hyper), first.shape[1]
-    (bias,) = hyper
+    (bias,) = (value for name, value in found.items() if re.fullmatch(r"layers\.\d+\.bias", name))
     (weights,) = (value for name, value in found.items() if name.endswith(".hypernet.5.bias"))
     return len(bias), 1, len(weights) // len(bias)
 
 
-def _processors(policy: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    """Return the entries of each sensor's encoder, in the order of the sensors."""
-    entries: dict[int, dict[str, Tensor]] = {}
-    for name, value in policy.items():
-        if name.startswith(_PROCESSORS):
-            index, _, rest = name.removeprefix(_PROCESSORS).partition(".")
-            entries.setdefault(int(index), {})[rest] = value
-    return dict(sorted(entries.items()))
-
-
-def _sensor(index: int, entries: Mapping[str, Tensor], policy: Mapping[str, Tensor], hidden: int) -> SensorTrace:
+def _sensor(index: int, entries: Weights, policy: Weights, hidden: int) -> SensorTrace:
     if "normalizer.running_mean" in entries:
         size = len(entries["normalizer.running_mean"])
         return SensorTrace(index, ObservationKind.VECTOR, size, size)
@@ -157,30 +164,89 @@ def _sensor(index: int, entries: Mapping[str, Tensor], policy: Mapping[str, Tens
     return SensorTrace(index, ObservationKind.VISUAL, weights[0].shape[1] if weights else 0, hidden)
 
 
-def _encoder_type(cameras: Iterable[Mapping[str, Tensor]], hidden: int) -> str:
+def _encoder_type(cameras: Iterable[Weights], hidden: int) -> str:
     """Return the encoder of the first camera; the default without one, or where it is none of ours."""
-    held = next(map(_traces, cameras), None)
+
+    def traces(entries: Weights) -> dict[str, tuple[int, ...]]:
+        """Return the shapes without what depends on the pictures: what goes into a layer."""
+        return {name: (value.shape[0], *value.shape[2:]) for name, value in entries.items()}
+
+    held = next(map(traces, cameras), None)
     for name, row in ENCODERS.builtin.items():
         with torch.device("meta"):
             encoder = visual_encoder("", (1, row.smallest_side, row.smallest_side), name, hidden)
         state = encoder.state_dict()
-        if held == _traces({key.names[0]: state[entry] for entry, key in mlagents_keys(encoder).items()}):
+        if held == traces({key.names[0]: state[entry] for entry, key in mlagents_keys(encoder).items()}):
             return name
     return "simple"
 
 
-def _traces(entries: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of an encoder's weights without what depends on the pictures: what goes into a layer."""
-    return {name: (value.shape[0], *value.shape[2:]) for name, value in entries.items()}
+# Observations
 
 
-def _trainer_type(checkpoint: Mapping[str, Any]) -> str:
-    if "Optimizer:adam" in checkpoint:
-        return "poca"
-    return "sac" if "Optimizer:q_network" in checkpoint else "ppo"
+def sensor(index: int, shape: tuple[int, ...], *, goal: bool = False) -> ObservationSpec:
+    """Return a sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
+    kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
+    return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], kind, contract.observation_name(index))
 
 
-def _signals(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
-    critic = checkpoint.get(CRITIC, checkpoint.get("Optimizer:q_network", {}))
-    found = (re.fullmatch(r"(?:q1_network\.)?value_heads\.value_heads\.(.+)\.weight", str(name)) for name in critic)
-    return tuple(match[1] for match in found if match)
+def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | None:
+    """Return the shapes of the observations that an exported model takes.
+
+    None if there is no such file, or it is no model with actions and memory like those of the checkpoint.
+    """
+    try:
+        inputs = graph_inputs(onnx.load(str(path), load_external_data=False))
+    except (OSError, DecodeError, ValueError):
+        return None
+    # Without the batch; 0 where the file leaves a size open.
+    sizes = {each.name: tuple(int(dim.dim_value) for dim in each.type.tensor_type.shape.dim[1:]) for each in inputs}
+    shapes: list[tuple[int, ...]] = []
+    while (shape := sizes.pop(contract.observation_name(len(shapes)), None)) is not None:
+        shapes.append(shape)
+    branches, memory = sum(found.action_spec.discrete_branches), found.settings.memory
+    expected: dict[str, tuple[int, ...]] = {contract.ACTION_MASKS: (branches,)} if branches else {}
+    if memory is not None:
+        expected[contract.RECURRENT_IN] = (1, memory.memory_size)
+    if sizes != expected or not shapes or not all(1 <= len(shape) <= 3 and all(shape) for shape in shapes):
+        return None
+    return shapes
+
+
+def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
+    """Return the only shapes that the weights leave possible, vectors without a normalizer taken for one vector.
+
+    Raises:
+        CheckpointError: names what the weights do not tell.
+    """
+    shapes: dict[int, tuple[int, ...]] = {}
+    missing = []
+    for trace in found.sensors:
+        if trace.kind is ObservationKind.VECTOR:
+            shapes[trace.index] = (trace.size,)
+        elif trace.kind is ObservationKind.VARIABLE_LENGTH:
+            missing.append(f"the largest number of entities (of {trace.size} numbers) that sensor {trace.index} sends")
+        else:
+            missing.append(f"the height and width of the pictures of sensor {trace.index}")
+    known = {trace.index for trace in found.sensors}
+    gaps = [index for index in range(max(known, default=-1) + 1) if index not in known]
+    rest = found.plain_vector_size
+    if len(gaps) > 1:
+        missing.append(f"the sizes of the vectors {', '.join(map(str, gaps))}, {rest} numbers together")
+    elif rest:
+        shapes[gaps[0] if gaps else len(known)] = (rest,)
+    if missing:
+        raise CheckpointError(f"its weights do not tell {'; nor '.join(missing)}")
+    return [shapes[index] for index in sorted(shapes)]
+
+
+def possible_specs(found: Description, shapes: Shapes) -> Iterator[BehaviorSpec]:
+    """Yield every way to read ``shapes``: which sensors are goals is told only by the size of the goal."""
+    # What a goal adds to the encoding of the goal, by dimensions; a list can be none.
+    list_size, picture_size = found.goal_size + 1, found.settings.hidden_units
+    encoded = [(shape[0], list_size, picture_size)[len(shape) - 1] for shape in shapes]
+    numbers, most = range(min(len(shapes), _MAX_SENSORS)), len(shapes) if found.goal_size else 0
+    for goals in itertools.chain.from_iterable(itertools.combinations(numbers, n) for n in range(most + 1)):
+        if sum(encoded[index] for index in goals) == found.goal_size:
+            sensors = [sensor(index, shape, goal=index in goals) for index, shape in enumerate(shapes)]
+            yield BehaviorSpec(sensors, found.action_spec)
