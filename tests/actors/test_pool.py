@@ -156,7 +156,7 @@ class Rig:
             patience_s=PATIENCE_S,
             clock=lambda: self.now_s,
         )
-        self.group.use(self.make)
+        self.group.make_end = self.make
         self.group.collect(0.0)
 
     def make(self, found: NewBehavior) -> LearnerEnd:

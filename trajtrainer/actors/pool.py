@@ -51,7 +51,7 @@ from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.version import __version__
-from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.protocol import Parameters
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 from trajtrainer.workers.supervisor import Member, Phase, Rules, Supervisor
@@ -105,6 +105,8 @@ class ActorPool:
         TrajtrainerError: there is a mistake that no restart heals.
 
     Attributes:
+        transport: of the actors.
+        make_end: makes the learner's end of a behavior that appears; set before the first ``collect``.
         links: name -> a behavior with its actors, in order of appearance.
         specs: behavior id -> what was announced.
         members: by number, as their supervisor knows them.
@@ -128,7 +130,7 @@ class ActorPool:
         self.specs: dict[str, BehaviorSpec] = {}
         self.histories = [ActorHistory() for _ in range(len(transport))]
         self.image_order = RawImageOrder.AUTO
-        self._transport = transport
+        self.transport = transport
         self._stride = workers
         self._seed = seed
         self._own_parameters = own_parameters or {}
@@ -136,7 +138,7 @@ class ActorPool:
         self._clock = clock
         self._parameters: dict[str, Sampler] = {}
         self._is_running = False
-        self._make: EndFactory | None = None
+        self.make_end: EndFactory | None = None
         rules = Rules("Actor", "actor %d", _is_hopeless, spares_others=True)
         self._supervisor = Supervisor(
             len(transport), settings, transport.start, rules, patience_s=patience_s, clock=clock
@@ -157,55 +159,37 @@ class ActorPool:
     def reset(self, parameters: Parameters) -> None:
         """Let all actors begin all episodes anew."""
         self._is_running = True
-        self._set(parameters, Reset)
+        self._parameters |= parameters
+        self._set(Reset, parameters, self.members)
 
     def set_parameters(self, parameters: Parameters) -> None:
         """Change parameters of all environments without a reset."""
-        self._set(parameters, SetParameters)
+        self._parameters |= parameters
+        self._set(SetParameters, parameters, self.members)
 
     def close(self) -> None:
         """End all actors and wait for their end. May be called again."""
-        self._transport.close()
-
-    @property
-    def present(self) -> Sequence[int]:
-        """The numbers of the actors that have not ended."""
-        return self._transport.present
+        self.transport.close()
 
     def kill(self) -> None:
         """End all actors at once and do not wait. For signal handlers: quick, and takes no lock."""
-        self._transport.kill()
+        self.transport.kill()
 
-    def _set(self, parameters: Parameters, order: type[Reset | SetParameters]) -> None:
-        self._parameters |= parameters
-        for member in self.members:
+    def _set(self, order: type[Reset | SetParameters], parameters: Parameters, members: Sequence[Member]) -> None:
+        for member in members:
             if member.phase in (Phase.READY, Phase.WORKING):
                 self._post(member.number, order({**parameters, **self._own_parameters.get(member.number, {})}))
 
     def _post(self, number: int, order: Order) -> None:
         self._supervisor.working(number)
-        self._transport.post(number, order)
+        self.transport.post(number, order)
 
     # The collector.
-
-    def use(self, make: EndFactory) -> None:
-        """Make behaviors that appear by ``make`` from now on."""
-        self._make = make
 
     @property
     def num_messages(self) -> int:
         """Environment steps of all actors."""
         return sum(each.before.environment_steps + each.counters.environment_steps for each in self.histories)
-
-    @property
-    def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
-        """See ``Transport``."""
-        return self._transport.shared
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds in which the learner had nothing to do but wait for actors."""
-        return self._transport.waited_s
 
     def collect(self, timeout_s: float | None = None) -> None:
         """Take in what actors have reported, and let them go on. Waits so long for something at most.
@@ -218,39 +202,37 @@ class ActorPool:
         self._synchronize()
         for link in self.links.values():
             link.give_turns()
-        num_seen = self._feed()
-        num_seen += self._transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._take)
+        links = self.links.values()
+        num_seen = sum(link.feed() for link in links)
+        num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._take)
         self._restart_silent()
-        num_seen += self._feed()
+        num_seen += sum(link.feed() for link in links)
         self._synchronize()
         if not num_seen:
-            for link in self.links.values():
+            for link in links:
                 link.relax()
 
     def look(self) -> int:
         """Take in what has come meanwhile, during an update, too. Returns how many reports came."""
-        num_reports = self._transport.poll(0.0, self._take)
+        num_reports = self.transport.poll(0.0, self._take)
         self._synchronize()
         return num_reports
 
     def add(self, found: NewBehavior) -> BehaviorLink:
         """Make the link of a behavior that appears."""
-        assert self._make is not None
-        end = self._make(found)
-        link = self.links[end.name] = BehaviorLink(end, self._transport, self._post, self._seed, self._stride)
+        assert self.make_end is not None
+        end = self.make_end(found)
+        link = self.links[end.name] = BehaviorLink(end, self.transport, self._post, self._seed, self._stride)
         self.specs[found.behavior_id.full] = found.spec
         if end.source is not None:
             end.source.on_progress = self.look
-        self._transport.add(end.name, end.policy, end.reporter, end.source)
+        self.transport.add(end.name, end.policy, end.reporter, end.source)
         return link
 
     def _synchronize(self) -> None:
         starts = [member.quota.used for member in self.members]
         for link in self.links.values():
             link.synchronize(starts)
-
-    def _feed(self) -> int:
-        return sum(link.feed() for link in self.links.values())
 
     def _take(self, number: int, report: Report) -> None:
         self._supervisor.heard(number)
@@ -276,16 +258,13 @@ class ActorPool:
                     )
                     self._leave_out(number, reason)
             case Connected():
-                self._connect(number)
+                self._supervisor.ready(number)
+                history = self.histories[number]
+                history.first_s = self._clock() if history.first_s is None else history.first_s
+                if self._is_running:
+                    self._set(Reset, self._parameters, [self.members[number]])
             case Failed(error):
                 self._fail(number, error)
-
-    def _connect(self, number: int) -> None:
-        history = self.histories[number]
-        history.first_s = self._clock() if history.first_s is None else history.first_s
-        self._supervisor.ready(number)
-        if self._is_running:
-            self._post(number, Reset({**self._parameters, **self._own_parameters.get(number, {})}))
 
     def _meet(self, number: int, found: NewBehavior) -> None:
         """Tell an actor how to act for a behavior that it has found."""
@@ -316,7 +295,7 @@ class ActorPool:
 
     def _leave_out(self, number: int, reason: str) -> None:
         self._leave(number)
-        self._transport.drop(number)
+        self.transport.drop(number)
         self._supervisor.leave_out(number, reason)
 
     def _restart_with_order(self, number: int) -> None:
@@ -328,14 +307,14 @@ class ActorPool:
             self.image_order.value,
         )
         self._leave(number)
-        self._transport.drop(number)
+        self.transport.drop(number)
         member = self.members[number]
         member.phase, member.start_s = Phase.DOWN, self._clock()
 
     def _restart_silent(self) -> None:
         """Restart actors that are alive, have something to do, and do not report any more: stopped, or stuck."""
         for number in self._supervisor.silent(self._rests):
-            self._transport.drop(number)
+            self.transport.drop(number)
             self._fail(
                 number, ActorDiedError(f"Actor {number} reported nothing for {self._supervisor.patience_s:.0f} s.")
             )

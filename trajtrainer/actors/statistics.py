@@ -129,7 +129,7 @@ class ActorStatistics:
         totals = [history.total for history in pool.histories]
         return (
             time.monotonic(),
-            pool.waited_s,
+            pool.transport.waited_s,
             sum(total.step_s for total in totals),
             sum(total.act_s for total in totals),
             sum(total.wait_s for total in totals),

@@ -275,7 +275,7 @@ def _environment(run: Run, settings: RunSettings, make_environment: EnvironmentF
 
 def _add_evaluations(run: Run, loop: Loop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
     """Let the loop evaluate its behaviors, if the settings ask for it, until ``stack`` is closed."""
-    lent, go_on = loop.actors.shared, loop.lessons.reset_environment
+    lent, go_on = loop.actors.transport.shared, loop.lessons.reset_environment
     shared = None if lent is None else SharedEnvironment(*lent, go_on)
     evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
     if evaluations is not None:
@@ -292,7 +292,11 @@ def _settings_of_environment(run: Run) -> RunSettings:
 
 def _close(actors: ActorPool, run: Run) -> None:
     def end() -> None:
-        whose = f" of actor {', '.join(map(str, actors.present))}" if run.acts_elsewhere and actors.present else ""
+        whose = (
+            f" of actor {', '.join(map(str, actors.transport.present))}"
+            if run.acts_elsewhere and actors.transport.present
+            else ""
+        )
         logger.warning("The environment%s does not end in time: ending it.", whose)
         actors.kill()
 

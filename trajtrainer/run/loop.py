@@ -129,7 +129,9 @@ class Loop:
                 if self.is_over:
                     self._take_in_the_rest()
                 else:
-                    self._pass()
+                    self.run.calls.rest()
+                    self.actors.collect(0.0 if self._learns_anyway() else WAIT_S)
+                    self._follow_up()
             except EnvironmentFaultError as fault:
                 self.is_over = True
                 self._take_in_the_rest()
@@ -146,10 +148,12 @@ class Loop:
                 self.evaluations.finish()
         return not self.is_over
 
-    def _pass(self) -> None:
-        self.run.calls.rest()
-        learns_anyway = any(self.behaviors[name].learns_by_itself for name in self.run.datasets)
-        self.actors.collect(0.0 if learns_anyway else WAIT_S)
+    def _learns_anyway(self) -> bool:
+        """Return whether a behavior learns in this thread whatever comes from the environment."""
+        return any(self.behaviors[name].learns_by_itself for name in self.run.datasets)
+
+    def _follow_up(self) -> None:
+        """Let everyone advance who is due, then do what follows from that."""
         for behavior in self.behaviors.values():
             behavior.advance()
         if self.evaluations is not None:
@@ -284,7 +288,7 @@ def make_loop(run: Run, actors: ActorPool, view: ProgressView, behaviors: dict[s
             reporter.add_source(source)
         return behavior.acting
 
-    actors.use(make)
+    actors.make_end = make
     for name, dataset in run.datasets.items():
         dtypes = [column.dtype for column in dataset.packed.obs]
         actors.add(NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes))
