@@ -63,6 +63,8 @@ class Numbered(gymnasium.Env[Any, Any]):
         seed: of the light.
 
     Attributes:
+        seed: the same.
+        steps: of the episode.
         threads: those that have stepped a copy in this process.
         num_open: copies in this process that are not closed.
     """
@@ -74,20 +76,21 @@ class Numbered(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._count = _Count(folder)
+        self.seed, self.steps = seed, 0
         self._lights = np.random.default_rng(seed)
         Numbered.num_open += 1
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
-        self._steps = 0
+        self.steps = 0
         return self._see(), {}
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         Numbered.threads.add(threading.current_thread())
         self._count.add()
-        self._steps += 1
+        self.steps += 1
         reward = float(action == (self._light > 0))
-        return self._see(), reward, self._steps == EPISODE, False, {}
+        return self._see(), reward, self.steps == EPISODE, False, {}
 
     def close(self) -> None:
         Numbered.num_open -= 1

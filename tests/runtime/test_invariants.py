@@ -330,10 +330,38 @@ def test_two_actors_collect_for_one_learner(
     assert {"Actors/Working", "Policy/Importance Weight"} <= found.keys()
     # The last step of a trajectory counts; it may have begun with an older policy.
     assert max(lag for _, lag in found["Actors/Policy Lag"]) <= MAX_LAG + 1
-    dropped = [epoch.behavior.statistics["Actors/Dropped Steps"] for epoch in epochs]
-    too_old = sum(steps for lag, steps in learned.lags if lag > MAX_LAG)
-    assert too_old <= round(sum(each.mean * each.number for each in dropped))
+    assert too_old(learned) <= dropped(epochs)
     assert {lag for lag, _ in learned.lags} >= {0, 1}, "acting went on while the learner learned"
+
+
+def too_old(learned: Learned) -> int:
+    return sum(steps for lag, steps in learned.lags if lag > MAX_LAG)
+
+
+def dropped(epochs: list[trajtrainer.EpochStats]) -> int:
+    found = [epoch.behavior.statistics["Actors/Dropped Steps"] for epoch in epochs]
+    return round(sum(each.mean * each.number for each in found))
+
+
+def test_steps_of_an_actor_that_is_too_late_count_and_are_not_learned_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learned: Learned
+) -> None:
+    """One of them waits in the last steps of some trajectories while the learner goes on with the other."""
+    at_updates(monkeypatch, "ppo", learned)
+    step, seeds_of_last, waited = Numbered.step, (9, 10), list[int]()
+
+    def slow(self: Numbered, action: int) -> Any:
+        if self.seed in seeds_of_last and self.steps == HORIZON - 1 and learned.num_updates and len(waited) < 3:
+            waited.append(learned.num_updates)
+            until(lambda: learned.num_updates > waited[-1] + MAX_LAG)
+        return step(self, action)
+
+    monkeypatch.setattr(Numbered, "step", slow)
+    epochs: list[trajtrainer.EpochStats] = []
+    actors = {"backend": "thread", "count": 2, "max_policy_lag": MAX_LAG}
+    result = learn(tmp_path, settings("ppo", 3000) | {"actors": actors}, on_epoch=epochs.append)
+    learned.check(result.behaviors["Numbered"].steps, most_left=(1 + MAX_LAG) * (BUFFER + 1))
+    assert 0 < too_old(learned) <= dropped(epochs)
 
 
 @needs_proc
