@@ -81,7 +81,6 @@ class SupervisedEnvironment:
     Args:
         make_environment: makes the one environment of worker 0.
         settings: quotas.
-        clock: seconds.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -89,15 +88,9 @@ class SupervisedEnvironment:
 
     num_workers = 1
 
-    def __init__(
-        self,
-        make_environment: EnvironmentMaker,
-        settings: EnvironmentSettings,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, make_environment: EnvironmentMaker, settings: EnvironmentSettings) -> None:
         self._make_environment = make_environment
-        self._clock = clock
-        self._supervisor = Supervisor(1, settings, self._start, _rules(settings), clock=clock)
+        self._supervisor = Supervisor(1, settings, self._start, _rules(settings))
         self._member = self._supervisor.members[0]
         self._alike = _Alike()
         self._parameters: dict[str, Sampler] = {}
@@ -128,7 +121,7 @@ class SupervisedEnvironment:
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
         """See ``Environment``."""
-        deadline_s = None if timeout_s is None else self._clock() + timeout_s
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self._environment is None:
                 self._come_back(timeout_s)
@@ -148,7 +141,7 @@ class SupervisedEnvironment:
                         self._alike.check_specs(events[0])
                         return events
             if deadline_s is not None:
-                timeout_s = max(0.0, deadline_s - self._clock())
+                timeout_s = max(0.0, deadline_s - time.monotonic())
                 if not timeout_s:
                     return []
 

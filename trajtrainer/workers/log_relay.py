@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from trajtrainer.core.printable import with_safe_arguments
 from trajtrainer.workers import messages
@@ -12,34 +13,27 @@ from trajtrainer.workers import messages
 _PACKAGE = "trajtrainer"
 
 
-class Posts(Protocol):
-    """Sends messages to a parent, from any thread."""
-
-    def post(self, kind: bytes, *content: object) -> None:
-        """Send a message."""
-
-
 class _LogForwarder(logging.Handler):
-    """Sends log records to the parent, which knows where they shall appear."""
+    """Sends log records to the parent, which knows where they should appear."""
 
-    def __init__(self, pipe: Posts) -> None:
+    def __init__(self, post: Callable[[bytes, object], None]) -> None:
         super().__init__()
-        self._pipe = pipe
+        self._post = post
 
     def emit(self, record: logging.LogRecord) -> None:
         record = with_safe_arguments(record)
         text = self.format(record)
         fields = {**record.__dict__, "msg": text, "message": text, "args": None, "exc_info": None, "exc_text": None}
         with contextlib.suppress(Exception):
-            self._pipe.post(messages.LOG, fields)
+            self._post(messages.LOG, fields)
 
 
-def forward_log(pipe: Posts, level: int) -> None:
-    """Send what this package logs, from a level on, to the parent alone."""
+def forward_log(post: Callable[[bytes, object], None], level: int) -> None:
+    """Send what this package logs, from a level on, to the parent alone, by ``post``, which any thread may call."""
     logger = logging.getLogger(_PACKAGE)
     logger.setLevel(level)
     logger.propagate = False
-    logger.handlers = [_LogForwarder(pipe)]
+    logger.handlers = [_LogForwarder(post)]
 
 
 def relay_log(fields: dict[str, Any], whose: str, least: int = logging.WARNING) -> None:

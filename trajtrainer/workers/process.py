@@ -154,7 +154,7 @@ def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: i
     Its log goes to the parent, and signals are the parent's. When that is gone or says so, this process ends at once,
     after ``kill``.
     """
-    forward_log(pipe, log_level)
+    forward_log(pipe.post, log_level)
     # Ctrl-C reaches all processes of a terminal. The parent alone decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

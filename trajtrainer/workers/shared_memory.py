@@ -41,10 +41,10 @@ class SharedMemory:
         buffer: u8 [size], its bytes. Arrays over it keep the memory alive, even after ``close``.
     """
 
-    def __init__(self, name: str, memory: mmap.mmap, unlink: Callable[[], None]) -> None:
+    def __init__(self, name: str, memory: mmap.mmap, unlink: Callable[[], None] | None = None) -> None:
         self.address = MemoryAddress(name, len(memory))
         self.buffer: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self._unlink: Callable[[], None] | None = unlink
+        self._unlink = unlink
 
     @classmethod
     def create(cls, size: int) -> SharedMemory:
@@ -68,7 +68,7 @@ class SharedMemory:
         Raises:
             OSError: there is none.
         """
-        return cls(address.name, _open(*address), _nothing)
+        return cls(address.name, _open(*address))
 
     @property
     def size(self) -> int:
@@ -87,15 +87,11 @@ class SharedMemory:
         self.buffer = np.zeros(0, np.uint8)
 
 
-def _nothing() -> None:
-    pass
-
-
 if sys.platform == "win32":
 
-    def _make(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
+    def _make(size: int) -> tuple[str, mmap.mmap]:
         name = f"trajtrainer-{os.getpid()}-{secrets.token_hex(8)}"
-        return name, mmap.mmap(-1, size, tagname=name), _nothing
+        return name, mmap.mmap(-1, size, tagname=name)
 
     def _open(name: str, size: int) -> mmap.mmap:
         return mmap.mmap(-1, size, tagname=name)
@@ -104,7 +100,13 @@ else:
     _OPEN_FILES = "/proc/self/fd"
 
     def _make(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
-        file, name, unlink = _file_in_memory() or _file_on_disk()
+        if sys.platform == "linux" and os.path.isdir(_OPEN_FILES):
+            file = os.memfd_create("trajtrainer")
+            # The name holds as long as the file is open here.
+            name, unlink = f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file)
+        else:
+            file, name = tempfile.mkstemp(prefix="trajtrainer-")
+            unlink = partial(_remove, file, name)
         try:
             os.ftruncate(file, size)
             return name, mmap.mmap(file, size), unlink
@@ -112,26 +114,14 @@ else:
             unlink()
             raise
 
+    def _remove(file: int, name: str) -> None:
+        os.close(file)
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
     def _open(name: str, size: int) -> mmap.mmap:
         file = os.open(name, os.O_RDWR)
         try:
             return mmap.mmap(file, size)
         finally:
             os.close(file)
-
-    def _file_in_memory() -> tuple[int, str, Callable[[], None]] | None:
-        if sys.platform == "linux" and os.path.isdir(_OPEN_FILES):
-            file = os.memfd_create("trajtrainer")
-            # The name holds as long as the file is open here.
-            return file, f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file)
-        return None
-
-    def _file_on_disk() -> tuple[int, str, Callable[[], None]]:
-        file, name = tempfile.mkstemp(prefix="trajtrainer-")
-
-        def unlink() -> None:
-            os.close(file)
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-
-        return file, name, unlink

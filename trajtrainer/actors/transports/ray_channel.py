@@ -95,7 +95,7 @@ class ActorHost:
     def __init__(self, pickled: bytes, level: int) -> None:
         torch.set_num_threads(1)
         self._channel = RayChannel()
-        forward_log(self._channel, level)
+        forward_log(self._channel.post, level)
         threading.Thread(target=self._run, args=(pickled,), name="actor", daemon=True).start()
 
     def deliver(self, order: Order, weights: Buffer | None = None) -> None:
