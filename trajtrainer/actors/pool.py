@@ -308,8 +308,7 @@ class ActorPool:
         )
         self._leave(number)
         self.transport.drop(number)
-        member = self.members[number]
-        member.phase, member.start_s = Phase.DOWN, self._clock()
+        self._supervisor.restart(number)
 
     def _restart_silent(self) -> None:
         """Restart actors that are alive, have something to do, and do not report any more: stopped, or stuck."""
