@@ -11,6 +11,8 @@ commands fail once, for want of room or otherwise, or ends the process there; or
 It fails unless what was saved before still loads, the failure is told in one message, nothing half-written is left and
 the run can be resumed (``tests/disk``). All of it takes about an hour; needs gcc and the extras ``tune``, ``hub`` and
 ``plot``.
+
+``scripts/stress network`` lets the network of a node of Ray fail: see ``scripts/networking.py``.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ import torch
 import yaml
 
 import trajtrainer
+from scripts import networking
 from tests.disk import faults
 from tests.runtime import process_tree
 from trajtrainer.data.trajectory import PackedSteps
@@ -66,12 +69,14 @@ ENVIRONMENT = {
 
 def main() -> int:
     parser = argparse.ArgumentParser("scripts/stress", description=__doc__)
-    parser.add_argument("what", choices=("kills", "flat", "disk"))
+    parser.add_argument("what", choices=("kills", "flat", "disk", "network"))
     parser.add_argument("amount", nargs="?", type=float, help="kills (200), minutes (30), or cases of each kind (all)")
     parser.add_argument("--kinds", nargs="+", default=[], help="of disk: ppo, sac, search, ... (all)")
     parser.add_argument("--backend", choices=("process", "ray"), default="process")
     parser.add_argument("--step-ms", default="5", help="of the players (5)")
     arguments = parser.parse_args()
+    if arguments.what == "network":
+        return networking.main()
     if arguments.what == "disk":
         return _disk(arguments.kinds, int(arguments.amount or 0))
     named_before = set(os.listdir(_SHARED_MEMORY))

@@ -47,6 +47,7 @@ from trajtrainer.actors.messages import (
     Synchronized,
     Transport,
 )
+from trajtrainer.actors.transports.cluster import ClusterLostError
 from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
@@ -340,6 +341,6 @@ class ActorPool:
 
 def _is_hopeless(_member: Member, fault: EnvironmentFaultError, has_begun: bool) -> bool:
     """Return whether a restart cannot heal this fault, of an actor that is the first of all, or not."""
-    if isinstance(fault, PlayerVersionError):
+    if isinstance(fault, PlayerVersionError | ClusterLostError):
         return True
     return not has_begun and isinstance(fault, LaunchError | PortInUseError | PlayerTimeoutError)

@@ -17,10 +17,11 @@ from attrs import evolve
 from trajtrainer.actors.messages import ActorTask, Transport
 from trajtrainer.actors.node_logs import NodeLogs
 from trajtrainer.actors.pool import ActorPool
-from trajtrainer.actors.transports.cluster import Cluster, check, connect
+from trajtrainer.actors.transports.cluster import address_of_program, check
 from trajtrainer.actors.transports.inline import InlineTransport
 from trajtrainer.actors.transports.pipe import PipeTransport, log_level
 from trajtrainer.actors.transports.ray import RayTransport
+from trajtrainer.actors.transports.ray_driver import DriverTask
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
@@ -180,16 +181,14 @@ def _transport(run: Run, settings: RunSettings, make_environment: EnvironmentFac
     assert given is not None
     make_task = partial(_task, run, settings, make_environment)
     if given.backend is Backend.RAY:
-        cluster = _cluster(given.count, given.ray)
-        make_task = partial(make_task, node=cluster.here)
-        return RayTransport(cluster, make_task, given.count, given.ray, partial(_log_folder, run.folder), run.timers)
+        ray = evolve(given.ray, address=given.ray.address or address_of_program())
+        cpus = math.ceil(given.count * ray.num_cpus) or 1
+        level = log_level(0, debug=settings.debug)
+        driver = DriverTask(ray, cpus, given.count, _RAY, level, settings.env_settings.timeout_wait)
+        return RayTransport(driver, make_task, partial(_log_folder, run.folder), run.timers)
     if given.backend is Backend.PROCESS:
         _check_pickle(make_task(0))
     return PipeTransport(make_task, given.count, run.timers, threads=given.backend is Backend.THREAD)
-
-
-def _cluster(count: int, given: RaySettings) -> Cluster:
-    return connect(given.address, math.ceil(count * given.num_cpus) or 1, _RAY, given.runtime_env_of_ray())
 
 
 def _task(

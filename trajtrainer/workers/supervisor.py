@@ -100,6 +100,7 @@ class Supervisor:
         self._rules = rules
         self.patience_s = patience_s
         self._clock = clock
+        self._told: Exception | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -168,7 +169,9 @@ class Supervisor:
             return False
         delay_s = member.quota.grant(now_s, worked_s)
         member.phase, member.start_s = Phase.DOWN, now_s + delay_s
-        _LOGGER.warning(
+        is_told, self._told = error is self._told, error  # one error may take several members
+        _LOGGER.log(
+            logging.DEBUG if is_told else logging.WARNING,
             "Restarting %s in %.2f s (restart %d%s) after: %s",
             self._rules.restarting % number,
             delay_s,

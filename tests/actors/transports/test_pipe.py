@@ -10,13 +10,14 @@ import pytest
 from tests.trainers.rig import vector_spec
 from trajtrainer.actors.messages import ActorDiedError, Experience, Failed, Report
 from trajtrainer.actors.transports.pipe import PipeTransport, _Member
-from trajtrainer.actors.transports.pipe_channel import REPORT, BlockPlace
+from trajtrainer.actors.transports.pipe_channel import REPORT
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.source import PackedChunk
 from trajtrainer.workers import messages
+from trajtrainer.workers.blocks import BlockPlace
 from trajtrainer.workers.shared_memory import SharedMemory
 
 

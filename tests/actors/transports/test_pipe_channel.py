@@ -55,7 +55,7 @@ def test_blocks_that_become_larger_are_forgotten_at_both_ends() -> None:
         assert isinstance(chunk, PackedChunk)
         assert chunk.packed["reward"][0] == turn
         chunk.free()
-        while not runs.channel._free:
+        while not runs.channel._blocks._free:
             pass
         del room, chunk
     assert len(os.listdir("/proc/self/fd")) <= files + 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import socket
 import time
 from contextlib import suppress
@@ -20,15 +22,18 @@ from tests.actors.test_kills import settings
 from tests.runtime.process_tree import command_of, descendants
 from trajtrainer.actors.messages import ActorTask, End, Failed, Hello, Report
 from trajtrainer.actors.node_logs import NodeLogs
-from trajtrainer.actors.transports.cluster import connect
 from trajtrainer.actors.transports.ray import RayTransport
+from trajtrainer.actors.transports.ray_driver import DriverTask
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.settings.actors import RaySettings
 from trajtrainer.unity.faults import LaunchError
 
+# It looks at its variables when it is imported, so that nothing does that before ``nodes``.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")
+
+STORE = 80 << 20
 
 
 def used_bytes() -> int:
@@ -64,22 +69,25 @@ def until_failed(transport: RayTransport) -> dict[int, list[Report]]:
     deadline_s = time.monotonic() + 60
     while not all(reports and isinstance(reports[-1], Failed) for reports in found.values()):
         assert time.monotonic() < deadline_s
-        transport.poll(1.0, lambda number, report: found[number].append(report))
+        for number, report in transport.reports(1.0):
+            found[number].append(report)
     return found
 
 
-def test_faults_name_the_node_and_what_players_said_is_kept(tmp_path: Path, nodes: Any) -> None:
-    cluster = connect(nodes.address, 1, "a test")
+def driver_task(nodes: Any, count: int, **needs: Any) -> DriverTask:
+    return DriverTask(RaySettings(address=nodes.address, **needs), 1, count, "a test", logging.INFO, 1.0)
 
-    def make_task(number: int) -> ActorTask:
+
+def test_faults_name_the_node_and_what_players_said_is_kept(tmp_path: Path, nodes: Any) -> None:
+    def make_task(number: int, node: str) -> ActorTask:
         folder(number).mkdir(exist_ok=True)
-        logs = NodeLogs(folder(number), cluster.here)
+        logs = NodeLogs(folder(number), node)
         return ActorTask(number, partial(failing, logs, "/builds/game"), None, 20, logs)
 
     def folder(number: int) -> Path:
         return tmp_path / str(number)
 
-    transport = RayTransport(cluster, make_task, 2, RaySettings(address=nodes.address), folder, Timers())
+    transport = RayTransport(driver_task(nodes, 2), make_task, folder, Timers())
     try:
         for number in range(2):
             transport.start(number)
@@ -105,16 +113,17 @@ class Unknown:
         return __import__, ("a_game_that_is_not_there",)
 
 
+def unknown(number: int, _node: str) -> ActorTask:
+    return ActorTask(number, Unknown(), None, 20)
+
+
 def test_a_version_is_told_before_a_task_is_looked_at(nodes: Any) -> None:
-    cluster = connect(nodes.address, 1, "a test")
-    transport = RayTransport(
-        cluster, lambda number: ActorTask(number, Unknown(), None, 20), 1, RaySettings(), lambda _: None, Timers()
-    )
+    transport = RayTransport(driver_task(nodes, 1), unknown, lambda _: None, Timers())
     try:
         transport.start(0)
         seen: list[Report] = []
         while not seen:
-            transport.poll(1.0, lambda _, report: seen.append(report))
+            seen += [report for _, report in transport.reports(1.0)]
         assert seen == [Hello(trajtrainer.__version__)], "who is refused for it is not told of more"
         transport.post(0, End())
         (failed,) = until_failed(transport)[0]
@@ -128,15 +137,7 @@ def test_a_version_is_told_before_a_task_is_looked_at(nodes: Any) -> None:
 
 def test_too_many_actors_are_told_and_impossible_ones_refused(nodes: Any, caplog: pytest.LogCaptureFixture) -> None:
     def make(**needs: Any) -> RayTransport:
-        cluster = connect(nodes.address, 1, "a test")
-        return RayTransport(
-            cluster,
-            lambda number: ActorTask(number, Unknown(), None, 20),
-            5,
-            RaySettings(**needs),
-            lambda _: None,
-            Timers(),
-        )
+        return RayTransport(driver_task(nodes, 5, **needs), unknown, lambda _: None, Timers())
 
     make().close()
     (warning,) = [record.message for record in caplog.records if "room for" in record.message]
@@ -162,11 +163,11 @@ def test_a_folder_is_brought_to_the_nodes(tmp_path: Path, nodes: Any) -> None:
 def test_steps_are_counted_once_whatever_is_lost(tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    transports: list[RayTransport] = []
+    started: list[int] = []
     start = RayTransport.start
 
     def starting(transport: RayTransport, number: int) -> None:
-        transports.append(transport)
+        started.append(number)
         start(transport, number)
 
     monkeypatch.setattr(RayTransport, "start", starting)
@@ -177,18 +178,22 @@ def test_steps_are_counted_once_whatever_is_lost(tmp_path: Path, nodes: Any, mon
     given["behaviors"]["Counted"]["max_steps"] = 1_000_000
     lost: list[str] = []
     deadline_s = time.monotonic() + 60
-    with trajtrainer.Training(given, Counted, run_id="run", **options) as training:
-        for _ in training.epochs(steps=400):
-            assert time.monotonic() < deadline_s
-            used.append(used_bytes())
-            if not lost:
-                ray.kill(transports[0].handle(0))
-                lost.append("an actor")
-            elif len(lost) == 1 and len(transports) == 3 + 1:
-                nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
-                lost.append("a node")
-            elif len(lost) == 2 and len(transports) > 3 + 1:
-                break
+    ray.init(nodes.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        with trajtrainer.Training(given, Counted, run_id="run", **options) as training:
+            for _ in training.epochs(steps=400):
+                assert time.monotonic() < deadline_s
+                used.append(used_bytes())
+                if not lost:
+                    os.kill(actors()[0], signal.SIGKILL)
+                    lost.append("an actor")
+                elif len(lost) == 1 and len(started) == 3 + 1:
+                    nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+                    lost.append("a node")
+                elif len(lost) == 2 and len(started) > 3 + 1:
+                    break
+    finally:
+        ray.shutdown()
     taken.check(training.result.behaviors["Counted"].steps, 1200)
     assert max(used) < 2 << 20
     deadline_s = time.monotonic() + 10

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -43,6 +43,10 @@ read -r word || {
 """
 # Paths of sockets below it may be no longer than about 100 characters.
 _SHORT = Path("/tmp")  # noqa: S108  (a folder of its own is made in it)
+
+
+class ClusterLostError(EnvironmentFaultError):
+    """Ray is gone and does not come back."""
 
 
 class Node(NamedTuple):
@@ -154,6 +158,14 @@ def check(address: str | None, what: str) -> str | None:
     return address
 
 
+def address_of_program() -> str | None:
+    """Return the address of the cluster that the program has connected this process with itself; None if it has not."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    return str(ray.get_runtime_context().gcs_address)
+
+
 def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, Any] | None = None) -> Cluster:
     """Connect with a cluster, or start one on this machine, for this machine alone.
 
@@ -170,8 +182,6 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
     address = check(address, what)
     ray = _imported(alone=address is None)
     if ray.is_initialized():
-        if runtime_env:
-            _LOGGER.warning("Ray is connected already, so that the runtime_env has no effect: give it to ray.init().")
         return Cluster(ray, address, ends=False)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": runtime_env}
     if address is None:

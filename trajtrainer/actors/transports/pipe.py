@@ -23,17 +23,16 @@ from trajtrainer.actors.messages import (
     Failed,
     Order,
     Report,
-    Take,
     Weights,
 )
-from trajtrainer.actors.transports.pipe_channel import FREE, ORDER, BlockPlace, PipeChannel, WeightsPlace
-from trajtrainer.algos.acting import Policy
-from trajtrainer.core.stats import StatsReporter
+from trajtrainer.actors.transports.pipe_channel import FREE, ORDER, PipeChannel, WeightsPlace
+from trajtrainer.actors.transports.remote_transport import RemoteTransport
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.packed_layout import PackedLayout
-from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.source import Chunk, PackedChunk
 from trajtrainer.data.trajectory import of_workers
 from trajtrainer.workers import messages
+from trajtrainer.workers.blocks import BlockPlace, OpenedBlocks
 from trajtrainer.workers.log_relay import relay_log
 from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.process import ChildProcess, begin_child, wait_for_any
@@ -127,16 +126,17 @@ class _Member:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self.end: tuple[bytes, Any] | None = None
-        self.blocks: dict[int, SharedMemory] = {}
+        self.blocks = OpenedBlocks()
         self.weights: dict[str, SharedMemory] = {}
 
     def forget_memory(self) -> None:
-        for memory in [*self.blocks.values(), *self.weights.values()]:
+        self.blocks.close()
+        for memory in self.weights.values():
             memory.close()
-        self.blocks, self.weights = {}, {}
+        self.weights = {}
 
 
-class PipeTransport:
+class PipeTransport(RemoteTransport):
     """See ``Transport``.
 
     Args:
@@ -146,14 +146,11 @@ class PipeTransport:
         threads: whether they run in threads of this process.
     """
 
-    shared = None
-
     def __init__(
         self, make_task: Callable[[int], ActorTask], count: int, timers: Timers, *, threads: bool = False
     ) -> None:
-        self.waited_s = 0.0
         self._make_task = make_task
-        self._timers = timers
+        super().__init__(timers)
         self._threads = threads
         self._members: list[_Member | None] = [None] * count
 
@@ -188,9 +185,6 @@ class PipeTransport:
         if member is not None:
             member.runs.post(ORDER, order)
 
-    def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
-        """See ``Transport``."""
-
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
         """See ``Transport``."""
         member = self._members[number]
@@ -213,14 +207,11 @@ class PipeTransport:
         assert isinstance(place, BlockPlace)
         if member is None:
             return None
-        if place.address is not None:
-            if place.number in member.blocks:
-                member.blocks[place.number].close()
-            try:
-                member.blocks[place.number] = SharedMemory.open(place.address)
-            except OSError:  # the actor is gone, and with it the block
-                return None
-        packed = of_workers(layout.over(member.blocks[place.number].buffer, counts), first_worker)
+        try:
+            buffer = member.blocks.buffer(place)
+        except OSError:  # the actor is gone, and with it the block
+            return None
+        packed = of_workers(layout.over(buffer, counts), first_worker)
         return PackedChunk(packed, report.rows, partial(member.runs.post, FREE, place.number))
 
     @property
@@ -228,19 +219,8 @@ class PipeTransport:
         """See ``Transport``."""
         return [number for number, member in enumerate(self._members) if member is not None]
 
-    def poll(self, timeout_s: float | None, take: Take) -> int:
-        """See ``Transport``."""
-        with self._timers("env_step") as step:
-            step.part("env_wait")
-            begin_s = time.monotonic()
-            reports = self._reports(timeout_s)
-            self.waited_s += time.monotonic() - begin_s
-            step.part("record")
-            for number, report in reports:
-                take(number, report)
-        return len(reports)
-
-    def _reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
+        """See ``RemoteTransport``."""
         ended = [number for number, member in enumerate(self._members) if member is not None and member.end]
         if ended:
             return [(number, self._bury(number)) for number in ended]
@@ -299,7 +279,7 @@ class PipeTransport:
             self.post(number, End())
         deadline_s = time.monotonic() + _CLOSE_GRACE_S
         while any(self._members) and (remaining_s := deadline_s - time.monotonic()) > 0:
-            self._reports(remaining_s)  # for the log, and the end of the pipes
+            self.reports(remaining_s)  # for the log, and the end of the pipes
         for number in range(len(self)):
             self.drop(number)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from trajtrainer.actors.messages import ActorEndedError, Buffer, End, Order, Report
 from trajtrainer.actors.transports.remote_channel import RemoteChannel, Room
 from trajtrainer.workers import messages
+from trajtrainer.workers.blocks import Blocks
 from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
 
@@ -17,18 +18,6 @@ from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
 ORDER = b"o"
 FREE = b"v"  # number of a block that was read
 REPORT = b"r"
-
-
-class BlockPlace(NamedTuple):
-    """The place of experience: a block of shared memory that the actor has made.
-
-    Attributes:
-        number: of the block.
-        address: of its memory, the first time it is used; it takes the place of the block that had this number.
-    """
-
-    number: int
-    address: MemoryAddress | None
 
 
 class WeightsPlace(NamedTuple):
@@ -54,10 +43,8 @@ class PipeChannel(RemoteChannel):
         self._pipe = pipe
         self._incoming: SimpleQueue[Order | None] = SimpleQueue()
         self._is_over = False
-        self._blocks: dict[int, SharedMemory] = {}
-        self._free: list[int] = []
+        self._blocks = Blocks()
         self._weights: dict[str, SharedMemory] = {}
-        self._lock = threading.Lock()
         threading.Thread(target=self._read, name="orders", daemon=True).start()
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
@@ -87,20 +74,7 @@ class PipeChannel(RemoteChannel):
 
     def room(self, size: int) -> Room:
         """See ``RemoteChannel``."""
-        with self._lock:
-            fitting = [number for number in self._free if self._blocks[number].size >= size]
-            if fitting:
-                number = min(fitting, key=lambda each: self._blocks[each].size)
-                self._free.remove(number)
-                return Room(self._blocks[number].buffer, BlockPlace(number, None))
-            if self._free:  # it is replaced by a larger one, at the other end, too
-                number = self._free.pop()
-                self._blocks[number].close()
-            else:
-                number = len(self._blocks)
-            # Somewhat more than what is needed now: the next trajectories will not be of the same lengths.
-            block = self._blocks[number] = SharedMemory.create(size + size // 2)
-        return Room(block.buffer, BlockPlace(number, block.address))
+        return Room(*self._blocks.reserve(size))
 
     def weights(self, place: WeightsPlace) -> Buffer:
         """See ``RemoteChannel``."""
@@ -113,15 +87,10 @@ class PipeChannel(RemoteChannel):
             while True:
                 kind, content = messages.read(self._pipe.connection)
                 if kind == FREE:
-                    self._take_back(content)
+                    self._blocks.take_back(content)
                 else:
                     self._incoming.put(content)
         except (EOFError, OSError):
             self._incoming.put(End())
             self._incoming.put(None)
             self._pipe.connection.close()
-
-    def _take_back(self, number: int) -> None:
-        with self._lock:
-            self._blocks[number].unlink()  # who has read it has opened it
-            self._free.append(number)

@@ -1,17 +1,19 @@
-"""Actors on the machines of a cluster, at the other ends of methods of Ray actors (docs/clusters.md).
+"""Actors on the machines of a cluster (docs/clusters.md), by way of a process that is connected with Ray.
 
-What travels is Ray's own serialization, between processes of one job. A chunk of experience is an object of Ray's
-store, that the learner reads where it stands; so is one version of weights, for all actors.
+That process is lost with Ray; the learner starts another one, which connects again or starts a Ray of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import itertools
 import logging
-import re
+import pickle
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,127 +24,142 @@ from trajtrainer.actors.messages import (
     End,
     Experience,
     Failed,
+    Hello,
     Order,
     Report,
-    Take,
     Weights,
 )
 from trajtrainer.actors.node_logs import write_logs
-from trajtrainer.actors.transports.cluster import Cluster
-from trajtrainer.actors.transports.ray_channel import FILES, ActorHost, Message
-from trajtrainer.algos.acting import Policy
-from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.stats import StatsReporter
+from trajtrainer.actors.transports import ray_driver
+from trajtrainer.actors.transports.cluster import ClusterLostError
+from trajtrainer.actors.transports.ray_channel import FILES
+from trajtrainer.actors.transports.ray_driver import DriverTask, run_driver
+from trajtrainer.actors.transports.remote_transport import RemoteTransport
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.core.timers import Timers
-from trajtrainer.core.version import __version__
 from trajtrainer.data.packed_layout import PackedLayout
-from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.source import Chunk, PackedChunk
 from trajtrainer.data.trajectory import of_workers
-from trajtrainer.settings.actors import RaySettings
 from trajtrainer.workers import messages
+from trajtrainer.workers.blocks import Blocks, OpenedBlocks
 from trajtrainer.workers.log_relay import relay_log
+from trajtrainer.workers.process import ChildProcess
 
 _LOGGER = logging.getLogger(__name__)
 
-# For players to quit by themselves.
+# For players to quit by themselves; for Ray to end.
 _CLOSE_GRACE_S = 16.0
+_SHUTDOWN_S = 15.0
 _LONGEST_WAIT_S = 1.0
-_LONGEST_TEXT = 600
-# Fetches on their way to each actor: while the learner reads what one has brought, the next waits there.
-_FETCHES = 2
-_ORDERS, _REPORTS = "orders", "reports"
+# How long a driver may give no sign of life, and Ray's GCS no answer. Where that refuses to answer, Ray itself ends the
+# driver earlier; where the network swallows everything, perhaps never.
+_SILENT_S = 60.0
+_GCS_SILENT_S = 120.0
 
 
-class _Member:
-    """One actor, started.
+class _Driver:
+    """The process that is connected with Ray, and the memory that it shares with this one.
 
     Attributes:
-        is_there: whether anything has come from it. It may wait for room.
+        gcs: address of Ray's GCS; empty before it is connected.
+        node: id of the node that this machine is.
+        gcs_silent_s: since when that has not answered; None if it does.
+        silent_s: for how long nothing has come from it.
+        weights: on their way to it.
+        published: behavior -> newest weights that it has been sent.
     """
 
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-        self.is_there = False
-        self._deliver = handle.deliver.options(concurrency_group=_ORDERS, num_returns=0)
-        self._fetch = handle.fetch.options(concurrency_group=_REPORTS)
-        self.fetches = deque(self._fetch.remote() for _ in range(_FETCHES))
+    def __init__(self, task: DriverTask) -> None:
+        self.gcs = self.node = ""
+        self.gcs_silent_s: float | None = None
+        self.silent_s = 0.0
+        self.weights = Blocks()
+        self.published: dict[str, Buffer] = {}
+        self._experience = OpenedBlocks()
+        title = "process that is connected with Ray"
+        self.process = ChildProcess(
+            run_driver, task, "ray-driver", title=title, log_as="Ray", log_from=logging.CRITICAL
+        )
+        self.post = self.process.post
 
-    def deliver(self, order: Order, *weights: Any) -> None:
-        self._deliver.remote(order, *weights)
+    def experience(self, place: Any) -> tuple[Buffer, Callable[[], None]]:
+        """Return the bytes at a place, and what gives them back."""
+        return self._experience.buffer(place), partial(self.post, ray_driver.FREE, (place.number,))
 
-    def fetch_more(self) -> None:
-        self.fetches.append(self._fetch.remote())
+    def bury(self) -> str:
+        """Wait for its end, but not long, free what belongs to it and return how it ended."""
+        how = self.process.bury()
+        self.weights.close()
+        self._experience.close()
+        return how
 
 
-class RayTransport:
+class RayTransport(RemoteTransport):
     """See ``Transport``. Ends Ray with it, if that was started for it.
 
     Args:
-        cluster: connected.
-        make_task: the task of each actor.
-        count: of actors.
-        settings: what each needs.
+        task: of the process that is connected with Ray.
+        make_task: the task of an actor, from its number and the id of the node that the learner is on.
         folder: gives that of an actor's logs; None if nothing may be written.
         timers: of the run.
 
     Raises:
-        SettingsError: a task cannot be sent, or no node of the cluster has what an actor needs.
+        SettingsError: there is no cluster, a task cannot be sent, or no node has what an actor needs.
     """
-
-    shared = None
 
     def __init__(
         self,
-        cluster: Cluster,
-        make_task: Callable[[int], ActorTask],
-        count: int,
-        settings: RaySettings,
+        task: DriverTask,
+        make_task: Callable[[int, str], ActorTask],
         folder: Callable[[int], Path | None],
         timers: Timers,
     ) -> None:
-        self.waited_s = 0.0
-        self._timers = timers
-        self._cluster = cluster
-        self._ray = cluster.ray
+        super().__init__(timers)
+        self._task = task
         self._make_task = make_task
         self._folder = folder
-        self._members: list[_Member | None] = [None] * count
-        self._published: dict[str, tuple[Buffer, Any]] = {}
+        self._next_life = itertools.count(1)
+        self._lives: list[int | None] = [None] * task.count
+        self._numbers: dict[int, int] = {}  # life -> number
+        self._there: set[int] = set()  # lives from which anything has come; the others may wait for room
+        self._driver: _Driver | None = None
+        self._dumps: Callable[[object], bytes] = importlib.import_module("ray.cloudpickle").dumps
+        self._was_connected = False
         try:
-            _check_room(cluster, count, settings)
-            self._pickled(0)
-        except SettingsError:
-            cluster.close()
+            driver = self._driver = _Driver(task)
+            while not driver.gcs:
+                self.reports(None)
+            self._pickled(0, driver)
+        except BaseException:
+            self.close()
             raise
-        # Each group is one thread, so that both keep their order. Whoever is lost is started again by the learner, who
-        # knows what has come from it.
-        host = self._ray.remote(concurrency_groups={_ORDERS: 1, _REPORTS: 1})(ActorHost)
-        self._host = host.options(
-            num_cpus=settings.num_cpus,
-            resources=settings.resources,
-            scheduling_strategy="SPREAD",
-            max_restarts=0,
-            max_task_retries=0,
-        )
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._lives)
 
-    def handle(self, number: int) -> Any:
-        """Return Ray's handle of an actor; None where there is none."""
-        member = self._members[number]
-        return None if member is None else member.handle
+    @property
+    def present(self) -> Sequence[int]:
+        """See ``Transport``."""
+        return [number for number, life in enumerate(self._lives) if life is not None]
 
     def start(self, number: int) -> None:
-        """See ``Transport``."""
+        """See ``Transport``. Where Ray is lost, an attempt to connect again begins with it."""
         self.drop(number)
-        pickled, level = self._pickled(number)
-        self._members[number] = _Member(self._host.remote(pickled, level))
+        life = self._lives[number] = next(self._next_life)
+        self._numbers[life] = number
+        if self._driver is None:
+            self._driver = _Driver(replace(self._task, is_again=True))
+        elif self._driver.gcs:
+            self._start(life, self._driver)
 
-    def _pickled(self, number: int) -> tuple[bytes, int]:
-        task = self._make_task(number)
+    def _start(self, life: int, driver: _Driver) -> None:
+        number = self._numbers[life]
+        driver.post(ray_driver.START, (life, number, *self._pickled(number, driver)))
+
+    def _pickled(self, number: int, driver: _Driver) -> tuple[bytes, int]:
+        task = self._make_task(number, driver.node)
         try:
-            return self._ray.cloudpickle.dumps(task), task.log_level
+            return self._dumps(task), task.log_level
         except Exception as error:
             raise SettingsError(
                 "actors.backend is ray, but what makes the environment cannot be sent to another machine "
@@ -151,98 +168,146 @@ class RayTransport:
 
     def post(self, number: int, order: Order) -> None:
         """See ``Transport``."""
-        member = self._members[number]
-        if member is not None:
-            member.deliver(order)
-
-    def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
-        """See ``Transport``."""
+        life = self._lives[number]
+        if life is not None and self._driver is not None:
+            self._driver.post(ray_driver.DELIVER, (life, self._dumps(order)))
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
         """See ``Transport``."""
-        member = self._members[number]
-        if member is None:
+        life, driver = self._lives[number], self._driver
+        if life is None or driver is None:
             return
-        newest = weights()
-        known, place = self._published.get(behavior, (None, None))
-        if known is not newest:
-            place = self._ray.put(newest)
-            self._published[behavior] = newest, place
-        member.deliver(Weights(behavior, version, None), place)
+        place, newest = None, weights()
+        if driver.published.get(behavior) is not newest:
+            buffer, place = driver.weights.reserve(len(newest))
+            buffer[:] = newest
+            driver.published[behavior] = newest
+        order = self._dumps(Weights(behavior, version, None))
+        driver.post(ray_driver.WEIGHTS, (life, order, behavior, place, len(newest)))
 
     def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
-        """See ``Transport``. The store has room again when nobody has the bytes."""
-        counts, buffer = report.place
-        return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), report.rows, _do_nothing)
-
-    @property
-    def present(self) -> Sequence[int]:
         """See ``Transport``."""
-        return [number for number, member in enumerate(self._members) if member is not None]
+        counts, (buffer, free) = report.place
+        return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), report.rows, free)
 
-    def poll(self, timeout_s: float | None, take: Take) -> int:
+    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         """See ``Transport``."""
-        with self._timers("env_step") as step:
-            step.part("env_wait")
-            begin_s = time.monotonic()
-            reports = self._reports(timeout_s)
-            self.waited_s += time.monotonic() - begin_s
-            step.part("record")
-            for number, report in reports:
-                take(number, report)
-        return len(reports)
-
-    def _reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        heads = {member.fetches[0]: number for number, member in enumerate(self._members) if member is not None}
         timeout_s = _LONGEST_WAIT_S if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S)
-        if not heads:
+        driver = self._driver
+        if driver is None:
             time.sleep(timeout_s)  # until somebody is started again; there is nothing to wait on
             return []
+        found: list[tuple[int, Report]] = []
+        begin_s = time.monotonic()
         try:
-            ready, others = self._ray.wait(list(heads), timeout=timeout_s)
-        except SystemError as error:  # Ray wraps what the handler of a signal raises meanwhile
-            raise error.__cause__ or error from None
-        if ready and others:
-            ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
-        return [(heads[fetch], report) for fetch in ready for report in self._read(heads[fetch])]
+            if not driver.process.pipe.poll(timeout_s):
+                driver.silent_s += time.monotonic() - begin_s
+                if driver.silent_s <= _SILENT_S:
+                    return []
+                driver.process.kill()
+                return self._lost(driver, f"The process that is connected with Ray was silent for {_SILENT_S:.0f} s.")
+            driver.silent_s = 0.0
+            while True:
+                kind, content = messages.read(driver.process.pipe)
+                found += self._taken(driver, kind, content)
+                # An actor of another version is dropped before more of it is looked at.
+                if not found or isinstance(found[-1][1], Hello) or not driver.process.pipe.poll():
+                    return found
+        except (EOFError, OSError):
+            return found or self._lost(driver)
 
-    def _read(self, number: int) -> list[Report]:
-        """Return what a fetch has brought."""
-        member = self._members[number]
-        assert member is not None
-        found: list[Report] = []
-        try:
-            brought: list[Message] = self._ray.get(member.fetches.popleft())
-        except self._ray.exceptions.RayError as error:
-            self.drop(number)
-            return [Failed(self._explained(number, error))]
-        member.is_there = True
-        member.fetch_more()
-        for kind, content in brought:
-            if kind == messages.LOG:
-                relay_log(content, f"Actor {number}", logging.DEBUG)
-            elif kind == FILES:
-                self._write_logs(number, content)
-            elif kind == messages.END:
-                self.drop(number)
-                return [*found, Failed(ActorDiedError(f"Actor {number} has ended."))]
-            elif kind == messages.FAULT:
-                self.drop(number)
-                return [*found, Failed(content)]
-            else:
-                found.append(content)
-        return found
+    def _taken(self, driver: _Driver, kind: bytes, content: Any) -> list[tuple[int, Report]]:
+        if kind == ray_driver.BROUGHT:
+            life, pickled, place = content
+            experience = None if place is None else driver.experience(place)
+            if life in self._numbers:
+                return self._report(life, pickled, experience)
+            if experience is not None:
+                experience[1]()
+        elif kind == ray_driver.LOST:
+            life, text, is_mistake = content
+            if life in self._numbers:
+                return self._end(life, SettingsError(text) if is_mistake else ActorDiedError(text))
+        elif kind == ray_driver.FREE:
+            driver.weights.take_back(content)
+        elif kind == ray_driver.CONNECTED:
+            driver.node, driver.gcs = content
+            self._was_connected = True
+            for life in self._numbers:
+                self._start(life, driver)
+        elif kind == ray_driver.BEAT:
+            self._note_gcs(driver, is_silent=content)
+        elif kind == messages.LOG:
+            relay_log(content, "Ray", logging.CRITICAL)
+        elif kind == messages.FAULT:
+            return self._lost(driver, content)
+        return []
 
-    def _explained(self, number: int, error: Exception) -> Exception:
-        text = _short(str(error))
-        if isinstance(error, self._ray.exceptions.RuntimeEnvSetupError):
-            return SettingsError(f"actors.ray.runtime_env cannot be set up: {text}")
-        if "No module named 'trajtrainer" in text:
-            return SettingsError(
-                f"Actor {number} cannot start, as a node of the cluster has no trajtrainer, or an older one. Install "
-                f"trajtrainer {__version__} on all nodes, or let actors.ray.runtime_env install it. Ray says: {text}"
+    def _report(
+        self, life: int, pickled: bytes, experience: tuple[Buffer, Callable[[], None]] | None
+    ) -> list[tuple[int, Report]]:
+        """Return what a message of an actor says."""
+        number = self._numbers[life]
+        kind, content = pickle.loads(pickled)  # noqa: S301  (from an actor, which runs what this run has sent)
+        self._there.add(life)
+        if kind == messages.LOG:
+            relay_log(content, f"Actor {number}", logging.DEBUG)
+        elif kind == FILES:
+            self._write_logs(number, content)
+        elif kind == messages.END:
+            return self._end(life, ActorDiedError(f"Actor {number} has ended."))
+        elif kind == messages.FAULT:
+            return self._end(life, content)
+        elif isinstance(content, Experience):
+            return [(number, replace(content, place=(content.place[0], experience)))]
+        else:
+            return [(number, content)]
+        return []
+
+    def _end(self, life: int, error: Exception) -> list[tuple[int, Report]]:
+        number = self._numbers[life]
+        self.drop(number)
+        return [(number, Failed(error))]
+
+    def _note_gcs(self, driver: _Driver, *, is_silent: bool) -> None:
+        if not is_silent:
+            if driver.gcs_silent_s is not None:
+                _LOGGER.info("The head of Ray's cluster answers again.")
+            driver.gcs_silent_s = None
+        elif driver.gcs_silent_s is None:
+            driver.gcs_silent_s = time.monotonic()
+            _LOGGER.warning(
+                "The head of Ray's cluster (its GCS at %s) does not answer. What runs goes on for as long as Ray does; "
+                "if it stays away, all actors are lost within minutes.",
+                driver.gcs,
             )
-        return ActorDiedError(f"Actor {number} is lost: {text}")
+        elif time.monotonic() - driver.gcs_silent_s > _GCS_SILENT_S:
+            driver.process.kill()
+
+    def _lost(self, driver: _Driver, why: Exception | str | None = None) -> list[tuple[int, Report]]:
+        """Give up a driver that has ended, and with it all actors.
+
+        Raises:
+            TrajtrainerError: it is the first one, and was never connected.
+        """
+        self._driver = None
+        how = driver.bury()
+        why = why or _explained(driver, how)
+        if not self._was_connected:
+            raise why if isinstance(why, Exception) else ClusterLostError(f"Ray cannot be used. {why}")
+        error: Exception
+        if not driver.gcs:
+            error = ClusterLostError(
+                f"Ray is lost, and was not back after {self._task.reconnect_s:.0f} s (--timeout-wait). {why}"
+            )
+        elif isinstance(why, Exception) and not isinstance(why, EnvironmentFaultError):
+            error = why  # a bug
+        else:
+            error = ActorDiedError(f"{why} All actors are lost with it.")
+        lost = self.present
+        self._lives, self._numbers = [None] * len(self), {}
+        self._there.clear()
+        return [(number, Failed(error)) for number in lost]
 
     def _write_logs(self, number: int, logs: Mapping[str, bytes]) -> None:
         folder = self._folder(number)
@@ -254,64 +319,50 @@ class RayTransport:
 
     def drop(self, number: int) -> None:
         """See ``Transport``."""
-        member, self._members[number] = self._members[number], None
-        if member is not None:
-            self._kill(member)
-
-    def _kill(self, member: _Member) -> None:
-        with contextlib.suppress(Exception):  # it is gone, or Ray is
-            self._ray.kill(member.handle)
+        life, self._lives[number] = self._lives[number], None
+        if life is not None:
+            del self._numbers[life]
+            self._there.discard(life)
+            if self._driver is not None:
+                self._driver.post(ray_driver.DROP, (life,))
 
     def close(self) -> None:
         """See ``Transport``."""
-        for number, member in enumerate(self._members):
-            if member is not None and member.is_there:
-                member.deliver(End())
+        for number, life in enumerate(self._lives):
+            if life is not None and life in self._there:
+                self.post(number, End())
             else:
                 self.drop(number)
         deadline_s = time.monotonic() + _CLOSE_GRACE_S
-        while any(self._members) and (remaining_s := deadline_s - time.monotonic()) > 0:
-            self._reports(remaining_s)  # for the log, and the logs of players
+        while self._numbers and (remaining_s := deadline_s - time.monotonic()) > 0:
+            self.reports(remaining_s)  # for the log, and the logs of players
         for number in range(len(self)):
             self.drop(number)
-        self._published.clear()
-        self._cluster.close()
+        if self._driver is not None:
+            if self._driver.gcs:
+                self._driver.post(messages.END)
+            else:
+                self._driver.process.kill()
+            deadline_s = time.monotonic() + _SHUTDOWN_S
+            while self._driver is not None and (remaining_s := deadline_s - time.monotonic()) > 0:
+                with contextlib.suppress(TrajtrainerError):
+                    self.reports(remaining_s)  # so that it never waits for this process
+        if self._driver is not None:
+            self._driver.process.kill()
+            self._driver.bury()
+            self._driver = None
 
     def kill(self) -> None:
-        """See ``Transport``. Players end with the processes that have started them."""
-        for member in self._members:
-            if member is not None:
-                self._kill(member)
+        """See ``Transport``. Ray ends what its driver has started, and players end with what has started them."""
+        driver = self._driver
+        if driver is not None:
+            driver.process.kill()
 
 
-def _do_nothing() -> None:
-    pass
-
-
-def _short(text: str) -> str:
-    """Return what Ray says of an error without colours, and of a long one, with tracebacks, its begin and its end."""
-    text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}"
-
-
-def _check_room(cluster: Cluster, count: int, settings: RaySettings) -> None:
-    """See whether the nodes have what the actors need.
-
-    Raises:
-        SettingsError: none has what one of them needs.
-    """
-    needs = {name: amount for name, amount in settings.needs().items() if amount > 0}
-    nodes = cluster.nodes()
-    places = [
-        min((int(node.resources.get(name, 0) // need) for name, need in needs.items()), default=count) for node in nodes
-    ]
-    if sum(places) >= count:
-        return
-    needed = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
-    present = "; ".join(
-        f"{node.name}: " + ", ".join(f"{node.resources.get(name, 0):g} {name}" for name in needs) for node in nodes
-    )
-    told = f"actors.count is {count}, and each actor needs {needed}. The nodes of {cluster} have: {present}."
-    if not any(places):
-        raise SettingsError(f"{told} None of them has room for an actor. See actors.ray.num_cpus and resources.")
-    _LOGGER.warning("%s That is room for %d; the others wait until a node joins.", told, sum(places))
+def _explained(driver: _Driver, how: str) -> str:
+    """Return what is lost when a driver has ended like this."""
+    if not driver.gcs or ("signal" in how and "SIGABRT" not in how):
+        return f"The process that is connected with Ray {how}."
+    if driver.gcs_silent_s is not None:
+        return f"The head of Ray's cluster (its GCS at {driver.gcs}) is gone."
+    return "Ray's daemon on this machine (its raylet) is gone."
