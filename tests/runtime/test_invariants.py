@@ -7,6 +7,7 @@ steps are learned from when depends on time there, so that no numbers can be com
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -330,12 +331,16 @@ def test_two_actors_collect_for_one_learner(
     assert {"Actors/Working", "Policy/Importance Weight"} <= found.keys()
     # The last step of a trajectory counts; it may have begun with an older policy.
     assert max(lag for _, lag in found["Actors/Policy Lag"]) <= MAX_LAG + 1
-    assert too_old(learned) <= dropped(epochs)
+    assert too_old(learned, 5000) <= dropped(epochs)
     assert {lag for lag, _ in learned.lags} >= {0, 1}, "acting went on while the learner learned"
 
 
-def too_old(learned: Learned) -> int:
-    return sum(steps for lag, steps in learned.lags if lag > MAX_LAG)
+def too_old(learned: Learned, max_steps: int) -> int:
+    """Return the steps up to the end of training that are too old to learn from."""
+    ends = itertools.accumulate(steps for _, steps in learned.lags)
+    return sum(
+        steps for (lag, steps), end in zip(learned.lags, ends, strict=True) if lag > MAX_LAG and end <= max_steps
+    )
 
 
 def dropped(epochs: list[trajtrainer.EpochStats]) -> int:
@@ -361,7 +366,7 @@ def test_steps_of_an_actor_that_is_too_late_count_and_are_not_learned_from(
     actors = {"backend": "thread", "count": 2, "max_policy_lag": MAX_LAG}
     result = learn(tmp_path, settings("ppo", 3000) | {"actors": actors}, on_epoch=epochs.append)
     learned.check(result.behaviors["Numbered"].steps, most_left=(1 + MAX_LAG) * (BUFFER + 1))
-    assert 0 < too_old(learned) <= dropped(epochs)
+    assert 0 < too_old(learned, 3000) <= dropped(epochs)
 
 
 @needs_proc

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.spec import ObservationSpec
+
+if TYPE_CHECKING:
+    from trajtrainer.core.spec import ObservationSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
