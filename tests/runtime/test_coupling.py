@@ -1,0 +1,74 @@
+"""Who waits for whom, by the settings of a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trajtrainer.actors.messages import UNLIMITED
+from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
+from trajtrainer.run.coupling import Coupling, Waiting
+from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
+from trajtrainer.trainers.factory import max_lead
+from trajtrainer.trainers.trainer import Trainer
+
+PPO = TrainerSettings(hyperparameters=PPOHyperparameters(buffer_size=100), max_steps=1000)
+SAC = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(buffer_size=100), max_steps=1000)
+THREADED = TrainerSettings(hyperparameters=PPOHyperparameters(buffer_size=100), threaded=True)
+
+
+def coupling(
+    settings: TrainerSettings, elsewhere: tuple[int, int] | None, *, is_training: bool = True, learns: bool = True
+) -> Coupling:
+    return Coupling.of(settings, elsewhere=elsewhere, is_training=is_training, learns=learns)
+
+
+@pytest.mark.parametrize(
+    ("found", "waiting", "kind", "is_concurrent"),
+    [
+        (coupling(PPO, None), Waiting.ONE_LOOP, Pacing, False),
+        (coupling(THREADED, None), Waiting.THREAD, Shared, True),
+        (coupling(PPO, (1, 0)), Waiting.TURNS, InTurn, False),
+        (coupling(SAC, (1, 0)), Waiting.TURNS, InTurn, False),
+        (coupling(PPO, (2, 0)), Waiting.UPDATES, ByUpdates, True),
+        (coupling(PPO, (1, 1)), Waiting.UPDATES, ByUpdates, True),
+        (coupling(SAC, (2, 0)), Waiting.ROWS, Shared, True),
+        (coupling(PPO, (1, 0), is_training=False), Waiting.ROWS, Shared, True),
+        (coupling(PPO, (2, 1), learns=False), Waiting.ONE_LOOP, Pacing, False),
+        (coupling(THREADED, None, learns=False), Waiting.ONE_LOOP, Pacing, False),
+    ],
+)
+def test_the_settings_decide_who_waits(
+    found: Coupling, waiting: Waiting, kind: type[Pacing], is_concurrent: bool
+) -> None:
+    source = found.source()
+    pacing = found.pacing(trainer(), source, None)
+    assert (found.waiting, type(pacing), source.is_concurrent) == (waiting, kind, is_concurrent)
+
+
+def test_the_lead_is_that_of_the_lag_or_of_the_algorithm() -> None:
+    assert coupling(PPO, (2, 1)).lead == 2 * 101
+    assert coupling(PPO, (2, 0)).lead == 101
+    assert coupling(SAC, (2, 1)).lead == max_lead(SAC)
+    assert coupling(PPO, None).lead == coupling(THREADED, None).lead == 0, "what is finished is handed over at once"
+
+
+def test_nobody_collects_beyond_the_end_of_the_training() -> None:
+    for settings, elsewhere in ((PPO, (2, 1)), (SAC, (2, 1))):
+        found = coupling(settings, elsewhere)
+        assert found.pacing(trainer(first_step=400), found.source(), None).join(0).steps == 1001 - 400
+    threaded = coupling(THREADED, None)
+    assert threaded.pacing(trainer(), threaded.source(), None).join(0).steps >= UNLIMITED, "as in one loop"
+
+
+def trainer(first_step: int = 0) -> Trainer:
+    stub: Any = SimpleNamespace(
+        context=SimpleNamespace(behavior="Walker", training=True),
+        clock=SimpleNamespace(collected=lambda _: first_step),
+        publisher=SimpleNamespace(version=0),
+        left=lambda: (10, 10),
+        is_due=lambda: True,
+    )
+    return cast(Trainer, stub)
