@@ -87,7 +87,7 @@ _FAULTS = (
     Fault("one", "what it sends is lost", 60, loss=1.0, received=False, lines=1),
     Fault("one", "what is sent to it is lost", 60, loss=1.0, sent=False, lines=1),
     Fault("head", "cut off", 12, loss=1.0, lines=1),
-    Fault("learner", "cut off", 60, loss=1.0, lines=2),
+    Fault("learner", "cut off", 60, loss=1.0, lines=3),  # the head, and both actors
 )
 
 

@@ -233,6 +233,24 @@ def test_an_overwritten_run_is_untouched_until_the_environment_is_connected(tmp_
     assert log.read_text() == "new", "what tells why the start failed stays"
 
 
+def test_logs_of_actors_come_to_a_run_that_overwrites_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_with_logs(tmp_path)
+    run = folder(tmp_path, force=True)
+    run.check({})
+    with run.exclusive():
+        run.create()
+        log = run.open_logs / "actor-0" / "Player-0.log"
+        log.parent.mkdir(parents=True)
+        with log.open("w") as player:
+            player.write("before. ")
+            run.begin()
+            player.write("after.")
+        (run.open_logs / "actor-0").mkdir(exist_ok=True)  # it is started again
+    assert (tmp_path / "ppo" / "run_logs" / "actor-0" / "Player-0.log").read_text() == "before. after."
+    assert "stay there" not in caplog.text
+    assert not (tmp_path / "ppo.start").exists()
+
+
 def test_a_run_that_begins_sets_the_overwritten_one_aside_as_a_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -323,9 +323,10 @@ class RunFolder:
             self.logs.mkdir(parents=True)
         except OSError as error:
             raise self._unwritable(error) from error
-        for log in self._start_logs.iterdir():
+        for log, place in self._logs_of_start():
             with contextlib.suppress(OSError):  # a file system without links: it will be there at the end
-                os.link(log, self.logs / log.name)
+                place.parent.mkdir(exist_ok=True)
+                os.link(log, place)
 
     def behavior(self, behavior: str) -> BehaviorFolder:
         """Return the behaviour's folder, made at its first mention.
@@ -415,16 +416,23 @@ class RunFolder:
             return path
         return self._set_aside / path.resolve().relative_to(self.path.resolve())
 
+    def _logs_of_start(self) -> list[tuple[Path, Path]]:
+        """Return the logs from before ``begin``, those of actors included, each with its place afterwards."""
+        logs = [path for path in self._start_logs.rglob("*") if path.is_file()]
+        return [(path, self.logs / path.relative_to(self._start_logs)) for path in logs]
+
     def _gather_logs(self) -> None:
         """Move what was logged before ``begin`` to the other logs. A start that failed leaves it where it is."""
         if self._overwrites or not self._start_logs.is_dir():
             return
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
-            for log in self._start_logs.iterdir():
-                (self.logs / log.name).unlink(missing_ok=True)  # the same file under another name
-                log.replace(self.logs / log.name)
-            self._start_logs.rmdir()
+            for log, place in self._logs_of_start():
+                place.parent.mkdir(exist_ok=True)
+                place.unlink(missing_ok=True)  # the same file under another name
+                log.replace(place)
+            for folder in [*(path for path in self._start_logs.iterdir() if path.is_dir()), self._start_logs]:
+                folder.rmdir()
         except OSError as error:
             logger.warning("The logs in %s stay there: %s.", self._start_logs, error.strerror or error)
 
