@@ -68,7 +68,7 @@ def test_acting_and_learning_at_the_same_time() -> None:
     learner.start()
     for round_ in random_stream(600, seed=1):
         for batch in harness.play(round_):
-            source.add(RowsChunk(harness.pool, [batch], batch.num_steps))
+            source.add(RowsChunk(harness.pool, [batch], batch.num_steps, batch.num_steps))
     source.close()
     learner.join(30)
     assert not learner.is_alive()
@@ -311,7 +311,7 @@ def test_a_source_drains_groups_over_aborts_and_gives_all_back() -> None:
         recorded = game.processor.record(batch)
         game.processor.acted(recorded.rows, numbers.actions(3))
         if recorded.trajectories is not None:
-            source.add(RowsChunk(game.pool, [recorded.trajectories], recorded.trajectories.num_steps))
+            source.add(RowsChunk(game.pool, [recorded.trajectories], *[recorded.trajectories.num_steps] * 2))
         if number == 2:
             source.abort_episodes(7)
     first, aborted, second = source.drain_into(lambda _: None, hold=True)

@@ -101,8 +101,13 @@ class _Nothing:
     num_steps: int = 0
     num_ended: int = 0
     lengths: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
-    versions: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     pack: Any = None
+
+    def lag_sum(self, version: int) -> int:
+        return 0
+
+    def newest_of_last(self) -> int:
+        return 0
 
     def __post_init__(self) -> None:
         self.pack = lambda _chunks, _into: None

@@ -48,7 +48,7 @@ class Learner:
         numbers = rows.astype(np.int32)
         offset = np.array([0, len(rows)], np.int32)
         batch = TrajectoryBatch(numbers, offset, numbers[-1:], nobody, nobody, np.zeros(1, np.int64))
-        self.source.add(RowsChunk(self.pool, [batch], len(rows)))
+        self.source.add(RowsChunk(self.pool, [batch], len(rows), len(rows)))
 
 
 @pytest.fixture

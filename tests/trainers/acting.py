@@ -74,7 +74,7 @@ class Acting:
         if recorded.trajectories is not None:
             steps = recorded.trajectories.num_steps
             self.pacing.count(0, steps, steps)
-            self.source.add(RowsChunk(self.pool, [recorded.trajectories], steps))
+            self.source.add(RowsChunk(self.pool, [recorded.trajectories], steps, steps))
         update = self.policies.latest("B")
         if update is not None:
             self.policy.load(update)

@@ -108,7 +108,7 @@ class TrainerRig:
         memory = self.trainer.context.settings.network_settings.memory
         length = 1 if memory is None else memory.sequence_length
         rows = int((-(-batch.lengths // length)).sum()) * length
-        self.source.add(RowsChunk(self.pool, [batch], rows))
+        self.source.add(RowsChunk(self.pool, [batch], rows, batch.num_steps))
 
     def _write(self, one: Trajectory) -> TrajectoryBatch:
         pool, length = self.pool, one.length

@@ -189,7 +189,8 @@ class Actor:
         self.collector.collect(timeout_s)
         for part in self._parts.values():
             if part.is_due():
-                self._ship(part)
+                with self._timers("hand_over"):
+                    self._ship(part)
 
     def run(self) -> None:
         """Collect until the learner says that this is the end, or is gone.

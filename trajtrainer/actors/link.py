@@ -278,7 +278,7 @@ class BehaviorLink:
             item = self._inbox[0]
             if isinstance(item, EpisodesAborted):
                 source.abort_episodes(item.worker)
-            elif pacing.admits([each for each in self._inbox if not isinstance(each, EpisodesAborted)]):
+            elif pacing.admits(self._inbox):
                 pacing.admit(item)
                 source.add(item)
             else:
@@ -317,7 +317,7 @@ class BehaviorLink:
         self.end.pacing.count(number, chunk.rows, steps)
         totals.agent_steps += steps
         totals.episodes += chunk.num_ended
-        totals.lag_sum += steps * self.end.version() - int(chunk.versions.sum(dtype=np.int64))
+        totals.lag_sum += chunk.lag_sum(self.end.version())
 
     def _take_stats(self, number: int, report: StatsReport) -> None:
         for tag, summary in report.statistics.items():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trajtrainer.actors.messages import UNLIMITED, Allowance
+from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.data.source import Chunk, ExperienceSource
 
 
@@ -87,8 +88,8 @@ class Pacing:
         """Yield allowances that are lowered, so that actors pause."""
         return iter(())
 
-    def admits(self, inbox: Sequence[Chunk]) -> bool:  # noqa: ARG002
-        """Return whether the learner may be given the first of these chunks now."""
+    def admits(self, inbox: Sequence[Chunk | EpisodesAborted]) -> bool:  # noqa: ARG002
+        """Return whether the learner may be given the first of these now, a chunk."""
         return True
 
     def admit(self, chunk: Chunk) -> None:
@@ -307,18 +308,19 @@ class ByUpdates(Shared):
                 account.is_recalled = True
                 yield actor, Allowance(self.behavior, rows=0, pauses=True)
 
-    def admits(self, inbox: Sequence[Chunk]) -> bool:
+    def admits(self, inbox: Sequence[Chunk | EpisodesAborted]) -> bool:
         """See ``Pacing``."""
         if self._max_lag == 0:
-            completes = self._fed + sum(chunk.rows for chunk in inbox) > self._buffer_size
+            waiting = sum(each.rows for each in inbox if not isinstance(each, EpisodesAborted))
+            completes = self._fed + waiting > self._buffer_size
             return not completes or not any(each.left or each.is_recalled for each in self.accounts.values())
         # If something that makes an update was too old, more is needed, if the trainer is not due.
         if self._fed <= self._buffer_size or not self.source or not self._is_due():
             return True
         # What would be too old after the update is better learned from now.
         chunk = inbox[0]
-        newest = int(chunk.versions[chunk.lengths.cumsum() - 1].max())
-        return self._version() + 1 - newest > self._max_lag
+        assert not isinstance(chunk, EpisodesAborted)
+        return self._version() + 1 - chunk.newest_of_last() > self._max_lag
 
     def admit(self, chunk: Chunk) -> None:
         """See ``Pacing``."""

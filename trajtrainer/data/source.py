@@ -44,9 +44,11 @@ class Chunk(Protocol):
     def lengths(self) -> IntArray:
         """i32 [S], steps of each trajectory."""
 
-    @property
-    def versions(self) -> NDArray[Any]:
-        """i32 [B], of the policies that decided the steps."""
+    def lag_sum(self, version: int) -> int:
+        """Return the policies by which the steps are older than this version, added up; 0 in the learner's loop."""
+
+    def newest_of_last(self) -> int:
+        """Return the newest version of the policies that decided the trajectories' last steps."""
 
     @property
     def pack(self) -> Callable[[Sequence[Any], Columns[NDArray[Any]] | None], PackedSteps]:
@@ -60,11 +62,7 @@ class RowsChunk:
     pool: RowPool
     batches: Sequence[TrajectoryBatch]
     rows: int
-
-    @property
-    def num_steps(self) -> int:
-        """B."""
-        return sum(batch.num_steps for batch in self.batches)
+    num_steps: int
 
     @property
     def num_ended(self) -> int:
@@ -77,11 +75,13 @@ class RowsChunk:
         lengths = [batch.lengths for batch in self.batches]
         return lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
 
-    @property
-    def versions(self) -> NDArray[Any]:
+    def lag_sum(self, version: int) -> int:  # noqa: ARG002
+        """See ``Chunk``: who acts by the learner's own policy is not behind."""
+        return 0
+
+    def newest_of_last(self) -> int:
         """See ``Chunk``."""
-        versions: NDArray[Any] = self.pool["version"][np.concatenate([batch.rows for batch in self.batches])]
-        return versions
+        return max(int(self.pool["version"][batch.rows[batch.offset[1:] - 1]].max()) for batch in self.batches)
 
     @staticmethod
     def pack(chunks: Sequence[RowsChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
@@ -121,10 +121,13 @@ class PackedChunk:
         """See ``Chunk``."""
         return self.packed.lengths
 
-    @property
-    def versions(self) -> NDArray[Any]:
+    def lag_sum(self, version: int) -> int:
         """See ``Chunk``."""
-        return self.packed["version"]
+        return len(self.packed) * version - int(self.packed["version"].sum(dtype=np.int64))
+
+    def newest_of_last(self) -> int:
+        """See ``Chunk``."""
+        return int(self.packed["version"][self.packed.offset[1:] - 1].max())
 
     @staticmethod
     def pack(chunks: Sequence[PackedChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:

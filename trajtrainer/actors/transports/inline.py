@@ -57,7 +57,9 @@ class _InlineChannel:
 
     def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
         """See ``Channel``."""
-        self.report(Experience(order.behavior, rows, RowsChunk(pool, batches, rows)))
+        self.report(
+            Experience(order.behavior, rows, RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches)))
+        )
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
         """See ``Channel``."""
