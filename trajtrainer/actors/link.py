@@ -35,6 +35,7 @@ from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.self_play import SelfPlay
+from trajtrainer.workers.supervisor import Member
 
 # Chunks that the part of an actor is divided into, so that the learner need not wait for all of it.
 _CHUNKS = 8
@@ -182,11 +183,8 @@ class BehaviorLink:
             self_play.join(behavior_id)
         return self._assignment(self_play, number, start)
 
-    def synchronize(self, starts: Sequence[int]) -> None:
-        """Send what actors need to go on: newer weights, other opponents, and then allowances.
-
-        ``starts`` are how often each actor was started again.
-        """
+    def synchronize(self, members: Sequence[Member]) -> None:
+        """Send actors what they need to continue: newer weights, other opponents, and then allowances."""
         end = self.end
         self._take_latest_policy()
         policy, self_play = end.policy, end.self_play
@@ -195,7 +193,7 @@ class BehaviorLink:
                 tie.loads, tie.version, tie.is_synchronized = policy.num_loads, policy.version, False
                 self.transport.publish(number, end.name, policy.version, self._bytes_of_weights)
             if self_play is not None and tie.assignment not in (None, self_play.number):
-                self.post(number, self._assignment(self_play, number, starts[number]))
+                self.post(number, self._assignment(self_play, number, members[number].quota.used))
         version = end.version()
         # An allowance comes after the policy by which it should be used.
         ready = [number for number, tie in self._ties.items() if tie.version == version]

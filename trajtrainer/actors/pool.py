@@ -231,9 +231,8 @@ class ActorPool:
         return link
 
     def _synchronize(self) -> None:
-        starts = [member.quota.used for member in self.members]
         for link in self.links.values():
-            link.synchronize(starts)
+            link.synchronize(self.members)
 
     def _take(self, number: int, report: Report) -> None:
         self._supervisor.heard(number)
