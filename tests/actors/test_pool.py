@@ -44,6 +44,7 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
@@ -152,6 +153,7 @@ class Rig:
             EnvironmentSettings(**settings),
             workers=2,
             seed=3,
+            timers=Timers(),
             own_parameters=own,
             patience_s=PATIENCE_S,
             clock=lambda: self.now_s,
@@ -486,6 +488,7 @@ def test_what_no_restart_heals_ends_the_run() -> None:
             EnvironmentSettings(),
             workers=1,
             seed=0,
+            timers=Timers(),
         )
     rig = Rig(2)
     with pytest.raises(SettingsError, match="mistake"):

@@ -51,6 +51,7 @@ from trajtrainer.actors.transports.cluster import ClusterLostError
 from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
@@ -96,6 +97,7 @@ class ActorPool:
         settings: quotas.
         workers: of each actor, at most.
         seed: of the run.
+        timers: of the run.
         own_parameters: actor -> environment parameters that go before those of the run.
         noise: actor -> exploration noise, of those that have any.
         patience_s: how long an actor that could collect may be silent; None for as long as it likes.
@@ -122,6 +124,7 @@ class ActorPool:
         *,
         workers: int,
         seed: int,
+        timers: Timers,
         own_parameters: Mapping[int, Parameters] | None = None,
         noise: Mapping[int, float] | None = None,
         patience_s: float | None = None,
@@ -134,6 +137,7 @@ class ActorPool:
         self.transport = transport
         self._stride = workers
         self._seed = seed
+        self._timers = timers
         self._own_parameters = own_parameters or {}
         self._noise = noise or {}
         self._clock = clock
@@ -199,19 +203,21 @@ class ActorPool:
             EnvironmentFaultError: the last actor failed for good.
             TrajtrainerError: there is a mistake that no restart heals.
         """
-        self._supervisor.start_due()
-        self._synchronize()
-        for link in self.links.values():
-            link.give_turns()
         links = self.links.values()
-        num_seen = sum(link.feed() for link in links)
-        num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._take)
-        self._restart_silent()
-        num_seen += sum(link.feed() for link in links)
-        self._synchronize()
-        if not num_seen:
+        with self._timers("actor_pool"):
+            self._supervisor.start_due()
+            self._synchronize()
             for link in links:
-                link.relax()
+                link.give_turns()
+            num_seen = sum(link.feed() for link in links)
+        num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._take)
+        with self._timers("actor_pool"):
+            self._restart_silent()
+            num_seen += sum(link.feed() for link in links)
+            self._synchronize()
+            if not num_seen:
+                for link in links:
+                    link.relax()
 
     def look(self) -> int:
         """Take in what has come meanwhile, during an update, too. Returns how many reports came."""

@@ -132,7 +132,7 @@ def start_inline(run: Run, settings: RunSettings, make_environment: Callable[[],
     """
     transport = InlineTransport(make_environment, run.timers)
     seed = settings.env_settings.seed
-    return ActorPool(transport, settings.env_settings, workers=settings.envs_of_actor, seed=seed)
+    return ActorPool(transport, settings.env_settings, workers=settings.envs_of_actor, seed=seed, timers=run.timers)
 
 
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
@@ -155,6 +155,7 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
         settings.env_settings,
         workers=settings.envs_of_actor,
         seed=settings.env_settings.seed,
+        timers=run.timers,
         own_parameters={
             number: each.environment_parameters
             for number, each in overrides.items()
