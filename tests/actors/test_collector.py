@@ -11,12 +11,11 @@ import pytest
 from numpy.typing import DTypeLike
 
 from trajtrainer.actors import collector as collector_module
-from trajtrainer.actors.collector import ActingBehavior, Collector
+from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
 from trajtrainer.actors.messages import Assignment, NewBehavior, OpponentSlot
 from trajtrainer.actors.sides import Sides
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.errors import UnsupportedError
-from trajtrainer.core.queues import TrajectoryQueue
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch
@@ -113,7 +112,7 @@ def acting(found: NewBehavior, policy: Policy, *writers: StatsWriter) -> ActingB
         processor=AgentProcessor(pool, 64),
         tracker=OpponentTracker(64, 0),
         policy=policy,
-        trajectories=TrajectoryQueue(),
+        trajectories=Outbox(),
         reporter=StatsReporter(found.behavior_id.name, writers),
     )
 

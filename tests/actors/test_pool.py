@@ -67,6 +67,7 @@ SETTINGS = TrainerSettings(
 class Played:
     """A transport that the test plays."""
 
+    runs_meanwhile = True
     waited_s = 0.0
     shared = None
 

@@ -15,10 +15,9 @@ from tests.envs.clockwork import BEHAVIOR, SPEC, actions_for, batch
 from tests.runtime.late_player import write_build
 from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
 from tests.runtime.test_learn import check_files
-from trajtrainer.actors.collector import ActingBehavior, Collector
+from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
 from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.algos.acting import Policy
-from trajtrainer.core.queues import TrajectoryQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
@@ -178,7 +177,7 @@ def test_one_forward_for_all_workers_that_are_ready() -> None:
             processor=AgentProcessor(pool, 64),
             tracker=OpponentTracker(64, 0),
             policy=policy,
-            trajectories=TrajectoryQueue(),
+            trajectories=Outbox(),
             reporter=StatsReporter(found.behavior_id.name, []),
         )
 

@@ -15,15 +15,12 @@ import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter
 from typing import TypeVar
 
-import numpy as np
-
-from trajtrainer.actors.collector import ActingBehavior, Collector
+from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
 from trajtrainer.actors.messages import (
     Aborted,
     ActorEndedError,
@@ -50,7 +47,7 @@ from trajtrainer.actors.messages import (
 )
 from trajtrainer.actors.sides import Sides
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
+from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
@@ -78,32 +75,6 @@ _STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING = (
 _KINDS = {name: name for name in (_STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING)}
 
 Answer = TypeVar("Answer", Learn, Assignment)
-
-
-class Outbox(TrajectoryQueue[TrajectoryBatch]):
-    """Finished trajectories on their way to the learner.
-
-    Attributes:
-        rows: of all trajectories that ever came, as the learner's buffer counts them.
-        num_episodes: that ended with them.
-    """
-
-    def __init__(self, sequence_length: int) -> None:
-        super().__init__()
-        self.rows = self.num_episodes = 0
-        self._length = sequence_length
-
-    def put(self, item: TrajectoryBatch, num_steps: int = 0) -> None:
-        """See ``TrajectoryQueue``."""
-        self.rows += self.rows_of([item])
-        self.num_episodes += int(np.count_nonzero(item.ended))
-        super().put(item, num_steps)
-
-    def rows_of(self, batches: Sequence[TrajectoryBatch]) -> int:
-        """Return the rows of the learner's buffer that trajectories take, each of whole sequences."""
-        if self._length == 1:
-            return sum(batch.num_steps for batch in batches)
-        return sum(int((-(-batch.lengths // self._length)).sum()) for batch in batches) * self._length
 
 
 @dataclass(slots=True)
@@ -142,10 +113,10 @@ class _Part:
         """Return whether what is finished should be handed over now."""
         if self.allowance.pauses:
             return self.should_pause
-        waiting = self.outbox.num_steps
-        if self.outbox.is_needed or (waiting and not self.may_collect):
+        outbox = self.outbox
+        if outbox.is_needed or outbox.num_steps + self.new_opponent_steps >= self.order.ship_steps:
             return True
-        return waiting + self.new_opponent_steps >= self.order.ship_steps or perf_counter() - self.shipped_s > _SHIP_S
+        return perf_counter() - self.shipped_s > _SHIP_S or (outbox.num_steps > 0 and not self.may_collect)
 
 
 class Actor:

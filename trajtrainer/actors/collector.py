@@ -17,7 +17,7 @@ from trajtrainer.actors.sides import Sides
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.queues import TrajectoryQueue
+from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import (
@@ -43,6 +43,51 @@ MOST_STATISTICS = 1000
 _LONGEST_KEY = 1000
 
 
+class Outbox:
+    """Finished trajectories on their way out of an actor, and where unfinished episodes were aborted, in order.
+
+    Attributes:
+        items: what waits.
+        num_steps: of the trajectories that wait.
+        is_needed: whether what waits should go out however little it is: an abort is among it.
+        num_put: steps of all trajectories that ever came.
+        rows: the same, as the learner's buffer counts them: with a memory, those of whole sequences.
+        num_episodes: that ended with them.
+    """
+
+    def __init__(self, sequence_length: int = 1) -> None:
+        """Begin empty."""
+        self.items: list[TrajectoryBatch | EpisodesAborted] = []
+        self.num_steps = self.num_put = self.rows = self.num_episodes = 0
+        self.is_needed = False
+        self._length = sequence_length
+
+    def put(self, batch: TrajectoryBatch) -> None:
+        """Append the trajectories of one message."""
+        self.items.append(batch)
+        self.num_steps += batch.num_steps
+        self.num_put += batch.num_steps
+        self.rows += self.rows_of([batch])
+        self.num_episodes += int(np.count_nonzero(batch.ended))
+
+    def abort_episodes(self, worker: int) -> None:
+        """Append the end of a worker's unfinished episodes."""
+        self.items.append(EpisodesAborted(worker))
+        self.is_needed = True
+
+    def drain(self) -> list[TrajectoryBatch | EpisodesAborted]:
+        """Take all there is, oldest first."""
+        items, self.items = self.items, []
+        self.num_steps, self.is_needed = 0, False
+        return items
+
+    def rows_of(self, batches: Sequence[TrajectoryBatch]) -> int:
+        """Return the rows of the learner's buffer that trajectories take, each of whole sequences."""
+        if self._length == 1:
+            return sum(batch.num_steps for batch in batches)
+        return sum(int((-(-batch.lengths // self._length)).sum()) for batch in batches) * self._length
+
+
 @dataclass(frozen=True, slots=True)
 class ActingBehavior:
     """The collector's part of one behavior. All teams of a name share it.
@@ -64,7 +109,7 @@ class ActingBehavior:
     processor: AgentProcessor
     tracker: OpponentTracker
     policy: Policy
-    trajectories: TrajectoryQueue[TrajectoryBatch]
+    trajectories: Outbox
     reporter: StatsReporter
     learns: bool = True
     sides: Sides | None = None
@@ -161,7 +206,7 @@ class Collector:
                     per_match = behavior.sides.settings.elo_per_match
                     results = match_results(behavior.pool, behavior.processor, recorded, team, per_match=per_match)
                     behavior.sides.count(trajectories, results)
-                behavior.trajectories.put(trajectories, trajectories.num_steps)
+                behavior.trajectories.put(trajectories)
             if recorded.episode_lengths:
                 behavior.reporter.add_many("Environment/Episode Length", recorded.episode_lengths)
             if batch.num_decisions:

@@ -194,15 +194,16 @@ class BehaviorLink:
                 self.transport.publish(number, end.name, policy.version, self._bytes_of_weights)
             if self_play is not None and tie.assignment not in (None, self_play.number):
                 self.post(number, self._assignment(self_play, number, members[number].quota.used))
-        version = end.version()
-        # An allowance comes after the policy by which it should be used.
-        ready = [number for number, tie in self._ties.items() if tie.version == version]
-        for number, allowance in end.pacing.raised(ready):
-            self.post(number, allowance)
+        if end.pacing.limits:
+            version = end.version()
+            # An allowance comes after the policy by which it should be used.
+            ready = [number for number, tie in self._ties.items() if tie.version == version]
+            for number, allowance in end.pacing.raised(ready):
+                self.post(number, allowance)
 
     def give_turns(self) -> None:
         """Let actors go on that wait for their turn, when the loop has done what follows from the last one."""
-        if not self._inbox:
+        if self.end.pacing.takes_turns and not self._inbox:
             for number, allowance in self.end.pacing.turns():
                 self.post(number, allowance)
 

@@ -281,7 +281,7 @@ class StatsReport:
     opponent_steps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Experience:
     """Finished trajectories of a behavior.
 
@@ -404,9 +404,11 @@ class Transport(Protocol):
     An actor that is gone is reported once as ``Failed`` with an ``ActorDiedError``; ``start`` makes another.
 
     Attributes:
+        runs_meanwhile: whether actors run between two ``poll``, so that they can use what they are sent after one.
         waited_s: seconds in which the learner had nothing to do but wait for actors.
     """
 
+    runs_meanwhile: bool
     waited_s: float
 
     def __len__(self) -> int: ...

@@ -45,10 +45,12 @@ class Pacing:
     """The allowances of one behavior's actors. This one limits nothing.
 
     Attributes:
+        limits: whether there are allowances to be raised.
         takes_turns: whether what an actor reports counts as a whole, when it pauses.
         accounts: by number of the actor.
     """
 
+    limits = False
     takes_turns = False
 
     def __init__(self, behavior: str) -> None:
@@ -169,6 +171,8 @@ class Shared(Pacing):
     that has used its part gets more as soon as there is more. A slow one keeps no more than its part, and what a part
     is shrinks with what is left.
     """
+
+    limits = True
 
     def __init__(self, behavior: str, source: ExperienceSource, lead: int, most_steps: int = UNLIMITED) -> None:
         """Begin without actors.

@@ -207,14 +207,17 @@ class ActorPool:
         with self._timers("actor_pool"):
             self._supervisor.start_due()
             self._synchronize()
+            num_seen = 0
             for link in links:
                 link.give_turns()
-            num_seen = sum(link.feed() for link in links)
+                num_seen += link.feed()
         num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._take)
         with self._timers("actor_pool"):
             self._restart_silent()
-            num_seen += sum(link.feed() for link in links)
-            self._synchronize()
+            for link in links:
+                num_seen += link.feed()
+            if self.transport.runs_meanwhile:
+                self._synchronize()
             if not num_seen:
                 for link in links:
                     link.relax()

@@ -55,7 +55,7 @@ class Chunk(Protocol):
         """Copies the steps of chunks of this kind, and gives their places back to the actor."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowsChunk:
     """Rows of a pool in this process; the only copy is the gathering."""
 

@@ -109,9 +109,8 @@ class Supervisor:
 
     def start_due(self) -> None:
         """Start the members whose time has come."""
-        now_s = self._clock()
         for member in self.members:
-            if member.phase is Phase.DOWN and member.start_s <= now_s:
+            if member.phase is Phase.DOWN and member.start_s <= self._clock():
                 member.phase, member.heard_s = Phase.STARTING, None
                 self._start(member.number)
 
@@ -195,8 +194,7 @@ class Supervisor:
 
     def pause_s(self, timeout_s: float | None) -> float | None:
         """Return how long to wait: until the next start, but no longer than asked for."""
-        now_s = self._clock()
-        ends = [member.start_s - now_s for member in self.members if member.phase is Phase.DOWN]
+        ends = [member.start_s - self._clock() for member in self.members if member.phase is Phase.DOWN]
         if timeout_s is not None:
             ends.append(timeout_s)
         return max(0.0, min(ends)) if ends else None

@@ -43,6 +43,8 @@ class _InlineChannel:
 
     def orders(self, *, wait: bool) -> Sequence[Order]:  # noqa: ARG002
         """See ``Channel``."""
+        if not self.incoming:
+            return ()
         found = list(self.incoming)
         self.incoming.clear()
         return found
@@ -80,6 +82,8 @@ class InlineTransport:
         environment: of the actor; None before it is started.
     """
 
+    runs_meanwhile = False
+
     def __init__(self, make_environment: Callable[[], Environment], timers: Timers) -> None:
         self.environment: Environment | None = None
         self.waited_s = 0.0
@@ -88,6 +92,7 @@ class InlineTransport:
         self._channel = _InlineChannel()
         self._actor: Actor | None = None
         self._is_connected = self._is_closed = False
+        self._counters = Counters()
         self._sources: list[ExperienceSource] = []
         self._news = threading.Event()
 
@@ -139,15 +144,16 @@ class InlineTransport:
         if not self._is_connected:
             self._is_connected = True
             take(0, Connected(self.environment.num_workers))
+            take(0, Progress(self._counters))  # once, as the pool has the same object
             return 1
         actor.synchronize()
         if not actor.may_collect:
             self._wait_for_learner(timeout_s)
             return 0
-        before = actor.collector.num_messages
+        before, counters = actor.collector.num_messages, self._counters
         actor.step(timeout_s)
-        take(0, Progress(Counters(environment_steps=actor.collector.num_messages)))
-        return actor.collector.num_messages - before
+        counters.environment_steps = actor.collector.num_messages
+        return counters.environment_steps - before
 
     def _wait_for_learner(self, timeout_s: float | None) -> None:
         begin_s = time.monotonic()

@@ -20,6 +20,7 @@ class RemoteTransport(ABC):
         timers: of the run.
     """
 
+    runs_meanwhile = True
     shared = None
 
     def __init__(self, timers: Timers) -> None:
