@@ -27,7 +27,7 @@ class Rig:
                 self.source,
                 buffer_size=10**9,
                 max_lag=0 if in_turn else 1,
-                most_steps=10**9,
+                most_steps=lambda: 10**9,
                 version=lambda: 0,
                 is_due=lambda: True,
             )
@@ -142,6 +142,6 @@ def test_the_credit_of_who_is_gone_is_that_of_the_others() -> None:
 
 
 def test_nobody_collects_beyond_the_end() -> None:
-    pacing = Shared("Walker", Learner(), 100, most_steps=30)
+    pacing = Shared("Walker", Learner(), 100, most_steps=lambda: 30)
     first = pacing.join(0)
     assert (first.rows, first.steps) == (100, 30)

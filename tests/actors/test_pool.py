@@ -170,7 +170,7 @@ class Rig:
             self.source,
             buffer_size=9,
             max_lag=self.max_lag,
-            most_steps=UNLIMITED,
+            most_steps=lambda: UNLIMITED,
             version=lambda: self.version,
             is_due=lambda: self.is_due,
         )

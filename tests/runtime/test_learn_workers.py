@@ -189,3 +189,11 @@ def test_one_forward_for_all_workers_that_are_ready() -> None:
         expected = actions_for(np.asarray(batch(worker, worker, index // 3).obs[0], np.float32)).env_continuous[-3:]
         assert worker == index % 3
         assert np.array_equal(actions.env_continuous, expected)
+
+
+@pytest.mark.parametrize("backend", ["thread", "process"])
+def test_a_behavior_that_is_done_does_not_hold_back_the_others_of_its_actors(tmp_path: Path, backend: str) -> None:
+    settings = behaviors_settings(Basic=ppo(600), Hybrid=ppo(3000)) | {"actors": {"count": 1, "backend": backend}}
+    run = learn(tmp_path, settings, "--env=sim:Basic+Hybrid", "--env-args", "--agents", "4")
+    assert run.exit_code == 0, run.output
+    assert "Restarting" not in run.output

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trajtrainer.actors.messages import (
     Aborted,
+    Allowance,
     Assignment,
     Buffer,
     Experience,
@@ -119,6 +120,7 @@ class BehaviorLink:
         end: the learner's.
         transport: of the actors.
         post: sends an order to the actor with this number.
+        publish: sends it newer weights (``Transport.publish``).
         seed: of the run.
         stride: workers of each actor, at most.
         totals: by number of the actor.
@@ -127,6 +129,7 @@ class BehaviorLink:
     end: LearnerEnd
     transport: Transport
     post: Callable[[int, Order], None]
+    publish: Callable[[int, str, int, Callable[[], Buffer]], None]
     seed: int
     stride: int
     totals: defaultdict[int, Totals] = field(default_factory=partial(defaultdict, Totals), init=False)
@@ -191,7 +194,7 @@ class BehaviorLink:
         for number, tie in self._ties.items():
             if tie.is_synchronized and tie.loads != policy.num_loads:
                 tie.loads, tie.version, tie.is_synchronized = policy.num_loads, policy.version, False
-                self.transport.publish(number, end.name, policy.version, self._bytes_of_weights)
+                self.publish(number, end.name, policy.version, self._bytes_of_weights)
             if self_play is not None and tie.assignment not in (None, self_play.number):
                 self.post(number, self._assignment(self_play, number, members[number].quota.used))
         if end.pacing.limits:
@@ -206,6 +209,12 @@ class BehaviorLink:
         if self.end.pacing.takes_turns and not self._inbox:
             for number, allowance in self.end.pacing.turns():
                 self.post(number, allowance)
+
+    def lift_limits(self) -> None:
+        """Let actors collect as much as they like: this behavior has what it learns from, and others have not."""
+        self.end.pacing = self.end.pacing.lifted()
+        for number in self._ties:
+            self.post(number, Allowance(self.end.name))
 
     def leave(self, number: int) -> None:
         """End the unfinished episodes of an actor that is gone."""
@@ -255,7 +264,7 @@ class BehaviorLink:
     # From the actors.
 
     def take(self, number: int, report: StatsReport | Experience | Aborted) -> None:
-        """Take in a report; in turns, only when the actor pauses: the loop may do nothing with a part of a turn."""
+        """Take in a report; in turns, only when the actor pauses: the loop must not act on a part of a turn."""
         if self.end.pacing.takes_turns:
             self._turn.append((number, report))
         else:

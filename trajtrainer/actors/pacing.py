@@ -101,6 +101,17 @@ class Pacing:
         """Return whether an actor is below its limits, as far as the learner knows."""
         return True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the actors have collected all that the behavior learns from."""
+        return False
+
+    def lifted(self) -> Pacing:
+        """Return a pacing of the same actors without limits."""
+        free = Pacing(self.behavior)
+        free.accounts = {actor: Account(each.rows, each.steps) for actor, each in self.accounts.items()}
+        return free
+
     def relax(self) -> None:
         """Help where all actors wait at their limits and the learner has no use for what they have sent."""
 
@@ -174,14 +185,16 @@ class Shared(Pacing):
 
     limits = True
 
-    def __init__(self, behavior: str, source: ExperienceSource, lead: int, most_steps: int = UNLIMITED) -> None:
+    def __init__(
+        self, behavior: str, source: ExperienceSource, lead: int, most_steps: Callable[[], int] = lambda: UNLIMITED
+    ) -> None:
         """Begin without actors.
 
         Args:
             behavior: its name.
             source: of the experience.
             lead: see above.
-            most_steps: agent steps beyond which nobody shall collect.
+            most_steps: gives the agent steps beyond which nobody shall collect.
         """
         super().__init__(behavior)
         self.source = source
@@ -215,12 +228,17 @@ class Shared(Pacing):
             if more > 0 and (gives_least or 2 * account.left <= part):
                 free -= more
                 account.limit = account.rows + account.left + more
-                steps = account.steps + max(0, self.most_steps - self.steps)
+                steps = account.steps + max(0, self.most_steps() - self.steps)
                 yield actor, Allowance(self.behavior, account.limit, steps)
 
     def may_collect(self, actor: int) -> bool:
         """See ``Pacing``."""
         return self.accounts[actor].left > 0
+
+    @property
+    def is_full(self) -> bool:
+        """See ``Pacing``."""
+        return self.steps >= self.most_steps()
 
     def relax(self) -> None:
         """See ``Pacing``."""
@@ -257,7 +275,7 @@ class ByUpdates(Shared):
         *,
         buffer_size: int,
         max_lag: int,
-        most_steps: int,
+        most_steps: Callable[[], int],
         version: Callable[[], int],
         is_due: Callable[[], bool],
     ) -> None:

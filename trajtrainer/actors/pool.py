@@ -9,12 +9,12 @@ Who waits for whom, and who owns what::
     hand over    -- experience, statistics, progress -> take -> inbox         |
       waits at its limit                              feed ===== source ====> advance
                                                       |                       |
-                                          waits for actors, until the   in its own thread
-                                          next restart at most          waits for experience
+                                          waits for actors,             in its own thread
+                                          0.25 s at most                waits for experience
 
 A chunk is the actor's until it is handed over, and the source's until it is drained. Weights on their way are the
-transport's until the actor answers (``Synchronized``). A kill of an actor costs its unfinished episodes and what it has
-not handed over; a kill of the learner what came since the last checkpoint; a kill of a player its own episodes.
+transport's until the actor answers (``Synchronized``). Killing an actor costs its unfinished episodes and what it has
+not handed over; killing the learner, what came since the last checkpoint; killing a player, its own episodes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from trajtrainer.actors.link import BehaviorLink, LearnerEnd
 from trajtrainer.actors.messages import (
     Aborted,
     ActorDiedError,
+    Buffer,
     Connected,
     Counters,
     Experience,
@@ -50,7 +51,6 @@ from trajtrainer.actors.messages import (
 from trajtrainer.actors.transports.cluster import ClusterLostError
 from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.protocol import Parameters
@@ -111,7 +111,6 @@ class ActorPool:
         transport: of the actors.
         make_end: makes the learner's end of a behavior that appears; set before the first ``collect``.
         links: name -> a behavior with its actors, in order of appearance.
-        specs: behavior id -> what was announced.
         members: by number, as their supervisor knows them.
         histories: by number, what they have done.
         image_order: of the raw images of all actors; ``AUTO`` before the first has some.
@@ -131,7 +130,6 @@ class ActorPool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.links: dict[str, BehaviorLink] = {}
-        self.specs: dict[str, BehaviorSpec] = {}
         self.histories = [ActorHistory() for _ in range(len(transport))]
         self.image_order = RawImageOrder.AUTO
         self.transport = transport
@@ -189,6 +187,10 @@ class ActorPool:
         self._supervisor.working(number)
         self.transport.post(number, order)
 
+    def _publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
+        self._supervisor.working(number)
+        self.transport.publish(number, behavior, version, weights)
+
     # The collector.
 
     @property
@@ -197,7 +199,7 @@ class ActorPool:
         return sum(each.before.environment_steps + each.counters.environment_steps for each in self.histories)
 
     def collect(self, timeout_s: float | None = None) -> None:
-        """Take in what actors have reported, and let them go on. Waits so long for something at most.
+        """Take in what actors have reported, and let them go on. Waits at most this long for something.
 
         Raises:
             EnvironmentFaultError: the last actor failed for good.
@@ -216,6 +218,10 @@ class ActorPool:
             self._restart_silent()
             for link in links:
                 num_seen += link.feed()
+            full = [link for link in links if link.end.pacing.is_full]
+            if 0 < len(full) < len(links):
+                for link in full:
+                    link.lift_limits()
             if self.transport.runs_meanwhile:
                 self._synchronize()
             if not num_seen:
@@ -232,8 +238,9 @@ class ActorPool:
         """Make the link of a behavior that appears."""
         assert self.make_end is not None
         end = self.make_end(found)
-        link = self.links[end.name] = BehaviorLink(end, self.transport, self._post, self._seed, self._stride)
-        self.specs[found.behavior_id.full] = found.spec
+        link = self.links[end.name] = BehaviorLink(
+            end, self.transport, self._post, self._publish, self._seed, self._stride
+        )
         if end.source is not None:
             end.source.on_progress = self.look
         self.transport.add(end.name, end.policy, end.reporter, end.source)
@@ -258,7 +265,6 @@ class ActorPool:
                 self._meet(number, found)
             case Joined(behavior_id):
                 link = self.links[behavior_id.name]
-                self.specs.setdefault(behavior_id.full, link.end.spec)
                 self._post(number, link.add_team(number, self.members[number].quota.used, behavior_id))
             case Hello(version):
                 if version != __version__:
@@ -335,7 +341,7 @@ class ActorPool:
 
     def _fail(self, number: int, error: Exception) -> None:
         self._leave(number)
-        # What its own environments could not do within their quotas no restart of all will.
+        # Its environments have used up their own quotas: restarting the whole actor would not help.
         died = isinstance(error, ActorDiedError)
         self._supervisor.failed(number, error, None if died else "its environments have failed for good")
 
@@ -348,7 +354,7 @@ class ActorPool:
 
 
 def _is_hopeless(_member: Member, fault: EnvironmentFaultError, has_begun: bool) -> bool:
-    """Return whether a restart cannot heal this fault, of an actor that is the first of all, or not."""
+    """Return whether no restart can heal this fault; some are hopeless only until a first actor has come up."""
     if isinstance(fault, PlayerVersionError | ClusterLostError):
         return True
     return not has_begun and isinstance(fault, LaunchError | PortInUseError | PlayerTimeoutError)

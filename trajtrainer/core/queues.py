@@ -30,7 +30,7 @@ class TrajectoryQueue(Generic[T]):
 
     Batches of finished trajectories, and where unfinished episodes were aborted.
 
-    Unbounded: rows are what is scarce, and the pool holds the collector back.
+    Unbounded: an actor's allowance (``actors.pacing``) bounds what waits here.
 
     Attributes:
         num_put: steps of all batches that ever came.
@@ -124,9 +124,9 @@ class PolicyUpdate(Generic[W]):
     """Weights for the acting side.
 
     Attributes:
-        version: grows with every update of a behaviour.
+        version: grows with every update of a behavior.
         weights: name -> value, a snapshot: never the arrays that are being trained.
-        partial: only some weights (say, the normaliser's); the others stay as they were.
+        partial: only some weights (say, the normalizer's); the others stay as they were.
     """
 
     version: int
@@ -139,7 +139,7 @@ class PolicyQueue(Generic[W]):
 
     Older ones are of no use, so there is at most one update of each.
 
-    A behaviour has the policy of its name; teams that play different ones could have one by their behaviour id each.
+    A behavior has the policy of its name; teams that play different ones could have one by their behavior id each.
     """
 
     def __init__(self) -> None:

@@ -143,7 +143,7 @@ class Recent(NamedTuple):
 
     Attributes:
         packed: their steps; None without any.
-        steps: i64, which of the steps before these are; None for all.
+        steps: i64, indices of these steps among those given; None for all.
     """
 
     packed: PackedSteps | None
@@ -204,7 +204,7 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
 
         Args:
             room: where the steps should be written.
-            hold: count the rows as not learned from until ``give_back`` or ``settle``. So a learner bounds how far
+            hold: count the rows as not learned from until ``share_progress`` or ``settle``. So a learner bounds how far
                 acting is ahead of it.
         """
         items = self.drain()
@@ -221,8 +221,8 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
             start, end = end, end + sum(chunk.num_steps for chunk in some)
             parts.append(some[0].pack(some, None if into is None else into.slice(start, end)))
         self._drained_last = sum(chunk.rows for chunk in chunks)
+        self._held = self._drained_last if hold else 0  # first, as another thread may look at what is consumed
         self._drained += self._drained_last
-        self._held = self._drained_last if hold else 0
         self.on_consumed()
         return parts
 

@@ -17,7 +17,7 @@ from trajtrainer.trainers.trainer import Trainer
 class Waiting(enum.Enum):
     """Who waits for whom."""
 
-    ONE_LOOP = enum.auto()  # acting makes a step, then the trainer has a look
+    ONE_LOOP = enum.auto()  # acting makes a step, then the trainer looks
     THREAD = enum.auto()  # acting goes on in the loop while a trainer's thread learns, up to some rows
     TURNS = enum.auto()  # acting elsewhere goes on exactly until the trainer has something to do
     ROWS = enum.auto()  # acting elsewhere goes on up to some rows that were not learned from
@@ -30,7 +30,7 @@ class Coupling:
 
     Attributes:
         settings: of its trainer.
-        waiting: see there.
+        waiting: who waits for whom.
         max_policy_lag: with ``UPDATES``, how many versions old a policy may be; None otherwise.
     """
 
@@ -79,7 +79,11 @@ class Coupling:
     def pacing(self, trainer: Trainer, source: ExperienceSource, self_play: SelfPlay | None) -> Pacing:
         """Return the pacing of the behavior's actors, none of them started."""
         name, settings = trainer.context.behavior, self.settings
-        steps_left = settings.max_steps + 1 - trainer.clock.collected(0) if trainer.context.training else UNLIMITED
+
+        def steps_left() -> int:
+            """Return the steps of this process that end the training; not before a checkpoint was read."""
+            return settings.max_steps + 1 - trainer.clock.collected(0) if trainer.context.training else UNLIMITED
+
         match self.waiting:
             case Waiting.ONE_LOOP:
                 return Pacing(name)

@@ -48,12 +48,12 @@ class Loop:
                 ...
 
     Attributes:
-        run: what all behaviours share.
+        run: what all behaviors share.
         behaviors: name -> behavior, in order of appearance. Actors add to it.
         actors: collect the experience.
         lessons: of the environment's parameters.
         view: shows how far it is.
-        evaluations: of the behaviours; None without any.
+        evaluations: of the behaviors; None without any.
         epoch: which one it is, for the view, if there are any.
         is_saved: everything was written at the end.
         is_over: there will be no further pass.
@@ -71,7 +71,7 @@ class Loop:
     _timers_due_s: float = field(default=0.0, init=False)
 
     def train(self) -> None:
-        """Return when every behaviour is done, or a stop was requested; everything is saved, whatever ended it.
+        """Return when every behavior is done, or a stop was requested; everything is saved, whatever ended it.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed, or the last checkpoint could not be written.
@@ -113,7 +113,7 @@ class Loop:
         self.lessons.reset_environment()
 
     def step(self) -> bool:
-        """Make one pass: collect once, let everyone advance who is due, then do what follows, in a fixed order.
+        """Make one pass: collect once, let every trainer that is due advance, then do what follows, in a fixed order.
 
         Returns:
             Whether it goes on. If not, all are done or a stop was requested, and no experience waits any more.
@@ -153,8 +153,8 @@ class Loop:
         return any(self.behaviors[name].learns_by_itself for name in self.run.datasets)
 
     def _follow_up(self) -> None:
-        """Let everyone advance who is due, then do what follows from that."""
-        for behavior in self.behaviors.values():
+        """Let every trainer that is due advance, then do what follows from that."""
+        for behavior in list(self.behaviors.values()):  # another may appear during an update
             behavior.advance()
         if self.evaluations is not None:
             self.evaluations.step()
@@ -188,12 +188,12 @@ class Loop:
             self.lessons.reset_environment()
 
     def _is_done(self) -> bool:
-        # Behaviours that are learnt from data sets are there before the environment has sent anything.
+        # Behaviours that are learned from data sets are there before the environment has sent anything.
         all_there = not self.run.datasets or self.run.is_offline or self.actors.num_messages > 0
         return bool(self.behaviors) and all_there and all(each.is_done() for each in self.behaviors.values())
 
     def _take_in_the_rest(self) -> None:
-        for behavior in self.behaviors.values():
+        for behavior in list(self.behaviors.values()):
             behavior.take_in_the_rest()
 
     def show(self) -> None:
@@ -234,7 +234,7 @@ class Loop:
         """Write everything to disk, as the run ends.
 
         Raises:
-            CheckpointError: the last checkpoint of one or more behaviours could not be written; all others were.
+            CheckpointError: the last checkpoint of one or more behaviors could not be written; all others were.
         """
         with self.run.stop.saving():
             try:

@@ -13,7 +13,7 @@ from trajtrainer.trainers.trainer import Trainer
 class TrainerThread(threading.Thread):
     """Advances one trainer whenever its source has something that is worth it (``Trainer.is_due``).
 
-    Also when the collector cannot do without its rows any longer. ``close`` of the source ends the thread. What
+    Also when acting waits at its limit (``request_drain``). ``close`` of the source ends the thread. What
     ``advance`` raises is kept in ``failure`` for the loop to raise.
     """
 

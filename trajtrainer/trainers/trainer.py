@@ -1,4 +1,4 @@
-"""The learning side of one behaviour: experience in, statistics, summaries, checkpoints and policies out.
+"""The learning side of one behavior: experience in, statistics, summaries, checkpoints and policies out.
 
 Shape legend: V reward signals, B packed steps.
 """
@@ -36,13 +36,13 @@ class Trainer:
     reads (``clock``, ``episodes``) is replaced or appended to, never left half-written.
 
     Attributes:
-        context: of the behaviour.
+        context: of the behavior.
         source: where experience comes from.
         algorithm: what learns.
         publisher: of its policy.
         clock: counts steps.
         episodes: counts episodes.
-        reporter: of the behaviour's statistics.
+        reporter: of the behavior's statistics.
         checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
     """
 
@@ -77,7 +77,7 @@ class Trainer:
         return self.clock.collected(self.source.num_put)
 
     def left(self) -> tuple[int, int]:
-        """Return the rows and steps one of which has to come before ``advance`` should do something; 0 or less for now.
+        """Return how many more rows, or steps, have to come before ``advance`` has something to do; 0 or less for now.
 
         Taking in one short trajectory costs as much as taking in many, so an algorithm may wait for some steps, unless
         something is due at a certain step.
@@ -221,7 +221,7 @@ class Trainer:
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
         """Go on at ``step`` with what there is of a ``state``, or without one begin a new run; publish the policy."""
-        self.publisher.version = 1  # this policy has learnt something
+        self.publisher.version = 1  # this policy has learned something
         if step is not None:
             self.clock.restore(step, state)
             self.publisher.version = int(state.get("version", 1))

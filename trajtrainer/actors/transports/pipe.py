@@ -222,11 +222,12 @@ class PipeTransport(RemoteTransport):
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         """See ``RemoteTransport``."""
         ended = [number for number, member in enumerate(self._members) if member is not None and member.end]
-        if ended:
-            return [(number, self._bury(number)) for number in ended]
+        buried = [(number, self._bury(number)) for number in ended]
         pipes = {member.runs.pipe: number for number, member in enumerate(self._members) if member is not None}
+        if buried:
+            timeout_s = 0.0
         ready = wait_for_any(pipes, _LONGEST_WAIT_S if timeout_s is None else timeout_s)
-        return [(number, report) for number in ready for report in self._read(number)]
+        return [*buried, *((number, report) for number in ready for report in self._read(number))]
 
     def _read(self, number: int) -> list[Report]:
         """Return all that an actor has sent. Waits for one message at least.

@@ -14,14 +14,14 @@ from trajtrainer.workers.blocks import Blocks
 from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
 
-# Of the messages between environments' workers LOG is the same here.
+# Besides END, FAULT and LOG of ``workers.messages``.
 ORDER = b"o"
 FREE = b"v"  # number of a block that was read
 REPORT = b"r"
 
 
 class WeightsPlace(NamedTuple):
-    """The place of weights: memory that the learner has made, one for each behaviour.
+    """The place of weights: memory that the learner has made, one for each behavior.
 
     Attributes:
         behavior: its name.

@@ -211,7 +211,7 @@ class RayTransport(RemoteTransport):
                 kind, content = messages.read(driver.process.pipe)
                 found += self._taken(driver, kind, content)
                 # An actor of another version is dropped before more of it is looked at.
-                if not found or isinstance(found[-1][1], Hello) or not driver.process.pipe.poll():
+                if (found and isinstance(found[-1][1], Hello)) or not driver.process.pipe.poll():
                     return found
         except (EOFError, OSError):
             return found or self._lost(driver)
