@@ -38,7 +38,7 @@ import numpy as np
 import trajtrainer
 from tests.runtime import process_tree
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
 
 _NODES = ("head", "learner", "one", "two")
 _ADDRESSES = {name: f"10.77.0.{number}" for number, name in enumerate(_NODES, 1)}
@@ -246,12 +246,12 @@ def _write(device: int, packet: bytes) -> None:
         os.write(device, packet)
 
 
-class _Counted:
-    """Recorder of all that trainers count.
+class Counted:
+    """Recorder of all that trainers count, where they evaluate the reward of new steps.
 
     Attributes:
-        steps: of them.
-        twice: those that came more than once.
+        steps: that were counted.
+        twice: of these, those that had been counted before.
         last_s: actor -> when it last brought some.
     """
 
@@ -259,9 +259,9 @@ class _Counted:
         self.steps = self.twice = 0
         self.last_s: dict[int, float] = {}
         self._seen: set[bytes] = set()
-        count = Trainer._count
+        collect = ExtrinsicReward.collect
 
-        def recording(trainer: Trainer, packed: PackedSteps) -> bool:
+        def recording(signal: ExtrinsicReward, packed: PackedSteps) -> Any:
             # What is seen is a random start and a deviation from it, so that with what was done it is never the same.
             rows = np.column_stack([packed.obs[0], packed["continuous"], packed["log_prob"]])
             self.steps += len(rows)
@@ -271,9 +271,9 @@ class _Counted:
                 self._seen.add(key)
             for actor in np.unique(packed.agent >> 32):
                 self.last_s[int(actor)] = time.monotonic()
-            return count(trainer, packed)
+            return collect(signal, packed)
 
-        Trainer._count = recording  # type: ignore[method-assign]
+        ExtrinsicReward.collect = recording  # type: ignore[method-assign, assignment]
 
 
 class _Lines(logging.Handler):
@@ -309,7 +309,7 @@ def _settings() -> dict[str, Any]:
 def train() -> int:
     """Train on the learner's node while the networks fail."""
     time.sleep(_START_S)  # for the cluster
-    counted, lines = _Counted(), _Lines()
+    counted, lines = Counted(), _Lines()
     failures: list[str] = []
     options_of_run: dict[str, Any] = {"run_id": "network", "results_dir": "/tmp/results", "verbose": False}
     print("| node | fault | steps meanwhile | longest pause | until all came again | log |")
@@ -360,7 +360,7 @@ def _next(epochs: Iterator[Any]) -> None:
     signal.alarm(0)
 
 
-def _all_come(epochs: Iterator[Any], counted: _Counted, failures: list[str], what: str) -> bool:
+def _all_come(epochs: Iterator[Any], counted: Counted, failures: list[str], what: str) -> bool:
     """Train until steps have come from both actors; return whether they have."""
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < _RECOVERY_S:

@@ -34,7 +34,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 
@@ -42,8 +41,6 @@ import trajtrainer
 from scripts import networking
 from tests.disk import faults
 from tests.runtime import process_tree
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.rewards.extrinsic import ExtrinsicReward
 
 BASE_PORT = 21400
 ACTORS = 3
@@ -152,30 +149,8 @@ def _settings(arguments: argparse.Namespace, cluster: Any, env_path: str, *env_a
     }
 
 
-class _Counted:
-    """Recorder of all that trainers count, where they evaluate the reward of new steps."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.twice = 0
-        self._seen: set[bytes] = set()
-        collect = ExtrinsicReward.collect
-
-        def recording(signal: ExtrinsicReward, packed: PackedSteps) -> Any:
-            # What is seen is a random start and a deviation from it, so that with what was done it is never the same.
-            rows = np.column_stack([packed.obs[0], packed["continuous"], packed["log_prob"]])
-            self.steps += len(rows)
-            for row in rows:
-                key = row.tobytes()
-                self.twice += key in self._seen
-                self._seen.add(key)
-            return collect(signal, packed)
-
-        ExtrinsicReward.collect = recording  # type: ignore[method-assign, assignment]
-
-
 def _kills(folder: Path, number: int, arguments: argparse.Namespace, cluster: Any) -> int:
-    counted, draw, done = _Counted(), random.Random(1), Counter[str]()
+    counted, draw, done = networking.Counted(), random.Random(1), Counter[str]()
     given, backend = _settings(arguments, cluster, "sim:3DBall"), arguments.backend
     begin_s = last_s = time.monotonic()
     # Ctrl-C ends it early, and it tells what came out until then.

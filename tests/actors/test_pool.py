@@ -86,7 +86,7 @@ class Played:
     def start(self, number: int) -> None:
         self.starts[number] += 1
         self.orders[number] = []
-        reports = (self._first or {}).get(number, (Hello(__version__), Connected(1)))
+        reports = (self._first or {}).get(number, (Hello(__version__), Connected()))
         self.waiting.extend((number, report) for report in reports)
 
     def post(self, number: int, order: Order) -> None:

@@ -59,8 +59,8 @@ from trajtrainer.envs.protocol import Environment
 
 # Upper bound of one wait for messages, so that orders are seen while an environment is silent.
 _WAIT_S = 0.25
-# So often what is finished is handed over, however little it is: progress is shown, and a slow environment's steps
-# count.
+# What is finished is handed over at least this often, however little it is: progress is shown, and the steps of a slow
+# environment count.
 _SHIP_S = 0.5
 # The learner hears at least this often from an actor that collects.
 _SIGN_OF_LIFE_S = 1.0
@@ -170,7 +170,7 @@ class Actor:
             ActorEndedError: this is the end.
             TrajtrainerError: the environments have failed for good, or a policy has diverged.
         """
-        self._channel.report(Connected(self._environment.num_workers))
+        self._channel.report(Connected())
         while True:
             self.synchronize()
             if self.may_collect:
@@ -215,7 +215,7 @@ class Actor:
         self._channel.report(Synchronized(order.behavior))
 
     def _await(self, kind: type[Answer], behavior: str) -> Answer:
-        """Wait for an order of a kind for a behavior. All others are left for later, but for the end."""
+        """Wait for an order of a kind for a behavior. All others except ``End`` are left for later."""
         while True:
             orders = self._channel.orders(wait=True)
             for number, order in enumerate(orders):
@@ -261,12 +261,9 @@ class Actor:
 
     def _report_progress(self) -> None:
         self._has_shipped, self._reported_s = False, perf_counter()
-        parts = self._parts.values()
         seconds = self._timers.seconds_by(_KINDS)
         counters = Counters(
             environment_steps=self.collector.num_messages,
-            agent_steps=sum(part.outbox.num_put for part in parts),
-            episodes=sum(part.outbox.num_episodes for part in parts),
             collect_s=sum(seconds[kind] for kind in (_COLLECTING, _STEPPING, _ACTING)),
             step_s=seconds[_STEPPING],
             act_s=seconds[_ACTING],

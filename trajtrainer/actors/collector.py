@@ -52,13 +52,12 @@ class Outbox:
         is_needed: whether what waits should go out however little it is: an abort is among it.
         num_put: steps of all trajectories that ever came.
         rows: the same, as the learner's buffer counts them: with a memory, those of whole sequences.
-        num_episodes: that ended with them.
     """
 
     def __init__(self, sequence_length: int = 1) -> None:
         """Begin empty."""
         self.items: list[TrajectoryBatch | EpisodesAborted] = []
-        self.num_steps = self.num_put = self.rows = self.num_episodes = 0
+        self.num_steps = self.num_put = self.rows = 0
         self.is_needed = False
         self._length = sequence_length
 
@@ -68,7 +67,6 @@ class Outbox:
         self.num_steps += batch.num_steps
         self.num_put += batch.num_steps
         self.rows += self.rows_of([batch])
-        self.num_episodes += int(np.count_nonzero(batch.ended))
 
     def abort_episodes(self, worker: int) -> None:
         """Append the end of a worker's unfinished episodes."""

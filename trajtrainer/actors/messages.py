@@ -225,13 +225,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The environments are there and wait for their first reset.
-
-    Attributes:
-        num_workers: how many they are. Workers are numbered from 0 in each actor.
-    """
-
-    num_workers: int
+    """The environments are there and wait for their first reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +318,6 @@ class Counters:
 
     Attributes:
         environment_steps: messages of environments that were answered.
-        agent_steps: of finished trajectories.
-        episodes: that ended.
         collect_s: seconds of collecting: all below but waiting and synchronizing.
         step_s: waiting for environments.
         act_s: deciding.
@@ -335,8 +327,6 @@ class Counters:
     """
 
     environment_steps: int = 0
-    agent_steps: int = 0
-    episodes: int = 0
     collect_s: float = 0.0
     step_s: float = 0.0
     act_s: float = 0.0
@@ -450,7 +440,7 @@ class Transport(Protocol):
         """Hand over what actors report, and wait for something if nothing is there.
 
         Returns:
-            How many reports there were. It may be 0 before the timeout.
+            How much came: reports, or in the loop messages of the environment. It may be 0 before the timeout.
         """
 
     def drop(self, number: int) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.core.steps import Aggregation, IntArray, LongArray
+from trajtrainer.core.steps import Aggregation, LongArray
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, join_packed, release
 
@@ -39,10 +39,6 @@ class Chunk(Protocol):
     @property
     def num_ended(self) -> int:
         """How many episodes end with them."""
-
-    @property
-    def lengths(self) -> IntArray:
-        """i32 [S], steps of each trajectory."""
 
     def lag_sum(self, version: int) -> int:
         """Return the policies by which the steps are older than this version, added up; 0 in the learner's loop."""
@@ -68,12 +64,6 @@ class RowsChunk:
     def num_ended(self) -> int:
         """See ``Chunk``."""
         return sum(int(np.count_nonzero(batch.ended)) for batch in self.batches)
-
-    @property
-    def lengths(self) -> IntArray:
-        """See ``Chunk``."""
-        lengths = [batch.lengths for batch in self.batches]
-        return lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
 
     def lag_sum(self, version: int) -> int:  # noqa: ARG002
         """See ``Chunk``: who acts by the learner's own policy is not behind."""
@@ -115,11 +105,6 @@ class PackedChunk:
     def num_ended(self) -> int:
         """See ``Chunk``."""
         return int(np.count_nonzero(self.packed.ended))
-
-    @property
-    def lengths(self) -> IntArray:
-        """See ``Chunk``."""
-        return self.packed.lengths
 
     def lag_sum(self, version: int) -> int:
         """See ``Chunk``."""

@@ -33,7 +33,7 @@ WAIT_S = 0.25
 _JOIN_S = 0.25
 # How often timers.json is written for those who watch the run. It costs 2 ms.
 _TIMERS_S = 10.0
-# When it is told that a trainer's thread is waited for.
+# After this long the log says that a trainer's thread is being waited for.
 _PATIENCE_S = 5.0
 
 
@@ -41,7 +41,7 @@ _PATIENCE_S = 5.0
 class Loop:
     """The loop and its end.
 
-    ``train`` is all of it. Who wants to do something in between, steps it::
+    ``train`` is all of it. To do something in between, call ``step`` yourself::
 
         with loop.running():
             while loop.step():
@@ -82,7 +82,7 @@ class Loop:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Begin, and at the end save everything, whatever ended it. Who leaves before ``step`` says so stops the run.
+        """Begin, and at the end save everything, whatever ended it. Leaving while ``step`` returns True stops the run.
 
         Raises:
             TrajtrainerError: a trainer failed in its last steps, or the last checkpoint could not be written.

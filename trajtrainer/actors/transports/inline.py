@@ -140,10 +140,9 @@ class InlineTransport:
         """See ``Transport``. Lets the actor make a step; where it is too far ahead, waits for the trainer's thread."""
         actor, self._channel.take = self._actor, take
         assert actor is not None
-        assert self.environment is not None
         if not self._is_connected:
             self._is_connected = True
-            take(0, Connected(self.environment.num_workers))
+            take(0, Connected())
             take(0, Progress(self._counters))  # once, as the pool has the same object
             return 1
         actor.synchronize()

@@ -48,10 +48,6 @@ class Runs(Protocol):
 
     pipe: messages.Pipe
 
-    @property
-    def pid(self) -> int | None:
-        """The process id, if it is a process."""
-
     def post(self, kind: bytes, *content: object) -> None:
         """Send a message. That it is gone shows when its pipe is read."""
 
@@ -85,8 +81,6 @@ def _run(host: Host, pipe: LockedPipe) -> None:
 
 class _InThread:
     """An actor in a thread of this process."""
-
-    pid = None
 
     def __init__(self, task: ActorTask) -> None:
         self.pipe, other = Pipe()
@@ -156,11 +150,6 @@ class PipeTransport(RemoteTransport):
 
     def __len__(self) -> int:
         return len(self._members)
-
-    def pid(self, number: int) -> int | None:
-        """Return the process id of an actor; None where it has none."""
-        member = self._members[number]
-        return None if member is None else member.runs.pid
 
     def start(self, number: int) -> None:
         """See ``Transport``."""

@@ -191,7 +191,7 @@ class RayTransport(RemoteTransport):
         return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), report.rows, free)
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """See ``Transport``."""
+        """See ``RemoteTransport``."""
         timeout_s = _LONGEST_WAIT_S if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S)
         driver = self._driver
         if driver is None:

@@ -112,4 +112,4 @@ class RemoteChannel(ABC):
     def load(self, order: Weights, policy: Policy) -> None:
         """See ``Channel``."""
         weights = self._behaviors[order.behavior].weights.over(self.weights(order.place))
-        policy.load(PolicyUpdate(order.version, weights, partial=order.version == policy.version))
+        policy.load(PolicyUpdate(order.version, weights))
