@@ -160,8 +160,8 @@ class Forgetful(PPOLearner):
 class Divergent(PPOLearner):
     """Reports what is not a number."""
 
-    def take(self, *args: Any) -> dict[str, Any]:
-        return super().take(*args) | {"Odd": np.array([np.nan])}
+    def add(self, *args: Any) -> dict[str, Any]:
+        return super().add(*args) | {"Odd": np.array([np.nan])}
 
 
 EVERY_TRAINING = {

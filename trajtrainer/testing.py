@@ -278,7 +278,7 @@ class AlgorithmContract:
             size = algorithm.actor.memory_size
             packed = random_steps(self.spec(), seed=number, groups=algorithm.needs_groups, memory_size=size)
             rewards = np.stack([packed["reward"] for _ in algorithm.signals])
-            self._check(algorithm, algorithm.take(packed, rewards))
+            self._check(algorithm, algorithm.add(packed, rewards))
             step += len(packed)
             if algorithm.is_ready(step):
                 self._check(algorithm, algorithm.update(step, lambda _: None))

@@ -139,7 +139,7 @@ def test_each_agent_remembers_for_itself() -> None:
         # Trajectories 0 and 2 are of one agent; the episode of the first of all ends.
         packed = replace(steps(spec, seed), agent=np.array([7, 8, 7]))
         if seed == 2:
-            estimator.forget(0)
+            estimator.reset_worker(0)
             remembered.clear()
         found = estimator.estimate(packed, spec.action_spec, CPU)
         _check_memories(critic, Slow(critic, spec, packed), found, remembered)

@@ -223,7 +223,7 @@ def _rewards(packed: PackedSteps) -> FloatArray:
 
 def _of(learner: PPOLearner, packed: PackedSteps) -> tuple[Mapping[str, Any], dict[str, NDArray[Any]]]:
     """Give a learner steps; return its statistics, and what its buffer has of them without padding."""
-    statistics = learner.take(packed, _rewards(packed))
+    statistics = learner.add(packed, _rewards(packed))
     buffer = learner._buffer
     real = slice(None) if buffer.loss_mask is None else buffer.loss_mask.numpy() > 0
     names = [name for name in buffer._rows if not name.startswith("obs")]
@@ -236,7 +236,7 @@ def _of(learner: PPOLearner, packed: PackedSteps) -> tuple[Mapping[str, Any], di
 )
 def test_it_is_on_where_policies_may_be_old(v_trace: bool | None, lag: int | None, corrects: bool) -> None:
     packed = _packed(SPECS["hybrid"], None)
-    statistics = _learner(SPECS["hybrid"], None, lag=lag, v_trace=v_trace).take(packed, _rewards(packed))
+    statistics = _learner(SPECS["hybrid"], None, lag=lag, v_trace=v_trace).add(packed, _rewards(packed))
     assert (WEIGHT_TAG in statistics) is corrects
 
 
@@ -326,7 +326,7 @@ def test_an_update_begins_where_no_ratio_is_clipped(memory: int | None) -> None:
     for corrected in (False, True):
         learner = _learner(spec, memory, v_trace=corrected, learning_rate=0.0)
         packed = _packed(spec, memory)
-        learner.take(packed, _rewards(packed))
+        learner.add(packed, _rewards(packed))
         divergence[corrected] = learner.update(0, lambda _: None)["Policy/Approximate KL"][0]
     assert divergence[True] == pytest.approx(0.0, abs=1e-6)
     assert divergence[False] > 0.1

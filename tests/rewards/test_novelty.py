@@ -130,7 +130,7 @@ def test_broken_off_episodes_are_forgotten() -> None:
     worker = 1 << 32
     for agent in (7, worker + 7):
         novelty.collected(steps((2,), [agent], [False], [1, 2, 3]), ones)
-    novelty.forget(1)
+    novelty.reset_worker(1)
     again = [novelty.collected(steps((2,), [agent], [False], [4, 2, 3]), ones) for agent in (7, worker + 7)]
     assert again[0][0] == pytest.approx(again[1][0] / math.sqrt(2), rel=0.2)
 

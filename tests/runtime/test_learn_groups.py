@@ -16,14 +16,14 @@ from trajtrainer.data.trajectory import PackedSteps
 def _learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, needs_groups: bool) -> tuple[Any, list[PackedSteps]]:
     """The weights after a short run, and what the algorithm took."""
     taken: list[PackedSteps] = []
-    take = PPOLearner.take
+    add = PPOLearner.add
 
     def recording(self: PPOLearner, packed: PackedSteps, *arguments: Any) -> Any:
         taken.append(packed)
-        return take(self, packed, *arguments)
+        return add(self, packed, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PPOLearner, "take", recording)
+        patch.setattr(PPOLearner, "add", recording)
         patch.setattr(PPOLearner, "needs_groups", needs_groups)
         run = learn(tmp_path, settings(max_steps=600), Lamp, run_id=f"groups-{needs_groups}", num_envs=3)
     checkpoint = torch.load(run.run_folder / "Lamp" / "checkpoint.pt", weights_only=True)

@@ -47,7 +47,7 @@ def test_forget(worker: int | None, expected: list[float]) -> None:
     sums = EpisodeSums()
     here, there = (int(agent_ids(worker, np.array([5]))[0]) for worker in (0, 1))
     _add(sums, [(here, [1.0], False), (there, [10.0], False)])
-    sums.forget(worker)
+    sums.reset_worker(worker)
     assert _add(sums, [(here, [2.0], True), (there, [40.0], True)]) == expected
 
 

@@ -136,7 +136,7 @@ def test_forget_clears_one_workers_agents() -> None:
     estimator = ValueEstimator(_critic(recurrent=True), LENGTH)
     here, there = _packed(4, 1, False, 0), _packed(4, (1 << 32) | 1, False, 1)
     _estimate(estimator, concatenate([here, there]))
-    estimator.forget(1)
+    estimator.reset_worker(1)
     again = _estimate(estimator, concatenate([here, there]))
     assert again.memory is not None
     first_of_here, _, first_of_there, _ = again.memory.abs().sum(1).tolist()

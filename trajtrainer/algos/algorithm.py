@@ -90,7 +90,7 @@ class Algorithm(ABC):
 
         networks = MyAlgorithm.make_networks(context)         # in the state that the weights' seed gives
         algorithm = MyAlgorithm(context, networks, signals)
-        statistics = algorithm.take(packed, rewards)          # for what arrives until max_steps
+        statistics = algorithm.add(packed, rewards)           # for what arrives until max_steps
         if algorithm.is_ready(step):
             statistics = algorithm.update(step, show_progress)
 
@@ -99,7 +99,7 @@ class Algorithm(ABC):
             tells that the weights have diverged, and ends the run.
         holds_rows: with ``threaded: true``, whether acting waits for the update on what it sent (see ``max_lead``), and
             goes on as ``update`` tells of its progress. Otherwise it goes on as soon as its experience is taken.
-        needs_groups: whether ``take`` is given the groupmates of each step (``PackedSteps.groups``), and their rewards
+        needs_groups: whether ``add`` is given the groupmates of each step (``PackedSteps.groups``), and their rewards
             as the column ``groupmate_reward``.
         counts_group_rewards: whether it tells a group's reward from an agent's own. Otherwise the trainer warns of it.
         clones: whether ``update`` calls ``clone``. Otherwise ``behavioral_cloning`` is refused.
@@ -163,26 +163,26 @@ class Algorithm(ABC):
         return takewhile(lambda _: not self.context.is_stopping(), steps)
 
     @property
-    def enough(self) -> tuple[int, int]:
-        """The rows and steps one of which should wait before they are taken, as it saves time to wait for more.
+    def drain_threshold(self) -> tuple[int, int]:
+        """How many rows, or steps, should be waiting before the trainer drains them: larger batches save time.
 
-        Rows are those of whole sequences. 0 for what need not wait for experience. The trainer itself sees to it that
-        nothing happens at another step because of this (summaries, checkpoints, the end).
+        Rows are those of whole sequences. 0 means that there is nothing to wait for. Nothing else happens at a
+        different step because of this: the trainer drains earlier where a summary, a checkpoint or the end is due.
         """
         return 1, 1
 
-    def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
-        """Return where the next ``num_steps`` steps should be written, which saves ``take`` a copy of them.
+    def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
+        """Return where the next ``num_steps`` steps should be written, which saves ``add`` a copy.
 
         Returns:
             Columns of so many rows; those that a ``PackedSteps`` has, too, are filled and are part of the next ones
-            that ``take`` is given. None for anywhere.
+            that ``add`` is given. None for anywhere.
         """
         return None
 
     @abstractmethod
-    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
-        """Take trajectories to learn from, in the order in which they ended, and update normalisers by them.
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        """Add trajectories to learn from, in the order in which they ended, and update normalisers by them.
 
         Args:
             packed: B steps of S trajectories.
@@ -213,11 +213,8 @@ class Algorithm(ABC):
         """Learn from demonstrations beside an update at trainer step ``step``, if there are any. Return statistics."""
         return {} if self.cloning is None else self.cloning.update(step, self.context.is_stopping)
 
-    def forget(self, worker: int | None) -> None:  # noqa: B027
-        """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None).
-
-        They will not go on.
-        """
+    def reset_worker(self, worker: int | None) -> None:  # noqa: B027
+        """Drop what was remembered of unfinished episodes, which were aborted: those of one worker, or all (None)."""
 
     @abstractmethod
     def optimizer_states(self) -> dict[str, dict[str, Any]]:

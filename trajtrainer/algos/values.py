@@ -58,7 +58,7 @@ class AgentMemories(dict[int, Tensor]):
             else:
                 self[one] = memory.clone()
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """Drop those of one worker's agents, or all."""
         for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
             del self[agent]
@@ -88,9 +88,9 @@ class ValueEstimator:
             return self._with_stored_memory(packed, obs, bootstrap_obs)
         return self._with_own_memory(packed, obs, bootstrap_obs)
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """Clear the memories of one worker's agents, or of all: their episodes were broken off."""
-        self._memories.forget(worker)
+        self._memories.reset_worker(worker)
 
     def _with_stored_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]

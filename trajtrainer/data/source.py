@@ -22,7 +22,7 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, join_packed, release
 
 # Gives columns to write so many steps into, or None for anywhere.
-Room = Callable[[int], Columns[NDArray[Any]] | None]
+Reserve = Callable[[int], Columns[NDArray[Any]] | None]
 
 
 class Chunk(Protocol):
@@ -184,17 +184,17 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         """Rows that were drained and are not held."""
         return self._drained - math.ceil(self._held)
 
-    def drain_into(self, room: Room, *, hold: bool) -> list[PackedSteps | EpisodesAborted]:
+    def drain_into(self, reserve: Reserve, *, hold: bool) -> list[PackedSteps | EpisodesAborted]:
         """Take all there is, in its order, without waiting. What comes between two aborts is packed together.
 
         Args:
-            room: where the steps should be written.
+            reserve: returns where the steps should be written, given their number.
             hold: count the rows as not learned from until ``share_progress`` or ``settle``. So a learner bounds how far
                 acting is ahead of it.
         """
         items = self.drain()
         chunks = _chunks(items)
-        into = room(sum(chunk.num_steps for chunk in chunks)) if chunks else None
+        into = reserve(sum(chunk.num_steps for chunk in chunks)) if chunks else None
         parts: list[PackedSteps | EpisodesAborted] = []
         end = 0
         for is_aborted, group in groupby(items, lambda item: isinstance(item, EpisodesAborted)):

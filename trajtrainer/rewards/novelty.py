@@ -58,11 +58,11 @@ class Novelty:
             reward = reward * np.float32(1.0 / self._returns.deviation)
         return reward if math.isinf(self._most) else np.minimum(reward, np.float32(self._most))
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """Drop what was remembered of unfinished episodes of one worker's agents, or of all."""
         for memory in (self._returns, self._visits):
             if memory is not None:
-                memory.of_agent.forget(worker)
+                memory.of_agent.reset_worker(worker)
 
     def state(self) -> dict[str, Any]:
         """Return the scale, as plain data."""
@@ -84,7 +84,7 @@ class OfAgents(dict[int, Any]):
         if len(self) > _MAX_AGENTS:
             del self[next(iter(self))]
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """Drop that of one worker's agents, or of all."""
         for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
             del self[agent]

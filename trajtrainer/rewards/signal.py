@@ -56,7 +56,7 @@ class RewardSignal(ABC):
         """
         return self.evaluate(packed)
 
-    def forget(self, worker: int | None) -> None:  # noqa: B027
+    def reset_worker(self, worker: int | None) -> None:  # noqa: B027
         """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None)."""
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002

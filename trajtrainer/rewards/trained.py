@@ -105,10 +105,10 @@ class TrainedReward(RewardSignal):
         reward = self._reward(packed)
         return reward if self._novelty is None else self._novelty.collected(packed, reward)
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """See ``RewardSignal``."""
         if self._novelty is not None:
-            self._novelty.forget(worker)
+            self._novelty.reset_worker(worker)
 
     def modules(self) -> dict[str, nn.Module]:
         """See ``RewardSignal``."""

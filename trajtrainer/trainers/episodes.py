@@ -73,7 +73,7 @@ class EpisodeSums:
                 self._sums[one] = total
         return np.array(finished, np.float64).reshape(len(finished), len(rewards)).T
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """Drop the unfinished episodes of one worker, or of all."""
         self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}
 
@@ -157,9 +157,9 @@ class EpisodeRecord:
         if last.any():
             self._reporter.add_many("Environment/Group Cumulative Reward", returns[last], Aggregation.HISTOGRAM)
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """Drop the unfinished episodes of one worker, or of all."""
-        self._sums.forget(worker)
+        self._sums.reset_worker(worker)
 
     def set_reward_buffer_size(self, size: int) -> None:
         """Keep as many rewards in ``reward_buffer`` as the curriculum asks for."""

@@ -82,7 +82,7 @@ class Trainer:
         Taking in one short trajectory costs as much as taking in many, so an algorithm may wait for some steps, unless
         something is due at a certain step.
         """
-        (rows, steps), source = self.algorithm.enough, self.source
+        (rows, steps), source = self.algorithm.drain_threshold, self.source
         return rows - source.num_rows, min(steps, self.clock.steps_left()) - source.num_steps
 
     def is_due(self) -> bool:
@@ -122,13 +122,13 @@ class Trainer:
         """Take everything in, in its order. Returns whether the algorithm was given any of it."""
         given = False
         with self.context.timers("process_trajectory"):
-            room = self.algorithm.room if self.clock.should_still_train else _anywhere
-            for item in self.source.drain_into(room, hold=self.algorithm.holds_rows):
+            reserve = self.algorithm.reserve if self.clock.should_still_train else _anywhere
+            for item in self.source.drain_into(reserve, hold=self.algorithm.holds_rows):
                 if isinstance(item, EpisodesAborted):
-                    self.episodes.forget(item.worker)
-                    self.algorithm.forget(item.worker)
+                    self.episodes.reset_worker(item.worker)
+                    self.algorithm.reset_worker(item.worker)
                     for signal in self.algorithm.signals:
-                        signal.forget(item.worker)
+                        signal.reset_worker(item.worker)
                 else:
                     given |= self._count_by_boundaries(item)
         return given
@@ -172,7 +172,7 @@ class Trainer:
         if recent.packed is None:
             return False
         rewards = rewards[:, : len(packed)] if recent.steps is None else rewards[:, recent.steps]
-        self._report(self.algorithm.take(recent.packed, rewards))
+        self._report(self.algorithm.add(recent.packed, rewards))
         return True
 
     def _update(self) -> None:

@@ -53,7 +53,7 @@ class Reinforce(Algorithm):
         spec, network = context.spec, context.settings.network_settings
         return {"actor": Actor(spec, network, tanh_squash=True), "baseline": ValueNetwork(spec, network, ["return"])}
 
-    def take(self, packed: PackedSteps, rewards: NDArray[np.float32]) -> Statistics:
+    def add(self, packed: PackedSteps, rewards: NDArray[np.float32]) -> Statistics:
         returns = np.zeros(len(packed), np.float32)
         for row, signal in zip(rewards, self.signals, strict=True):
             following = 0.0

@@ -88,7 +88,7 @@ class DAggerLearner(Algorithm):
         assert isinstance(hyper, DAggerHyperparameters)
         return int(min(max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon), hyper.buffer_size))
 
-    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         """See ``Algorithm``: the expert labels the steps."""
         context = self.context
         assert context.expert is not None
@@ -133,7 +133,7 @@ class DAggerLearner(Algorithm):
                 show_progress(len(found) / due)
         return {**tensors(found), "Policy/Learning Rate": np.array([rate])} if found else {}
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """See ``Algorithm``."""
         for agent in [one for one in self._memories if worker is None or one >> WORKER_SHIFT == worker]:
             del self._memories[agent]

@@ -124,7 +124,7 @@ class OfflineLearner(Algorithm):
             "discount": (np.float32(signal.gamma) * ~terminated).astype(np.float32),
         }
 
-    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         """See ``Algorithm``: nothing ever comes."""
         return {}
 

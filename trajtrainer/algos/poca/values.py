@@ -78,9 +78,9 @@ class GroupValueEstimator:
             return GroupEstimates(values, baselines, bootstrap, None, None, moments)
         return self._remembering(packed, encodings, moments)
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """Clear the memories of one worker's agents, or of all: their episodes were broken off."""
-        self._memories.forget(worker)
+        self._memories.reset_worker(worker)
 
     def _encode(self, packed: PackedSteps, groups: PackedGroups, moments: Moments, agents: _Agents) -> _Encodings:
         critic, device = self._critic, agents.device

@@ -123,19 +123,15 @@ class PPOLearner(Algorithm):
         return {"actor": actor, "critic": critic}
 
     @property
-    def enough(self) -> tuple[int, int]:
-        """See ``Algorithm``.
-
-        Waiting for more changes no step at which anything happens; the acting side's normalizers, if there are any, are
-        up to a minibatch late.
-        """
+    def drain_threshold(self) -> tuple[int, int]:
+        """See ``Algorithm``. The acting side's normalizers, if there are any, are up to a minibatch late."""
         return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
 
-    def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:
+    def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
         """See ``Algorithm``."""
-        return self._buffer.room(num_steps)
+        return self._buffer.reserve(num_steps)
 
-    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
         """See ``Algorithm``."""
         device = self.context.device
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
@@ -260,11 +256,11 @@ class PPOLearner(Algorithm):
         """Return the order of the sequences in one epoch, i64 [Q]."""
         return torch.randperm(num_sequences, generator=self._shuffle)
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """See ``Algorithm``."""
-        self._values.forget(worker)
+        self._values.reset_worker(worker)
         if self._returns is not None:
-            self._returns.of_agent.forget(worker)
+            self._returns.of_agent.reset_worker(worker)
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
         """See ``Algorithm``."""

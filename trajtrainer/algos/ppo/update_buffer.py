@@ -163,7 +163,7 @@ class UpdateBuffer:
         """f32 [N], 0 in padding; None where there is none."""
         return self.column("loss_mask") if "loss_mask" in self._rows else None
 
-    def room(self, num_steps: int) -> Columns[NDArray[Any]] | None:
+    def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
         """Return where the next steps can be written directly, which saves ``append`` a copy of them.
 
         Returns:
@@ -172,7 +172,7 @@ class UpdateBuffer:
         """
         if self.sequence_length > 1 or self._host is None:
             return None
-        self._reserve(self.num_rows + num_steps)
+        self._grow(self.num_rows + num_steps)
         return self._host.slice(self.num_rows, self.num_rows + num_steps)
 
     def rows_for(self, packed: PackedSteps) -> LongArray:
@@ -184,12 +184,12 @@ class UpdateBuffer:
         """Add the rows of trajectories.
 
         Args:
-            packed: the steps; columns that were gathered into ``room`` stay where they are.
+            packed: the steps; columns that were gathered into ``reserve`` stay where they are.
             targets: of the same steps.
         """
         first = sequence_offsets(packed.lengths, self.sequence_length)
         start, stop = self.num_rows, self.num_rows + int(first[-1]) * self.sequence_length
-        self._reserve(stop)
+        self._grow(stop)
         self._write(packed, targets, start, stop, self._places(packed, first))
         if "memory" in self._sequences:
             begins = sequence_begins(packed, self.sequence_length)
@@ -254,7 +254,7 @@ class UpdateBuffer:
         # Numpy slices in a fraction of torch's time, which counts where few steps come at a time.
         self._host = self._rows.map(Tensor.numpy) if self._device.type == "cpu" else None
 
-    def _reserve(self, rows: int) -> None:
+    def _grow(self, rows: int) -> None:
         if rows <= self.capacity:
             return
         capacity = -(-max(rows, 2 * self.capacity) // self.sequence_length) * self.sequence_length

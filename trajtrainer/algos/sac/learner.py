@@ -99,7 +99,7 @@ class SACLearner(Algorithm):
         lead = max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon)
         return int(min(lead, hyper.buffer_size))
 
-    def take(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         """See ``Algorithm``. Rewards are evaluated again when steps are drawn; without V ``update`` tells values."""
         device = self.context.device
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
@@ -159,10 +159,10 @@ class SACLearner(Algorithm):
                     _collect(found, signal.update(batch))
                 self._signal_pace.made(1)
 
-    def forget(self, worker: int | None) -> None:
+    def reset_worker(self, worker: int | None) -> None:
         """See ``Algorithm``."""
         if self._values is not None:
-            self._values.forget(worker)
+            self._values.reset_worker(worker)
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
         """See ``Algorithm``."""
