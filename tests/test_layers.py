@@ -11,7 +11,8 @@ from tests.imports import imports
 
 PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 
-# From the top down. Groups of one layer do not know each other; members of one group may.
+# From the top down. Groups of one layer do not know each other; members of one group may. A folder within another that
+# has a layer of its own is not part of the other.
 LAYERS: list[list[set[str]]] = [
     [{"__main__"}],
     [{"cli"}],
@@ -23,10 +24,12 @@ LAYERS: list[list[set[str]]] = [
     [{"checkpoints"}],
     [{"rundir"}],
     [{"trainers"}, {"export"}],
-    [{"algos", "rewards", "fast"}],
+    [{"algos"}],
+    [{"rewards"}],
     [{"demos"}],
     [{"gymnasium"}, {"pettingzoo"}, {"side_channels"}, {"validators"}],
     [{"wrappers"}],
+    [{"nn.fast"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
     [{"workers"}],
     [{"settings"}],
@@ -41,6 +44,12 @@ TORCH_FREE = {"core", "settings", "workers", "unity", "sim", "envs", "data", "de
     "gymnasium",
     "pettingzoo",
 }
+
+
+def unit_of(module: str) -> str:
+    """The unit with the longest name that the module is part of; its first folder if it has no layer."""
+    names = [module.rsplit(".", cut)[0] for cut in range(module.count(".") + 1)]
+    return next((name for name in names if name in RANK), names[-1])
 
 
 def modules() -> dict[str, Path]:
@@ -60,19 +69,27 @@ def own(names: frozenset[str], known: dict[str, Path]) -> set[str]:
 
 
 def test_every_unit_has_a_layer() -> None:
-    assert {name.split(".")[0] for name in modules()} <= RANK.keys()
+    assert {unit_of(name) for name in modules()} <= RANK.keys()
 
 
 def test_imports_go_down_only() -> None:
     known = modules()
     wrong = []
     for name, path in known.items():
-        unit = name.split(".")[0]
+        unit = unit_of(name)
         for target in own(imports(path), known):
-            below = target.split(".")[0]
+            below = unit_of(target)
             if GROUP[below] != GROUP[unit] and RANK[below] <= RANK[unit]:
                 wrong.append(f"{name} -> {target}")
     assert wrong == []
+
+
+def test_twins_of_modules_depend_on_modules_only() -> None:
+    known = modules()
+    targets = {
+        unit_of(target) for name in known if unit_of(name) == "nn.fast" for target in own(imports(known[name]), known)
+    }
+    assert targets == {"nn.fast", "nn", "settings", "core"}
 
 
 def test_no_module_cycles() -> None:
@@ -89,7 +106,7 @@ def test_lower_layers_do_not_know_torch(unit: str) -> None:
     using = [
         name
         for name, path in modules().items()
-        if name.split(".")[0] == unit and any(target.split(".")[0] == "torch" for target in imports(path))
+        if unit_of(name) == unit and any(target.split(".")[0] == "torch" for target in imports(path))
     ]
     assert using == []
 

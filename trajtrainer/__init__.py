@@ -13,7 +13,6 @@ from trajtrainer.core.version import __version__
 
 if TYPE_CHECKING:
     from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
-    from trajtrainer.algos.minibatch import Minibatch
     from trajtrainer.core.columns import Columns
     from trajtrainer.core.errors import (
         CheckpointError,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from trajtrainer.evaluation.result import EvaluationResult
     from trajtrainer.nn.actor import Actor
     from trajtrainer.nn.critic import ValueNetwork
+    from trajtrainer.nn.minibatch import Minibatch
     from trajtrainer.rewards.signal import RewardSignal
     from trajtrainer.run.api import learn
     from trajtrainer.run.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "algos.algorithm": "Algorithm LearningContext Statistics",
-    "algos.minibatch": "Minibatch",
+    "nn.minibatch": "Minibatch",
     "core.columns": "Columns",
     "data.trajectory": "PackedSteps",
     "demos.demonstrations": "Demonstrations load_demonstrations",

@@ -24,7 +24,6 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
-from trajtrainer.algos.minibatch import Minibatch, torch_dtype
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.columns import Columns, Entry, Store, entries_of
 from trajtrainer.core.plugins import resolve
@@ -44,6 +43,7 @@ from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings

@@ -17,11 +17,11 @@ from scripts.benchmarks.ppo import Case, train
 from scripts.benchmarks.report import RUNS, Row, interleaved
 from tests.algos.minibatches import minibatch_of
 from tests.data.packing import packed_steps
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
+from trajtrainer.nn.minibatch import Minibatch
 
 _SIGNAL_FIRST = {"returns": "returns", "old_values": "value", "rewards": "rewards", "discount": "discount"}
 _PER_SEQUENCE = ("memory", "critic_memory")

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tests.algos.minibatches import minibatch_of, with_rows
 from tests.data.groups import padded_groups
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.poca.groups import gathered, moments_of
 from trajtrainer.algos.poca.learner import LAYOUT as POCA_LAYOUT
 from trajtrainer.algos.poca.optimizer import POCA
@@ -25,6 +24,7 @@ from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.data.trajectory import PackedGroups
 from trajtrainer.nn.critic import SharedCritic
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions
 from trajtrainer.settings.network import MemorySettings, NetworkSettings

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tests.algos.minibatches import minibatch_of, with_rows
 from tests.algos.mlagents import Case, Json
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac.closed_form import can_stack
 from trajtrainer.algos.sac.optimizer import LAYOUT, SAC, make_networks
 from trajtrainer.algos.sac.values import by_name
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.fast.stacked_values import can_stack
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.trainer import TrainerSettings

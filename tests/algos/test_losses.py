@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import masked_mean
 from trajtrainer.algos.ppo import losses
+from trajtrainer.nn.minibatch import masked_mean
 
 
 def _rows(seed: int, *shape: int) -> Tensor:

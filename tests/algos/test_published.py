@@ -12,18 +12,18 @@ import torch
 from attrs import evolve
 
 import trajtrainer
-from tests.fast.samples import SPECS, make, minibatch
+from tests.algos.samples import SPECS, make, minibatch
 from tests.nn.specs import behavior, network, vector
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.algos.poca.losses import critic_loss
 from trajtrainer.algos.ppo import losses
+from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm
 from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, decayed
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import from_checkpoint, to_checkpoint
 from trajtrainer.core.queues import PolicyUpdate
-from trajtrainer.fast.gradient_step import Autograd, ClosedForm
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from tests.algos import mlagents, sac_mlagents
 from tests.algos.minibatches import with_rows
 from tests.algos.mlagents import Case
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import losses as sac_losses
+from trajtrainer.algos.sac.closed_form import StackedEvaluation
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
-from trajtrainer.fast.stacked_values import StackedEvaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.trainer import ScheduleType
 
 CASES = ["sac_continuous", "sac_continuous_two_signals", "sac_discrete", "sac_hybrid", "sac_lstm"]

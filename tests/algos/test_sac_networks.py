@@ -11,10 +11,10 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 
 from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac.closed_form import can_stack
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import by_name
-from trajtrainer.fast.stacked_values import can_stack
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 

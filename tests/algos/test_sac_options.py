@@ -17,17 +17,17 @@ from torch import Tensor
 
 import trajtrainer
 from tests.algos.sac_mlagents import make_sac, modules
-from tests.fast.samples import SPECS, inputs, make_actor
+from tests.algos.samples import SPECS, inputs, make_actor
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.algos.acting import Policy
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import SeparateEvaluation
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.nn.conditioning import Regularization, linears
 from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.problems import ConfigurationError

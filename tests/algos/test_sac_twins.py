@@ -15,14 +15,14 @@ from torch import Tensor
 
 from tests.algos.minibatches import minibatch_of
 from tests.algos.sac_mlagents import make_sac, modules
-from tests.fast.samples import SPECS, minibatch
+from tests.algos.samples import SPECS, minibatch
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac.closed_form import StackedTwins
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import TwinNetworks
 from trajtrainer.checkpoints.mlagents.description import describe
-from trajtrainer.fast.stacked_values import StackedTwins
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings

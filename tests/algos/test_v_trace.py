@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.algos.samples import SPECS
 from tests.algos.test_poca import steps as group_steps
-from tests.fast.samples import SPECS
 from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.poca.learner import POCALearner

@@ -12,12 +12,12 @@ import torch
 
 from tests.data.streams import OBS_DTYPES, mixed_spec
 from tests.trainers.acting import Acting
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.core import columns
 from trajtrainer.core.columns import Column, Columns, Moment, Store, concatenate, entries_of
 from trajtrainer.core.steps import ActionBatch, StepBatch
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.parameters import EnvironmentParameters

@@ -13,14 +13,14 @@ from mlagents_envs.base_env import BehaviorSpec
 
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import PolicyDivergedError
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.sac.closed_form import StackedEvaluation
 from trajtrainer.algos.sac.values import by_name
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import WORKER_SHIFT, LongArray
 from trajtrainer.data import replay_file
-from trajtrainer.fast.stacked_values import StackedEvaluation
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings

@@ -12,13 +12,13 @@ import torch
 
 from tests.nn.specs import behavior, camera, entities, vector
 from tests.trainers.rig import OffPolicyRig, Rig, TrainerRig, Trajectory
-from trajtrainer.algos.minibatch import Minibatch, torch_dtype
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.rewards.gail import GailReward
 from trajtrainer.rewards.trained import TrainedReward

@@ -94,7 +94,7 @@ def test_every_step_is_where_all_its_columns_are(drains: list[list[int]], length
 @pytest.mark.parametrize("block_bytes", [1, 1000, 1 << 25])
 @pytest.mark.parametrize("length", [1, 3])
 def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, block_bytes: int, length: int) -> None:
-    monkeypatch.setattr("trajtrainer.algos.minibatch._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("trajtrainer.nn.minibatch._BLOCK_BYTES", block_bytes)
     buffer = _buffer(length)
     _append(buffer, [7, 9, 4, 3])
     order = torch.randperm(buffer.num_sequences, generator=torch.Generator().manual_seed(0))

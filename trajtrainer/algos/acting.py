@@ -16,9 +16,9 @@ from torch import Tensor
 from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
-from trajtrainer.fast.acting import Acting, is_mlp
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution, Actions, GaussianScale
+from trajtrainer.nn.fast.acting import Acting, is_mlp
 from trajtrainer.nn.heads import masked
 
 _LOG_SIGMA = "head.log_sigma"

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import FloatArray
@@ -23,6 +22,7 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.init import xavier_linear
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import flat_actions
 from trajtrainer.rewards.novelty import Novelty

@@ -12,17 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.cloning.rows import DemonstrationRows
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.fast.discriminator import can_differentiate, differentiate
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ENV_CLIP
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import flat_actions
+from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.rewards.discriminator import (
     EPSILON,
     INFORMATION,
@@ -34,6 +33,7 @@ from trajtrainer.rewards.discriminator import (
     gradient_penalty,
     pairwise,
 )
+from trajtrainer.rewards.discriminator_gradient import can_differentiate, differentiate
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.rewards import GailSettings
 

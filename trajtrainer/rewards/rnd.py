@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.minibatch import Minibatch
 
 
 class RewardSignal(ABC):

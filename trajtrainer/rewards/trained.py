@@ -14,11 +14,11 @@ from attrs import evolve
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings

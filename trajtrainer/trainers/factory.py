@@ -9,7 +9,6 @@ from torch import Tensor
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.cloning.cloning import DEFAULT_EPOCHS, BehavioralCloning
-from trajtrainer.algos.cloning.rows import DemonstrationRows
 from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.queues import PolicyQueue
@@ -19,6 +18,7 @@ from trajtrainer.demos.demo_file import check_header, demo_paths
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds, seeded
+from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.network import ConditioningType

@@ -7,9 +7,9 @@ from typing import ClassVar
 from torch import nn
 
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.offline.closed_form import cloning_step
 from trajtrainer.algos.offline.learner import OfflineLearner, OfflineStep
 from trajtrainer.algos.offline.policy import make_actor
-from trajtrainer.fast.offline_step import cloning_step
 from trajtrainer.settings.trainer import OfflineHyperparameters
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.algos.offline.policy import limit_sigma, log_likelihood
-from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.settings.trainer import CloningHyperparameters
 
 

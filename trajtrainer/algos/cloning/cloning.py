@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.cloning.losses import cloning_loss
-from trajtrainer.algos.cloning.rows import DemonstrationRows
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
-from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.settings.trainer import BehavioralCloningSettings, Hyperparameters, ScheduleType
 
 DEFAULT_EPOCHS = 3

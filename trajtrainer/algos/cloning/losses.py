@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.minibatch import Minibatch, masked_mean
 
 
 def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:

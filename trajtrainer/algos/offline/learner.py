@@ -14,7 +14,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.offline.policy import prediction
 from trajtrainer.algos.offline.rows import DatasetRows, Shuffled, held_out, tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
@@ -22,6 +21,7 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import OfflineHyperparameters
 

@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import CloningHyperparameters, PolicyKind
 

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 
 _LEARNT_FROM = ("mask", "continuous", "discrete")
 # Minibatches are gathered together, which costs little per minibatch then, up to so much memory.

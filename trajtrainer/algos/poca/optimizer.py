@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.poca.losses import critic_loss
+from trajtrainer.algos.ppo.gradient_step import Loss, Objective
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.schedules import Coefficients
-from trajtrainer.fast.gradient_step import Loss, Objective
-from trajtrainer.fast.halves import HalvedGroups, group_encoding
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.fast.halves import HalvedGroups, group_encoding
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.trainer import TrainerSettings
 

@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, torch_dtype
 from trajtrainer.algos.poca.groups import Moments, gathered
 from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
 from trajtrainer.core.columns import Columns, Entry
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.nn.multi_agent import flat_actions
 
 # From this number on they are those of others: more than there will ever be rows.

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.ppo.losses import explained_variance, normalized
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
@@ -27,6 +26,7 @@ from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, OptimizerPlace, Place
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.extrinsic import ExtrinsicReward

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import masked_mean
+from trajtrainer.nn.minibatch import masked_mean
 
 
 def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, masked_mean
 from trajtrainer.algos.ppo import losses
+from trajtrainer.algos.ppo.gradient_step import Loss, Objective, gradient_step
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
-from trajtrainer.fast.gradient_step import Loss, Objective, gradient_step
-from trajtrainer.fast.halves import picture_encoding
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic
+from trajtrainer.nn.fast.halves import picture_encoding
 from trajtrainer.nn.heads import ActionDistribution
+from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.trainer import OnPolicy, ScheduleType, TrainerSettings
 

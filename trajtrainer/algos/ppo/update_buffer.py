@@ -15,13 +15,13 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
 from trajtrainer.algos.ppo.weights import Weights
 from trajtrainer.algos.values import sequence_begins, sequence_offsets
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.minibatch import Minibatch, in_order, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)

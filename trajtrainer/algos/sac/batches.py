@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.core.columns import NEXT_MASK, NEXT_OBSERVATIONS, Columns
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_sample import Sample
+from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.rewards.signal import RewardSignal
 
 # Batches are drawn together: index operations and rewards then cost little per batch. Not too many, because a learner

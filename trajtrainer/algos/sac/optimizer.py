@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac import losses as sac_losses
+from trajtrainer.algos.sac.closed_form import twin_evaluation, value_evaluation
 from trajtrainer.algos.sac.values import (
     Considered,
     Evaluation,
@@ -28,12 +28,12 @@ from trajtrainer.algos.sac.values import (
 )
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.fast.stacked_values import twin_evaluation, value_evaluation
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Regularization
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, OptimizerPlace, Place
 from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
 

@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.fast.adam import Piece, whole
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.fast.adam import Piece, whole
+from trajtrainer.nn.minibatch import Minibatch
 
 # What ``ObservationEncoder`` gives: the encoding, and what each sensor of fixed size became.
 Encoded = tuple[Tensor, list[Tensor]]

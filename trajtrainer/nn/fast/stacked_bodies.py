@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.fast import lstm
-from trajtrainer.fast.lstm import LstmStep
-from trajtrainer.fast.stacked_parameters import BodyParts, Linear, MemoryParts
 from trajtrainer.nn.conditioning import activated_layers
+from trajtrainer.nn.fast import lstm
+from trajtrainer.nn.fast.lstm import LstmStep
+from trajtrainer.nn.fast.stacked_parameters import BodyParts, Linear, MemoryParts
 from trajtrainer.settings.network import Activation
 
 

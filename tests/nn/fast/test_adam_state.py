@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 
 
 def trained() -> tuple[Adam, torch.Tensor]:

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.fast import stacked_bodies
-from trajtrainer.fast.adam import Piece
-from trajtrainer.fast.stacked_bodies import BodyRun, affine_gradient
-from trajtrainer.fast.stacked_parameters import parts
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.fast import stacked_bodies
+from trajtrainer.nn.fast.adam import Piece
+from trajtrainer.nn.fast.stacked_bodies import BodyRun, affine_gradient
+from trajtrainer.nn.fast.stacked_parameters import parts
 
 
 @dataclass(frozen=True, slots=True)

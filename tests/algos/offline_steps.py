@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from tests.algos.recorded import learner, recording
-from tests.fast.samples import SPECS
+from tests.algos.samples import SPECS
 from tests.nn.specs import network
 from trajtrainer.algos.bc.optimizer import BC
 from trajtrainer.algos.iql.optimizer import IQL, IQLNetworks
+from trajtrainer.algos.offline.closed_form import FastBC, FastIQL
 from trajtrainer.algos.offline.learner import OfflineLearner
-from trajtrainer.fast.offline_step import FastBC, FastIQL
 from trajtrainer.settings.trainer import BCHyperparameters, IQLHyperparameters
 
 Numbers = dict[str, Any]

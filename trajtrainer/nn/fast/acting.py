@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trajtrainer.core.steps import BoolArray, FloatArray, ObservationArray
-from trajtrainer.fast.acting_head import ActingHead, HeadActions
-from trajtrainer.fast.lstm import end_step, gate_scale
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Mlp, activated_layers, weights
+from trajtrainer.nn.fast.acting_head import ActingHead, HeadActions
+from trajtrainer.nn.fast.lstm import end_step, gate_scale
 from trajtrainer.nn.memory import Memory
 
 _ENCODER = "body.encoder."  # of such actors there is nothing in it but normalisers

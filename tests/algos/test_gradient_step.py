@@ -8,18 +8,18 @@ import threading
 import pytest
 import torch
 
-from tests.fast.samples import SIGNALS, SPECS, make, minibatch
+from tests.algos.samples import SIGNALS, SPECS, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.poca.optimizer import POCA
+from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm, multiply_adds
 from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.fast import side_by_side
-from trajtrainer.fast.gradient_step import Autograd, ClosedForm, multiply_adds
-from trajtrainer.fast.halves import HalvedGroups, group_encoding
-from trajtrainer.fast.side_by_side import SideBySide
-from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
+from trajtrainer.nn.fast import side_by_side
+from trajtrainer.nn.fast.halves import HalvedGroups, group_encoding
+from trajtrainer.nn.fast.side_by_side import SideBySide
+from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trajtrainer.fast import lstm
+from trajtrainer.nn.fast import lstm
 
 
 @pytest.mark.parametrize("value", [-1000.0, 1000.0])

@@ -11,16 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch
+from trajtrainer.algos.ppo import closed_form
 from trajtrainer.algos.ppo.losses import ratio_statistics
 from trajtrainer.algos.schedules import Coefficients
-from trajtrainer.fast import ppo_loss
-from trajtrainer.fast.acting import is_mlp
-from trajtrainer.fast.adam import Adam, Piece, adam_state, load_adam_state, whole
-from trajtrainer.fast.side_by_side import SideBySide
-from trajtrainer.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, ValueNetwork
+from trajtrainer.nn.fast.acting import is_mlp
+from trajtrainer.nn.fast.adam import Adam, Piece, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.decisions import Decisions
+from trajtrainer.nn.fast.side_by_side import SideBySide
+from trajtrainer.nn.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.trainer import OnPolicy, ScheduleType
 
@@ -211,19 +212,19 @@ class ClosedForm(GradientStep):
 
     def _differentiate(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Statistics:
         stack, epsilon = self._stack, coefficients.epsilon
-        row_weight = ppo_loss.row_weight(len(minibatch), minibatch.loss_mask)
+        row_weight = closed_form.row_weight(len(minibatch), minibatch.loss_mask)
         encoded = minibatch.rows.get("encoded")
         if encoded is None:
             encoded = stack.encoded(minibatch.obs)
         outputs = stack(encoded, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
-        decisions = ppo_loss.Decisions(outputs.policy, stack.log_sigma, minibatch, self._branches)
+        decisions = Decisions(outputs.policy, stack.log_sigma, minibatch, self._branches)
         log_ratio = decisions.log_prob - minibatch["log_prob"].numpy()
         if self._joint_ratio:
             log_ratio = np.add.reduce(log_ratio, 1, keepdims=True)
         ratio = np.exp(log_ratio)
-        policy_loss, grad_log_prob = ppo_loss.policy_loss(ratio, minibatch["advantage"].numpy(), epsilon, row_weight)
+        policy_loss, grad_log_prob = closed_form.policy_loss(ratio, minibatch["advantage"].numpy(), epsilon, row_weight)
         old_values = minibatch["value"].numpy() if self._value_clipping else None
-        value_loss, grad_values = ppo_loss.value_loss(
+        value_loss, grad_values = closed_form.value_loss(
             outputs.values, minibatch["returns"].numpy(), old_values, epsilon, row_weight
         )
         grad_policy, grad_log_sigma = decisions.gradient(

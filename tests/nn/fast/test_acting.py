@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.fast.samples import Inputs, check, inputs, make_actor
+from tests.algos.samples import Inputs, check, inputs, make_actor
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.core.steps import ActionBatch
-from trajtrainer.fast.acting import is_mlp
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.fast.acting import is_mlp
 
 # Continuous actions, branches.
 KINDS: list[tuple[int, tuple[int, ...]]] = [

@@ -19,36 +19,37 @@ import torch
 from attrs import asdict
 from torch import Tensor, nn
 
+import trajtrainer
 from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
-from tests.fast.offline_steps import numbers_of
-from tests.fast.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch
+from tests.algos.offline_steps import numbers_of
+from tests.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer import fast
-from trajtrainer.algos.minibatch import Minibatch
-from trajtrainer.algos.ppo import losses
+from trajtrainer.algos.offline.closed_form import FastBC, FastIQL
+from trajtrainer.algos.ppo import closed_form, losses
+from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm
+from trajtrainer.algos.sac.closed_form import StackedEvaluation, StackedTwins
 from trajtrainer.algos.sac.values import Considered, Estimates, TwinEstimates
 from trajtrainer.algos.schedules import Coefficients
-from trajtrainer.fast import lstm, ppo_loss, stacked_bodies
-from trajtrainer.fast.acting import Acting
-from trajtrainer.fast.acting_head import ActingHead
-from trajtrainer.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.fast.discriminator import can_differentiate, differentiate
-from trajtrainer.fast.distribution import GaussianScale, softmax
-from trajtrainer.fast.gradient_step import Autograd, ClosedForm
-from trajtrainer.fast.halves import HalvedGroups, HalvedPictures
-from trajtrainer.fast.offline_step import FastBC, FastIQL
-from trajtrainer.fast.side_by_side import SideBySide
-from trajtrainer.fast.stacked_networks import StackedNetworks
-from trajtrainer.fast.stacked_parameters import Linear
-from trajtrainer.fast.stacked_values import StackedEvaluation, StackedTwins
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.nn.fast import lstm, stacked_bodies
+from trajtrainer.nn.fast.acting import Acting
+from trajtrainer.nn.fast.acting_head import ActingHead
+from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.decisions import Decisions
+from trajtrainer.nn.fast.distribution import GaussianScale, softmax
+from trajtrainer.nn.fast.halves import HalvedGroups, HalvedPictures
+from trajtrainer.nn.fast.side_by_side import SideBySide
+from trajtrainer.nn.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.fast.stacked_parameters import Linear
 from trajtrainer.nn.init import seeded
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 from trajtrainer.rewards.discriminator import Discriminator, Inputs, discriminate, gradient_penalty
+from trajtrainer.rewards.discriminator_gradient import can_differentiate, differentiate
 from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
 from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
@@ -56,6 +57,7 @@ from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters,
 Numbers = dict[str, Any]  # what -> tensor, array or number
 SUITE: list[Any] = []
 TWINS: set[Any] = set()
+PACKAGE = Path(trajtrainer.__file__).parent
 
 
 def twin(
@@ -207,7 +209,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
 # PPO
 
 
-@twin(ppo_loss.policy_loss, [(2, False), (1, True)])
+@twin(closed_form.policy_loss, [(2, False), (1, True)])
 def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     columns, padded = shape
     ratio, advantage = _seeded(ROWS, columns).exp().requires_grad_(), _seeded(ROWS, seed=1)
@@ -215,12 +217,12 @@ def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     log_prob = ratio.detach().log().requires_grad_()
     loss = losses.clipped_policy_loss(log_prob.exp(), advantage, 0.2, mask)
     loss.backward()  # type: ignore[no-untyped-call]
-    weight = ppo_loss.row_weight(ROWS, mask)
-    found, gradient = ppo_loss.policy_loss(log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight)
+    weight = closed_form.row_weight(ROWS, mask)
+    found, gradient = closed_form.policy_loss(log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight)
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": log_prob.grad}
 
 
-@twin(ppo_loss.value_loss, itertools.product([1, 2], [False, True], [False, True]))
+@twin(closed_form.value_loss, itertools.product([1, 2], [False, True], [False, True]))
 def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     signals, padded, clipped = shape
     values, returns, old = (_seeded(signals, ROWS, seed=seed) for seed in range(3))
@@ -229,17 +231,17 @@ def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     loss = losses.value_loss(values, returns, mask, old_values=old if clipped else None, epsilon=0.3)
     loss.backward()  # type: ignore[no-untyped-call]
     assert values.grad is not None
-    found, gradient = ppo_loss.value_loss(
+    found, gradient = closed_form.value_loss(
         values.detach().numpy().T,
         returns.numpy().T,
         old.numpy().T if clipped else None,
         0.3,
-        ppo_loss.row_weight(ROWS, mask),
+        closed_form.row_weight(ROWS, mask),
     )
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": values.grad.T}
 
 
-@twin(ppo_loss.Decisions, SPECS, rtol=1e-4)
+@twin(Decisions, SPECS, rtol=1e-4)
 def log_probabilities(name: str) -> tuple[Numbers, Numbers]:
     """Of what was done, and the gradient of a sum of them and of the entropy."""
     spec = SPECS[name]
@@ -252,8 +254,8 @@ def log_probabilities(name: str) -> tuple[Numbers, Numbers]:
     policy = ActionDistribution(outputs[:, :size], reference.GaussianScale(log_sigma), masked, branches, starts)
     log_prob = policy.log_prob(batch["continuous"], batch["discrete"])
     ((log_prob * grad).sum() - 0.3 * policy.entropy().mean()).backward()  # type: ignore[no-untyped-call]
-    ours = ppo_loss.Decisions(outputs.detach().numpy(), log_sigma.detach().numpy(), batch, branches)
-    by_outputs, by_log_sigma = ours.gradient(grad.numpy(), 0.3, ppo_loss.row_weight(ROWS, None))
+    ours = Decisions(outputs.detach().numpy(), log_sigma.detach().numpy(), batch, branches)
+    by_outputs, by_log_sigma = ours.gradient(grad.numpy(), 0.3, closed_form.row_weight(ROWS, None))
     found: Numbers = {"log_prob": ours.log_prob, "by outputs": by_outputs}
     expected: Numbers = {"log_prob": log_prob, "by outputs": outputs.grad}
     if size:
@@ -713,16 +715,15 @@ def test_a_twin_says_what_its_reference_says(compare: Any, shape: Any, tolerance
 
 def test_every_twin_names_a_reference_and_is_in_the_suite() -> None:
     named = set()
-    (folder,) = fast.__path__
-    for path in sorted(Path(folder).glob("*.py")):
-        module = importlib.import_module(f"trajtrainer.fast.{path.stem}") if path.stem != "__init__" else fast
+    for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.ClassDef | ast.FunctionDef):
                 continue
             found = re.search(r"Twin of\s+``([\w.]+)``", ast.get_docstring(node) or "")
             if found:
                 assert pkgutil.resolve_name(found[1]) is not None
-                named.add(getattr(module, node.name))
+                module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+                named.add(getattr(importlib.import_module(module), node.name))
     assert named
     assert named | {Autograd} == TWINS, "Autograd is the reference, and on two threads its own twin"
     assert all(inspect.getdoc(one) for one in TWINS)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray
-from trajtrainer.fast.distribution import GaussianScale, log_of, softmax
+from trajtrainer.nn.fast.distribution import GaussianScale, log_of, softmax
 from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
 
 S = TypeVar("S", np.float32, np.bool_)

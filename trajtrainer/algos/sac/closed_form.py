@@ -19,7 +19,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.sac.values import (
     Considered,
     Estimates,
@@ -33,9 +32,10 @@ from trajtrainer.algos.sac.values import (
     ValueNetworks,
     by_name,
 )
-from trajtrainer.fast.adam import Piece
 from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
 from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.fast.adam import Piece
+from trajtrainer.nn.minibatch import Minibatch
 
 _LARGEST_HIDDEN = 256  # units, up to which stacking pays
 

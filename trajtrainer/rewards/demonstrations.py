@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.minibatch import Minibatch, in_order, torch_dtype
 from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.steps import BoolArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.heads import ActionHead
+from trajtrainer.nn.minibatch import Minibatch, in_order, torch_dtype
 
 
 class DemonstrationRows:

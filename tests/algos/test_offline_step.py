@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.algos.offline_steps import sample, steps_of
 from tests.algos.recorded import learner, recording
-from tests.fast.offline_steps import sample, steps_of
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.algos.bc.optimizer import BC
 from trajtrainer.algos.iql.optimizer import IQL
-from trajtrainer.fast.offline_step import FastBC, cloning_step
+from trajtrainer.algos.offline.closed_form import FastBC, cloning_step
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.trainer import BCHyperparameters
 

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from trajtrainer.algos.bc.optimizer import BC
 from trajtrainer.algos.iql.optimizer import IQL, IQLNetworks
-from trajtrainer.algos.minibatch import Minibatch
 from trajtrainer.algos.offline.policy import limit_sigma
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.fast.acting import is_mlp
-from trajtrainer.fast.adam import Adam, Piece, adam_state, load_adam_state
-from trajtrainer.fast.ppo_loss import Decisions
-from trajtrainer.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.fast.acting import is_mlp
+from trajtrainer.nn.fast.adam import Adam, Piece, adam_state, load_adam_state
+from trajtrainer.nn.fast.decisions import Decisions
+from trajtrainer.nn.fast.stacked_mlps import StackedMlps
+from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.trainer import CloningHyperparameters, IQLHyperparameters
 
 _POLICY, _Q, _VALUE = 0, slice(1, 3), 3

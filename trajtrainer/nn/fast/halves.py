@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from trajtrainer.core.spec import ObservationKind
-from trajtrainer.fast.side_by_side import SideBySide
 from trajtrainer.nn.body import NetworkBody
+from trajtrainer.nn.fast.side_by_side import SideBySide
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 
 # Multiply-adds of the body's weights for a minibatch, each once per row, from which halves take as little time in all

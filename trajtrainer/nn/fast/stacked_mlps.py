@@ -15,11 +15,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.fast import stacked_bodies
-from trajtrainer.fast.adam import Piece
-from trajtrainer.fast.stacked_bodies import BodyRun, affine_gradient
-from trajtrainer.fast.stacked_parameters import BodyParts, Linear
 from trajtrainer.nn.conditioning import Mlp, affine
+from trajtrainer.nn.fast import stacked_bodies
+from trajtrainer.nn.fast.adam import Piece
+from trajtrainer.nn.fast.stacked_bodies import BodyRun, affine_gradient
+from trajtrainer.nn.fast.stacked_parameters import BodyParts, Linear
 from trajtrainer.nn.heads import ActionHead, ValueHeads
 
 
