@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import platform
 import re
 import shutil
 import signal
@@ -199,7 +200,7 @@ def test_who_holds_it_is_told_without_taking_it(tmp_path: Path) -> None:
         found = find_holder(path)
         assert found is not None
         assert not found.is_here
-    path.write_text(f"{os.getpid()} {os.uname().nodename}")  # left behind by a process that was killed
+    path.write_text(f"{os.getpid()} {platform.node()}")  # left behind by a process that was killed
     assert find_holder(path) is None
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
