@@ -8,9 +8,9 @@ from pathlib import Path
 
 from trajtrainer.core.plugins import Registry
 from trajtrainer.core.stats import STATS_WRITERS
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.rewards import REWARD_SIGNALS
-from trajtrainer.settings.trainer import ALGORITHMS
 
 Install = Callable[..., None]
 SAMPLE = Path(__file__).parent / "plugin_package"

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from tests.envs.gymnasium_samples import CountingEnv
 from tests.plugins import Install
 from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.steps import EnvironmentEvent, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.hyperparameters import ALGORITHMS, AlgorithmRow
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
-from trajtrainer.settings.trainer import ALGORITHMS, AlgorithmRow, PPOHyperparameters
 from trajtrainer.testing import AlgorithmContract, EnvironmentContract, RewardSignalContract
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -11,6 +13,10 @@ from tests.imports import imports
 
 PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 
+# The settings of algorithms and reward signals lie below everything else in their folders.
+COMPONENT_SETTINGS = {"rewards.settings"} | {
+    f"algos.{path.parent.name}.settings" for path in PACKAGE.glob("algos/*/settings.py")
+}
 # From the top down. Groups of one layer do not know each other; members of one group may. A folder within another that
 # has a layer of its own is not part of the other.
 LAYERS: list[list[set[str]]] = [
@@ -31,7 +37,7 @@ LAYERS: list[list[set[str]]] = [
     [{"wrappers"}],
     [{"nn.fast"}],
     [{"data"}, {"nn"}, {"envs", "unity", "sim"}, {"curriculum"}],
-    [{"workers"}],
+    [COMPONENT_SETTINGS, {"workers"}],
     [{"settings"}],
     [{"core"}],
 ]
@@ -43,6 +49,7 @@ TORCH_FREE = {"core", "settings", "workers", "unity", "sim", "envs", "data", "de
     "wrappers",
     "gymnasium",
     "pettingzoo",
+    *COMPONENT_SETTINGS,
 }
 
 
@@ -109,6 +116,13 @@ def test_lower_layers_do_not_know_torch(unit: str) -> None:
         if unit_of(name) == unit and any(target.split(".")[0] == "torch" for target in imports(path))
     ]
     assert using == []
+
+
+@pytest.mark.parametrize("name", sorted(COMPONENT_SETTINGS))
+def test_settings_of_components_load_without_torch(name: str) -> None:
+    program = f"import sys, trajtrainer.{name}; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "False\n"
 
 
 def test_subpackages_have_empty_init() -> None:

@@ -27,9 +27,9 @@ from tests.envs.pettingzoo_samples import Arena
 from tests.envs.test_base_env_environment import RUNNER, Scripted, script
 from tests.runtime.runs import learn as run_command
 from tests.runtime.runs import ppo
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError, RunFolderError, SettingsError
 from trajtrainer.settings.convert import load
-from trajtrainer.settings.trainer import PPOHyperparameters
 
 
 class Lamp(gymnasium.Env[Any, Any]):

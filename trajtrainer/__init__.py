@@ -44,11 +44,12 @@ if TYPE_CHECKING:
     from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
     from trajtrainer.run.results import BehaviorResult, LearnResult
     from trajtrainer.run.training import Training
+    from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
     from trajtrainer.settings.problems import ConfigurationError
     from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.run import RunSettings
-    from trajtrainer.settings.trainer import AlgorithmRow, Hyperparameters, TrainerSettings
+    from trajtrainer.settings.trainer import TrainerSettings
     from trajtrainer.unity.environment import UnityEnvironment
 
 _HOMES = {
@@ -70,11 +71,12 @@ _HOMES = {
     "run.hooks": "BestCheckpoint Evaluation SavedCheckpoint",
     "run.results": "BehaviorResult LearnResult",
     "run.training": "Training",
+    "settings.hyperparameters": "AlgorithmRow Hyperparameters",
     "settings.network": "EncoderRow NetworkSettings",
     "settings.problems": "ConfigurationError",
     "settings.rewards": "RewardSignalRow RewardSignalSettings",
     "settings.run": "RunSettings",
-    "settings.trainer": "AlgorithmRow Hyperparameters TrainerSettings",
+    "settings.trainer": "TrainerSettings",
     "core.spec": "ActionSpec ActionTuple BehaviorSpec ObservationSpec",
     "core.stats": "Distribution StatsSummary StatsWriter StatsWriterRow",
     "core.steps": "ActionBatch EnvironmentEvent StepBatch",

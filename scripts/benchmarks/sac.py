@@ -18,12 +18,13 @@ from scripts.benchmarks.report import RUNS, Row, interleaved
 from tests.algos.minibatches import minibatch_of
 from tests.data.packing import packed_steps
 from trajtrainer.algos.sac.optimizer import SAC, make_networks
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 OBSERVATIONS, ACTIONS = 8, 2
 NETWORKS = ((64, 2), (128, 2), (256, 3))  # hidden_units, num_layers

@@ -38,6 +38,7 @@ from trajtrainer.actors.messages import (
 from trajtrainer.actors.pacing import ByUpdates, InTurn
 from trajtrainer.actors.pool import ActorPool
 from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
@@ -52,7 +53,7 @@ from trajtrainer.data.trajectory import PackedSteps, of_workers
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.unity.faults import LaunchError
 
 NAME = "Walker"

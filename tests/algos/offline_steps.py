@@ -11,10 +11,11 @@ from tests.algos.recorded import learner, recording
 from tests.algos.samples import SPECS
 from tests.nn.specs import network
 from trajtrainer.algos.bc.optimizer import BC
+from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.iql.optimizer import IQL, IQLNetworks
+from trajtrainer.algos.iql.settings import IQLHyperparameters
 from trajtrainer.algos.offline.closed_form import FastBC, FastIQL
 from trajtrainer.algos.offline.learner import OfflineLearner
-from trajtrainer.settings.trainer import BCHyperparameters, IQLHyperparameters
 
 Numbers = dict[str, Any]
 

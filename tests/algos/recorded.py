@@ -10,13 +10,15 @@ import torch
 
 from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.bc.settings import BCHyperparameters
+from trajtrainer.algos.iql.settings import IQLHyperparameters
 from trajtrainer.algos.offline.learner import OfflineLearner
 from trajtrainer.core.columns import Columns, Store, entries_of, sensor_name, zeros
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import BCHyperparameters, IQLHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import create_algorithm
 
 HYPERPARAMETERS: dict[str, Any] = {"bc": BCHyperparameters, "iql": IQLHyperparameters}

@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.algos.minibatches import minibatch_of
 from tests.nn.specs import behavior, network, vector
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray
 from trajtrainer.nn.actor import Actor
@@ -19,7 +20,7 @@ from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 ROWS = 40
 LENGTH = 4  # of a sequence

@@ -16,6 +16,7 @@ from tests.data.packing import packed_steps
 from tests.trainers.rig import vector_spec
 from trajtrainer.algos.cloning.cloning import TAG, BehavioralCloning
 from trajtrainer.algos.cloning.losses import cloning_loss
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps, offsets
@@ -23,7 +24,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.trainer import BehavioralCloningSettings, PPOHyperparameters
+from trajtrainer.settings.trainer import BehavioralCloningSettings
 
 CPU = torch.device("cpu")
 CASES = [

@@ -11,8 +11,10 @@ import torch
 from tests.algos.samples import SIGNALS, SPECS, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.poca.optimizer import POCA
+from trajtrainer.algos.poca.settings import POCAHyperparameters
 from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm, multiply_adds
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
@@ -23,7 +25,7 @@ from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 PICTURES = behavior([camera(3, 20, 20)], 2)
 TINY = behavior([camera(1, 4, 4)], 2)

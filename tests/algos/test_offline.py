@@ -13,12 +13,12 @@ import torch
 
 from tests.algos.recorded import learn, learner, recording
 from tests.nn.specs import behavior, camera, entities, network, vector
+from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.iql import losses
 from trajtrainer.algos.offline.rows import DatasetRows, Parts, Shuffled, held_out
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.distribution import ENV_CLIP
-from trajtrainer.settings.trainer import PolicyKind
 
 CPU = torch.device("cpu")
 HYBRID = behavior([vector(4), vector(2, "other")], 2, (3, 2))

@@ -9,10 +9,10 @@ from tests.algos.offline_steps import sample, steps_of
 from tests.algos.recorded import learner, recording
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.algos.bc.optimizer import BC
+from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.iql.optimizer import IQL
 from trajtrainer.algos.offline.closed_form import FastBC, cloning_step
 from trajtrainer.nn.actor import Actor
-from trajtrainer.settings.trainer import BCHyperparameters
 
 
 @pytest.mark.parametrize("kind", ["bc", "iql"])

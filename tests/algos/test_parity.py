@@ -28,7 +28,9 @@ from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.algos.offline.closed_form import FastBC, FastIQL
 from trajtrainer.algos.ppo import closed_form, losses
 from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.closed_form import StackedEvaluation, StackedTwins
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.values import Considered, Estimates, TwinEstimates
 from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.nn import distribution as reference
@@ -50,9 +52,10 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 from trajtrainer.rewards.discriminator import Discriminator, Inputs, discriminate, gradient_penalty
 from trajtrainer.rewards.discriminator_gradient import can_differentiate, differentiate
+from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.network import Activation, Initialization
-from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
+from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 Numbers = dict[str, Any]  # what -> tensor, array or number
 SUITE: list[Any] = []

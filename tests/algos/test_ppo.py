@@ -13,11 +13,12 @@ from tests.algos import mlagents
 from tests.algos.minibatches import with_rows
 from tests.algos.mlagents import Case
 from trajtrainer.algos.poca.optimizer import POCA
+from trajtrainer.algos.poca.settings import POCAHyperparameters
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.settings.trainer import POCAHyperparameters, PPOHyperparameters
 
 CASES = [
     "poca_discrete",

@@ -20,6 +20,7 @@ from trajtrainer.algos.exploration import StateDependentNoise
 from trajtrainer.algos.poca.losses import critic_loss
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, decayed
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import from_checkpoint, to_checkpoint
@@ -28,8 +29,9 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.settings.hyperparameters import ScheduleType
 from trajtrainer.settings.network import Activation, Initialization, MemorySettings, NetworkSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, ScheduleType, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
 STILL = Coefficients(learning_rate=0.0, epsilon=0.2, beta=0.3)

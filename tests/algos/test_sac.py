@@ -21,7 +21,7 @@ from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.settings.trainer import ScheduleType
+from trajtrainer.settings.hyperparameters import ScheduleType
 
 CASES = ["sac_continuous", "sac_continuous_two_signals", "sac_discrete", "sac_hybrid", "sac_lstm"]
 NEVER_STACKED = "sac_lstm"

@@ -13,10 +13,11 @@ from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
 from trajtrainer.algos.sac.closed_form import can_stack
 from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.values import by_name
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 _NONE, _MOVES, _VARIES = (
     DimensionProperty.NONE,

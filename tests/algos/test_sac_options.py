@@ -23,6 +23,7 @@ from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore,
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.values import SeparateEvaluation
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.nn.conditioning import Regularization, linears
@@ -31,7 +32,7 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.problems import ConfigurationError
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 GAMMA = 0.99
 REGULARIZED = {"layer_norm": True, "dropout_rate": 0.1}

@@ -20,12 +20,14 @@ from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec
 from trajtrainer.algos.sac.closed_form import StackedTwins
 from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.values import TwinNetworks
 from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 ALPHA = 0.3
 WAYS = [(name, signals, stacked) for name in SPECS for signals in (1, 2) for stacked in (True, False)]

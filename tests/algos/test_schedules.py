@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.algos.schedules import MIN_EPSILON, decayed
-from trajtrainer.settings.trainer import ScheduleType
+from trajtrainer.settings.hyperparameters import ScheduleType
 
 
 def test_golden_values(shared_data: Path) -> None:

@@ -22,6 +22,7 @@ from trajtrainer.algos.poca.learner import POCALearner
 from trajtrainer.algos.poca.losses import critic_loss
 from trajtrainer.algos.ppo.learner import PPOLearner
 from trajtrainer.algos.ppo.losses import normalized
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.ppo.weights import WEIGHT_TAG, ImportanceWeights
 from trajtrainer.algos.returns import gae, lambda_return, v_trace
 from trajtrainer.core.spec import BehaviorSpec
@@ -31,7 +32,6 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.convert import trainer_settings
-from trajtrainer.settings.trainer import PPOHyperparameters
 from trajtrainer.testing import random_steps
 from trajtrainer.trainers.factory import create_algorithm
 

@@ -11,11 +11,12 @@ import pytest
 from attrs import evolve
 
 from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.checkpoints.replay import NAME, ReplayFile, replay_file_of
 from trajtrainer.core import atomic
 from trajtrainer.data import replay_file
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 HYPER = SACHyperparameters(batch_size=8, buffer_size=100, save_replay_buffer=True)
 SETTINGS = TrainerSettings(

@@ -13,12 +13,14 @@ import torch
 from tests.data.streams import OBS_DTYPES, mixed_spec
 from tests.trainers.acting import Acting
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core import columns
 from trajtrainer.core.columns import Column, Columns, Moment, Store, concatenate, entries_of
 from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import SimulationOptions

@@ -28,11 +28,11 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.run.writers import plugin_writers
 from trajtrainer.settings.convert import dump, load, trainer_mapping, trainer_settings
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ENCODERS, NetworkSettings
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import ALGORITHMS
 
 SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
 

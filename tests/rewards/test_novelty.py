@@ -18,10 +18,10 @@ from trajtrainer.core.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.novelty import EpisodicVisits, Novelty, RunningReturns, rounded_hash
 from trajtrainer.rewards.rnd import RndReward
+from trajtrainer.rewards.settings import CuriositySettings, RndSettings
 from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.problems import ConfigurationError
-from trajtrainer.settings.rewards import CuriositySettings, RndSettings
 from trajtrainer.testing import random_steps, vector_spec
 
 SPEC = vector_spec(2)

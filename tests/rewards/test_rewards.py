@@ -26,14 +26,9 @@ from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.rewards.gail import GailReward
 from trajtrainer.rewards.rnd import RndReward
+from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.rewards.trained import TrainedReward
-from trajtrainer.settings.rewards import (
-    REWARD_SIGNALS,
-    CuriositySettings,
-    GailSettings,
-    RewardSignalSettings,
-    RndSettings,
-)
+from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 CPU = torch.device("cpu")

@@ -9,8 +9,10 @@ import pytest
 
 from trajtrainer.actors.messages import UNLIMITED
 from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.run.coupling import Coupling, Waiting
-from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import max_lead
 from trajtrainer.trainers.trainer import Trainer
 

@@ -33,8 +33,8 @@ from trajtrainer.envs.select import from_factory
 from trajtrainer.run.learn import train
 from trajtrainer.settings.convert import settle
 from trajtrainer.settings.document import from_mapping
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.problems import Place
-from trajtrainer.settings.trainer import ALGORITHMS
 
 ENVS = 2
 HORIZON = 5  # an episode is a trajectory of 5 steps and one of 3

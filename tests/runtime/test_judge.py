@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.run.judge import Judge
 from trajtrainer.run.snapshots import Snapshot
@@ -19,7 +20,7 @@ from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.episodes import MeanReturn
 
 MIXED = (29 * 3.0 + 1.0) / 30

@@ -13,11 +13,12 @@ import pytest
 
 from tests.runtime.test_loop import loop
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.run import loop as loop_module
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 PATIENCE_S = 30.0
 SETTINGS = TrainerSettings(

@@ -7,6 +7,10 @@ from typing import Any
 from attrs import evolve
 from hypothesis import strategies as st
 
+from trajtrainer.algos.poca.settings import POCAHyperparameters
+from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
+from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,
@@ -20,6 +24,7 @@ from trajtrainer.settings.environment import (
     UniformSettings,
 )
 from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, EvaluationSettings, StopSettings
+from trajtrainer.settings.hyperparameters import ScheduleType
 from trajtrainer.settings.network import (
     ENCODERS,
     Activation,
@@ -28,23 +33,9 @@ from trajtrainer.settings.network import (
     MemorySettings,
     NetworkSettings,
 )
-from trajtrainer.settings.rewards import (
-    CuriositySettings,
-    GailSettings,
-    RewardSignalSettings,
-    RndSettings,
-)
+from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings, TorchSettings
-from trajtrainer.settings.trainer import (
-    BehavioralCloningSettings,
-    OnPolicyHyperparameters,
-    POCAHyperparameters,
-    PPOHyperparameters,
-    SACHyperparameters,
-    ScheduleType,
-    SelfPlaySettings,
-    TrainerSettings,
-)
+from trajtrainer.settings.trainer import BehavioralCloningSettings, SelfPlaySettings, TrainerSettings
 
 booleans = st.booleans()
 counts = st.integers(1, 10**9)
@@ -129,7 +120,7 @@ corrections = st.just(no_correction) | st.tuples(above_zero, above_zero).map(
 )
 
 
-def corrected(hyper: st.SearchStrategy[OnPolicyHyperparameters]) -> st.SearchStrategy[OnPolicyHyperparameters]:
+def corrected(hyper: st.SearchStrategy[OnPolicy]) -> st.SearchStrategy[OnPolicy]:
     return st.builds(lambda each, correction: evolve(each, **correction), hyper, corrections)
 
 

@@ -12,16 +12,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 
 from tests.settings.builders import runs
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.rewards.settings import CuriositySettings
 from trajtrainer.settings import actors, checks, environment, evaluation, network, run, tracking
 from trajtrainer.settings.commented import complete
 from trajtrainer.settings.convert import load, settle, to_mapping
 from trajtrainer.settings.document import from_mapping
 from trajtrainer.settings.environment import SAMPLERS
 from trajtrainer.settings.problems import Place
-from trajtrainer.settings.rewards import CuriositySettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import is_internal
-from trajtrainer.settings.trainer import PPOHyperparameters, SelfPlaySettings, TrainerSettings
+from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings
 
 FILES: dict[str, dict[str, Any]] = {
     "empty": {},

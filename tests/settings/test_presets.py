@@ -7,13 +7,14 @@ from textwrap import dedent
 import pytest
 import yaml
 
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.cli.main import main
 from trajtrainer.settings.convert import dump, load, trainer_settings
 from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.presets import PRESETS
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, SACHyperparameters
 
 
 def loaded(text: str) -> RunSettings:

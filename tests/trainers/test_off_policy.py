@@ -14,6 +14,7 @@ from mlagents_envs.base_env import BehaviorSpec
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.algos.sac.closed_form import StackedEvaluation
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.values import by_name
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import learned_state, load_learned
@@ -21,9 +22,10 @@ from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import WORKER_SHIFT, LongArray
 from trajtrainer.data import replay_file
 from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
 RECURRENT = evolve(SMALL, memory=MemorySettings(sequence_length=4, memory_size=8))

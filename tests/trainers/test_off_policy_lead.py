@@ -13,10 +13,11 @@ from attrs import evolve
 from tests.trainers.acting import Acting
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
 from trajtrainer.algos.sac.learner import SACLearner
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.timers import Timers
 from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.toy import Toy, ToyOptions
 from trajtrainer.trainers.factory import max_lead

@@ -15,14 +15,16 @@ from attrs import evolve
 
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import Policy, PolicyDivergedError
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.layout import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import Aggregation, agent_ids
+from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings, RndSettings
-from trajtrainer.settings.trainer import PPOHyperparameters, TrainerSettings
+from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
 RECURRENT = evolve(SMALL, memory=MemorySettings(sequence_length=4, memory_size=8))

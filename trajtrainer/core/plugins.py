@@ -41,23 +41,29 @@ class Registry(Generic[Row]):
         kind: what the rows are, for messages ("reward signal").
         group: of the entry points.
         row_type: what an entry point must lead to.
-        builtin: name -> row.
+        builtin: name -> row, or where it is to be found, as with an entry point.
     """
 
-    def __init__(self, kind: str, group: str, row_type: type[Row], builtin: Mapping[str, Row]) -> None:
+    def __init__(self, kind: str, group: str, row_type: type[Row], builtin: Mapping[str, Row | str]) -> None:
         self.kind = kind
         self.group = group
-        self.builtin = dict(builtin)
+        self._builtin = builtin
         self._row_type = row_type
         self._loaded: dict[str, Row | PluginError] = {}
 
+    @cached_property
+    def builtin(self) -> dict[str, Row]:
+        """Rows that are not a package's, by name."""
+        rows = ((name, resolve_name(row) if isinstance(row, str) else row) for name, row in self._builtin.items())
+        return dict(rows)
+
     def __iter__(self) -> Iterator[str]:
         """Yield every name, the built-in ones first."""
-        yield from self.builtin
+        yield from self._builtin
         yield from self._declared
 
     def __contains__(self, name: object) -> bool:
-        return name in self.builtin or name in self._declared
+        return name in self._builtin or name in self._declared
 
     def __getitem__(self, name: str) -> Row:
         """Return the row of this name.
@@ -67,7 +73,7 @@ class Registry(Generic[Row]):
             PluginError: the package that should bring it is broken, or several packages claim the name.
         """
         declared = self._declared  # first, so that a package that claims a built-in name is always told
-        if name in self.builtin:
+        if name in self._builtin:
             return self.builtin[name]
         if name not in self._loaded:
             self._loaded[name] = self._load(name, declared[name])
@@ -95,7 +101,7 @@ class Registry(Generic[Row]):
         except (TrajtrainerError, MemoryError):
             raise
         except Exception as error:
-            if name in self.builtin:
+            if name in self._builtin:
                 raise
             raise PluginError(f"{self._origin(name)} failed: {_described(error)}.") from error
 
@@ -119,7 +125,7 @@ class Registry(Generic[Row]):
     def _declared(self) -> dict[str, list[EntryPoint]]:
         declared: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=self.group):
-            if entry.name in self.builtin:
+            if entry.name in self._builtin:
                 message = "%s is ignored, because trajtrainer has a %s of this name; the package must choose another."
                 logger.warning(message, _place(entry, self.group), self.kind)
             else:

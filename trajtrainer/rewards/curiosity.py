@@ -26,9 +26,9 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import flat_actions
 from trajtrainer.rewards.novelty import Novelty
+from trajtrainer.rewards.settings import CuriositySettings
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.rewards import CuriositySettings
 
 _HIDDEN = 256  # units of both models
 _FORWARD_WEIGHT, _INVERSE_WEIGHT = 0.2, 0.8

@@ -34,8 +34,8 @@ from trajtrainer.rewards.discriminator import (
     pairwise,
 )
 from trajtrainer.rewards.discriminator_gradient import can_differentiate, differentiate
+from trajtrainer.rewards.settings import GailSettings
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
-from trajtrainer.settings.rewards import GailSettings
 
 _BETA_STEP = 0.0005
 

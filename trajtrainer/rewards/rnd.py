@@ -15,8 +15,8 @@ from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.rewards.novelty import Novelty
+from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
-from trajtrainer.settings.rewards import RndSettings
 
 
 class RndNetwork(NetworkBody):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import BehaviorSpec
@@ -16,7 +17,7 @@ from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, Observati
 from trajtrainer.evaluation.models import ActingOptions, find_models
 from trajtrainer.evaluation.scripted import heuristic_policy
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import DAggerHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 _FUNCTION, _HEURISTIC = "python:", "heuristic"
 

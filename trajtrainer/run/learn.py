@@ -40,10 +40,11 @@ from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.run.watch import Watch
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import ALGORITHMS, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import check_demonstrations
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Range checks that the settings classes carry, so that no settings object with a senseless value can exist.
+"""What the fields of settings classes carry: metadata, and checks that keep senseless values out of every object.
 
 A check raises ``InvalidValueError``, which knows the field; the YAML reader adds file, line and path to it.
 """
@@ -15,6 +15,13 @@ from trajtrainer.core.errors import PluginError, SettingsError
 from trajtrainer.core.plugins import Registry
 
 Row = TypeVar("Row")
+
+OURS = {"dumped": "changed"}
+"""Metadata of a field that ML-Agents does not know: a dump has it only where it is not at its default."""
+UNDUMPED = {"dumped": "never"}
+"""Metadata of a field that a file may have but no dump does, because other fields then say the same."""
+INTERNAL = {"dumped": "never", "internal": True}
+"""Metadata of a field that is no part of any file."""
 
 
 @frozen

@@ -16,13 +16,14 @@ import yaml
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings.convert import plain, to_mapping
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings, Sampler
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.meanings import meaning
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.structuring import is_internal
 from trajtrainer.settings.suggestions import Choice, Section
-from trajtrainer.settings.trainer import ALGORITHMS, SelfPlaySettings, TrainerSettings
+from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings
 
 _WIDTH = 118
 _SECTIONS: dict[str, type[Any]] = {"network_settings": NetworkSettings, "self_play": SelfPlaySettings}

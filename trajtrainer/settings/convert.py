@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import yaml
 from attrs import evolve
 from cattrs import ClassValidationError
@@ -20,15 +21,9 @@ from trajtrainer.settings.document import Entry, from_mapping, read
 from trajtrainer.settings.old_forms import is_old, refusal
 from trajtrainer.settings.prepare import prepare, prepare_behavior
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
-from trajtrainer.settings.rewards import OWN_NOVELTY
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.structuring import faults
-from trajtrainer.settings.trainer import (
-    OWN,
-    OWN_SELF_PLAY,
-    SACHyperparameters,
-    TrainerSettings,
-)
+from trajtrainer.settings.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +185,7 @@ def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     if behavior.is_offline:
         return
     # On-policy trainers update once there are more steps than that.
-    most = hyper.buffer_size + (not isinstance(hyper, SACHyperparameters))
+    most = hyper.buffer_size + (behavior.trainer_type != "sac")
     if hyper.batch_size > most:
         message = "%s: batch_size (%d) is above buffer_size (%d): no batch gets more than the buffer holds."
         logger.warning(message, whose, hyper.batch_size, hyper.buffer_size)
@@ -219,56 +214,23 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
     ``default_settings`` change them.
     """
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
-    _spell_out_own(mapping, settings)
-    _spell_out_self_play(mapping, settings)
-    _spell_out_novelty(mapping)
     if settings.default_settings is not None:
         for name, behavior in settings.behaviors.items():
-            _spell_out_below(mapping["behaviors"][name], mapping["default_settings"], behavior)
+            _spell_out(behavior, mapping["behaviors"][name], mapping["default_settings"])
     return mapping
 
 
-def _spell_out_below(behavior: dict[str, Any], default: dict[str, Any], settings: TrainerSettings) -> None:
-    """Put the options that only we have into the hyperparameters and networks that have them, likewise."""
-    sections = [
-        (behavior["hyperparameters"], default["hyperparameters"], settings.hyperparameters),
-        (behavior["network_settings"], default["network_settings"], settings.network_settings),
-    ]
-    for name, signal in settings.reward_signals.items():
-        if name in default["reward_signals"]:
-            mappings = (part["reward_signals"][name]["network_settings"] for part in (behavior, default))
-            sections.append((*mappings, signal.network_settings))
-    for own, other, found in sections:
-        own |= {
-            key: CONVERTER.unstructure(getattr(found, key)) for key in other if hasattr(found, key) and key not in own
-        }
-
-
-def _spell_out_own(mapping: dict[str, Any], settings: RunSettings) -> None:
-    """Put the options that only we have into behaviours whose ``default_settings`` have others."""
-    changed = [key for key in OWN if key in (mapping["default_settings"] or {})]
-    for name, behavior in settings.behaviors.items():
-        mapping["behaviors"][name] |= {key: CONVERTER.unstructure(getattr(behavior, key)) for key in changed}
-
-
-def _spell_out_self_play(mapping: dict[str, Any], settings: RunSettings) -> None:
-    """Do the same inside of ``self_play``."""
-    default = (mapping["default_settings"] or {}).get("self_play") or {}
-    changed = [key for key in OWN_SELF_PLAY if key in default]
-    for name, behavior in settings.behaviors.items():
-        if behavior.self_play is not None:
-            own = {key: CONVERTER.unstructure(getattr(behavior.self_play, key)) for key in changed}
-            mapping["behaviors"][name]["self_play"] |= own
-
-
-def _spell_out_novelty(mapping: dict[str, Any]) -> None:
-    """Do the same for the options of reward signals."""
-    default = (mapping["default_settings"] or {}).get("reward_signals") or {}
-    for behavior in mapping["behaviors"].values():
-        for name, signal in behavior["reward_signals"].items():
-            for key in OWN_NOVELTY:
-                if key in default.get(name, {}):
-                    signal.setdefault(key, False if key == "normalize" else None)
+def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) -> None:
+    """Add to the ``mapping`` of ``settings`` what it leaves out but ``default`` has, section by section."""
+    for field in attrs.fields(type(settings)):
+        value, below = getattr(settings, field.name), default.get(field.name)
+        if field.name not in mapping and field.name in default:
+            mapping[field.name] = CONVERTER.unstructure(value)
+        elif attrs.has(type(value)) and isinstance(below, dict):
+            _spell_out(value, mapping[field.name], below)
+        elif isinstance(value, dict) and isinstance(below, dict):
+            for name in value.keys() & below.keys():
+                _spell_out(value[name], mapping[field.name][name], below[name])
 
 
 def plain(value: Any) -> Any:

@@ -12,16 +12,9 @@ from cattrs import Converter
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest, row_of
-from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, EnvironmentSettings, Lesson, Sampler
-from trajtrainer.settings.network import OWN_NETWORK, NetworkSettings
-from trajtrainer.settings.rewards import (
-    OWN_NOVELTY,
-    REWARD_SIGNALS,
-    CuriositySettings,
-    RewardSignalSettings,
-    RndSettings,
-)
-from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, Lesson, Sampler
+from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
+from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.scalars import enum_member, real_number, refusal, text, truth_value, unwrapped, whole_number
 from trajtrainer.settings.structuring import (
     Hook,
@@ -33,20 +26,7 @@ from trajtrainer.settings.structuring import (
     list_hook,
     mapping_hook,
 )
-from trajtrainer.settings.tracking import TrackingSettings
-from trajtrainer.settings.trainer import (
-    ALGORITHMS,
-    OWN,
-    OWN_ON_POLICY,
-    OWN_SAC,
-    OWN_SELF_PLAY,
-    Hyperparameters,
-    POCAHyperparameters,
-    PPOHyperparameters,
-    SACHyperparameters,
-    SelfPlaySettings,
-    TrainerSettings,
-)
+from trajtrainer.settings.trainer import TrainerSettings
 
 _RewardSignals = dict[str, RewardSignalSettings]
 _Interval = tuple[float, float]
@@ -72,7 +52,7 @@ def _trainer_hook(converter: Converter) -> Hook:
         row = ALGORITHMS.get(name) if name is not None else None
         if row is None:  # nobody knows what the hyperparameters may be
             value = _without(value, "hyperparameters")
-        hyperparameters: Any = row.settings if row is not None else PPOHyperparameters
+        hyperparameters: Any = row.settings if row is not None else ALGORITHMS["ppo"].settings
         given = value.get("hyperparameters") if isinstance(value, dict) else None
         if row is not None and name is not None and name == meant.get("trainer_type") and isinstance(given, dict):
             strange = _of_other_trainers(given, name, row.settings)
@@ -182,9 +162,8 @@ def _register_unstructuring(converter: Converter) -> None:
     """Dump settings as ML-Agents does; options that it does not know are left out unless they were changed.
 
     See docs/mlagents-behavior.md#configuration.
-
-    From the inside out, as every generated function keeps the hooks that it finds.
     """
+    converter.register_unstructure_hook_factory(attrs.has, partial(_dump_hook, converter))
     hook = converter.register_unstructure_hook_func
     hook(lambda cls: cls == _Interval, list)
     hook(lambda cls: cls is Hyperparameters, converter.unstructure)  # by their own class
@@ -193,33 +172,16 @@ def _register_unstructuring(converter: Converter) -> None:
         parameters = make_dict_unstructure_fn(sampler, converter)
         converter.register_unstructure_hook(sampler, partial(_sampler_mapping, name, parameters))
     converter.register_unstructure_hook(Lesson, partial(_lesson_mapping, converter))
-    if_changed, never = override(omit_if_default=True), override(omit=True)
-    hidden: dict[type[Any], dict[str, Any]] = {
-        NetworkSettings: dict.fromkeys(OWN_NETWORK, if_changed),
-        PPOHyperparameters: dict.fromkeys(OWN_ON_POLICY, if_changed),
-        POCAHyperparameters: dict.fromkeys(OWN_ON_POLICY, if_changed),
-        SACHyperparameters: dict.fromkeys(OWN_SAC, if_changed),
-        EnvironmentSettings: {
-            **dict.fromkeys(("wrappers", "listen_address", "raw_image_order", "python_timeout"), if_changed),
-            "presumed_raw_image_order": never,
-        },
-        SelfPlaySettings: dict.fromkeys(OWN_SELF_PLAY, if_changed),
-        CuriositySettings: dict.fromkeys(OWN_NOVELTY, if_changed),
-        RndSettings: dict.fromkeys(OWN_NOVELTY, if_changed),
-        TrainerSettings: {**dict.fromkeys(OWN, if_changed), "preset": never},
-        TrackingSettings: dict.fromkeys(("wandb", "mlflow", "trackio"), if_changed),
-        RunSettings: {
-            "evaluation": if_changed,
-            "actors": if_changed,
-            "tracking": if_changed,
-            "deterministic": never,
-            "behaviors_required": never,
-            "inference_episodes": never,
-        },
+
+
+def _dump_hook(converter: Converter, cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    attrs.resolve_types(cls)
+    rules = {"changed": override(omit_if_default=True), "never": override(omit=True)}
+    dumped: dict[str, Any] = {
+        each.name: rules[each.metadata["dumped"]] for each in attrs.fields(cls) if "dumped" in each.metadata
     }
-    for cls, overrides in hidden.items():
-        attrs.resolve_types(cls)
-        converter.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, converter, **overrides))
+    hook: Callable[[Any], dict[str, Any]] = make_dict_unstructure_fn(cls, converter, **dumped)
+    return hook
 
 
 def _reward_signals_mapping(converter: Converter, signals: _RewardSignals) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trajtrainer.settings.document import Entry, Written
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.problems import Problem
-from trajtrainer.settings.trainer import ALGORITHMS
 
 DEMO_SUFFIX = ".demo"
 

@@ -11,6 +11,8 @@ from attrs import evolve, field, frozen
 
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.checks import (
+    INTERNAL,
+    OURS,
     Fault,
     between,
     count,
@@ -73,25 +75,20 @@ class EnvironmentSettings:
 
     env_path: str | None = None
     env_args: list[str] | None = None
-    # Not in ML-Agents. Dumped only where there are some.
-    wrappers: list[str] | None = None
+    wrappers: list[str] | None = field(default=None, metadata=OURS)
     base_port: int = field(default=5005, validator=between(1, LARGEST_PORT))
     num_envs: int = field(default=1, validator=count)
     num_areas: int = field(default=1, validator=count)
     timeout_wait: int = field(default=60, validator=count)
-    # Not in ML-Agents. Dumped only when it is another.
-    python_timeout: int = field(default=1800, validator=unlimited_count)
+    python_timeout: int = field(default=1800, validator=unlimited_count, metadata=OURS)
     seed: int = field(default=UNSEEDED, validator=seed_check)
     max_lifetime_restarts: int = field(default=10, validator=unlimited_count)
     restarts_rate_limit_n: int = field(default=1, validator=unlimited_count)
     restarts_rate_limit_period_s: int = field(default=60, validator=count)
-    # Not in ML-Agents, whose server binds every interface (docs/mlagents-behavior.md#transport). Dumped only when it is
-    # another.
-    listen_address: str = field(default=LOOPBACK, validator=satisfies(bool, "an address or a host name"))
-
-    # Not in ML-Agents either. Dumped only when it is another.
-    raw_image_order: RawImageOrder = RawImageOrder.AUTO
-    presumed_raw_image_order: RawImageOrder = field(default=RawImageOrder.AUTO, eq=False, metadata={"internal": True})
+    # ML-Agents' server binds every interface (docs/mlagents-behavior.md#transport).
+    listen_address: str = field(default=LOOPBACK, validator=satisfies(bool, "an address or a host name"), metadata=OURS)
+    raw_image_order: RawImageOrder = field(default=RawImageOrder.AUTO, metadata=OURS)
+    presumed_raw_image_order: RawImageOrder = field(default=RawImageOrder.AUTO, eq=False, metadata=INTERNAL)
 
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())

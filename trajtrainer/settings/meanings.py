@@ -5,19 +5,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
-from trajtrainer.settings.trainer import ALGORITHMS, Hyperparameters
+from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
 
 
 def meaning(cls: type[Any], name: str) -> str:
-    """Return what a docstring tells of a key: that of the class, of what it derives from, or of another algorithm.
+    """Return what a docstring tells of a key: that of the class, of a base class, or of another algorithm.
 
     Raises:
         LookupError: none does.
     """
     others = [row.settings for row in ALGORITHMS.builtin.values()] if issubclass(cls, Hyperparameters) else []
-    for each in [*cls.__mro__, *others]:
+    for each in chain.from_iterable(found.__mro__ for found in (cls, *others)):
         if name in (told := attributes(each)):
             return told[name]
     raise LookupError(f"The docstring of {cls.__name__} has no entry for {name} under Attributes.")

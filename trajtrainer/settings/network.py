@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attrs import field, frozen
 
 from trajtrainer.core.plugins import Reference, Registry
-from trajtrainer.settings.checks import between, count, positive, registered, satisfies
+from trajtrainer.settings.checks import OURS, between, count, positive, registered, satisfies
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +126,14 @@ class NetworkSettings:
     memory: MemorySettings | None = None
     goal_conditioning_type: ConditioningType = ConditioningType.HYPER
     deterministic: bool = False
-    # Not in ML-Agents (docs/learning.md). Dumped only where they are not at their defaults.
-    activation: Activation = Activation.SWISH
-    initialization: Initialization = Initialization.MLAGENTS
-    clip_obs: float = field(default=5.0, validator=positive)
-    clip_actions: float = field(default=3.0, validator=positive)
-    log_std_init: float = field(default=0.0, validator=between(-20, 2))
-    use_sde: bool = False
+    activation: Activation = field(default=Activation.SWISH, metadata=OURS)
+    initialization: Initialization = field(default=Initialization.MLAGENTS, metadata=OURS)
+    clip_obs: float = field(default=5.0, validator=positive, metadata=OURS)
+    clip_actions: float = field(default=3.0, validator=positive, metadata=OURS)
+    log_std_init: float = field(default=0.0, validator=between(-20, 2), metadata=OURS)
+    use_sde: bool = field(default=False, metadata=OURS)
     sde_sample_freq: int = field(
-        default=-1, validator=satisfies(lambda steps: steps == -1 or steps > 0, "-1 or a whole number above 0")
+        default=-1,
+        validator=satisfies(lambda steps: steps == -1 or steps > 0, "-1 or a whole number above 0"),
+        metadata=OURS,
     )
-
-
-OWN_NETWORK = (
-    "activation",
-    "initialization",
-    "clip_obs",
-    "clip_actions",
-    "log_std_init",
-    "use_sde",
-    "sde_sample_freq",
-)
-"""Those of ``NetworkSettings`` that ML-Agents does not know."""

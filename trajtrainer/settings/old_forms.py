@@ -12,28 +12,19 @@ from attrs import fields_dict
 
 from trajtrainer.settings.checks import InvalidValueError
 from trajtrainer.settings.document import Entry
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.prepare import with_defaults
 from trajtrainer.settings.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.scalars import real_number, unwrapped
-from trajtrainer.settings.trainer import (
-    ALGORITHMS,
-    POCAHyperparameters,
-    PPOHyperparameters,
-    SACHyperparameters,
-    TrainerSettings,
-)
+from trajtrainer.settings.trainer import TrainerSettings
 
 _SECTIONS = {*fields_dict(RunSettings), *fields_dict(TrainerSettings), SEARCH_SECTION}
 _NETWORK = {"normalize", "hidden_units", "num_layers", "vis_encode_type"}
 _MEMORY = {"sequence_length", "memory_size"}
 _CURIOSITY = {"use_curiosity", "curiosity_strength", "curiosity_enc_size"}
 _UPDATES = {"train_interval", "num_update"}
-_HYPERPARAMETERS = {
-    *fields_dict(PPOHyperparameters),
-    *fields_dict(POCAHyperparameters),
-    *fields_dict(SACHyperparameters),
-}
+_HYPERPARAMETERS = {key for name in ("ppo", "poca", "sac") for key in fields_dict(ALGORITHMS[name].settings)}
 _FLAT = _NETWORK | _MEMORY | _CURIOSITY | _UPDATES | _HYPERPARAMETERS | {"use_recurrent"}
 _SIGNAL_UPDATES = ("reward_signal_steps_per_update", "reward_signal_num_update")
 _MULTIRANGE = {"multirange_uniform": "multirangeuniform"}

@@ -12,9 +12,9 @@ import logging
 import attrs
 
 from trajtrainer.settings.document import Entry, from_mapping
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.presets import PRESETS
 from trajtrainer.settings.problems import Place
-from trajtrainer.settings.trainer import ALGORITHMS
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from attrs.validators import optional
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend
-from trajtrainer.settings.checks import Fault, closest, count, misfit, refuse, satisfies
+from trajtrainer.settings.checks import INTERNAL, OURS, UNDUMPED, Fault, closest, count, misfit, refuse, satisfies
 from trajtrainer.settings.environment import (
     LARGEST_PORT,
     EngineSettings,
@@ -107,20 +107,17 @@ class RunSettings:
     env_settings: EnvironmentSettings = field(factory=EnvironmentSettings)
     engine_settings: EngineSettings = field(factory=EngineSettings)
     environment_parameters: dict[str, EnvironmentParameterSettings] | None = None
-    # These are not in ML-Agents. Not dumped while there is none.
-    evaluation: EvaluationSettings | None = None
-    actors: ActorSettings | None = None
-    tracking: TrackingSettings | None = None
+    evaluation: EvaluationSettings | None = field(default=None, metadata=OURS)
+    actors: ActorSettings | None = field(default=None, metadata=OURS)
+    tracking: TrackingSettings | None = field(default=None, metadata=OURS)
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False
     # Written into the settings of all behaviours, those that ``for_behavior`` hands out included, which is what a dump
     # shows: ML-Agents knows no such key at the top.
-    deterministic: bool = field(default=False, eq=False)
-    behaviors_required: bool = field(default=False, eq=False, metadata={"internal": True})
-    inference_episodes: int | None = field(
-        default=None, eq=False, metadata={"internal": True}, validator=optional(count)
-    )
+    deterministic: bool = field(default=False, eq=False, metadata=UNDUMPED)
+    behaviors_required: bool = field(default=False, eq=False, metadata=INTERNAL)
+    inference_episodes: int | None = field(default=None, eq=False, metadata=INTERNAL, validator=optional(count))
 
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())

@@ -8,7 +8,7 @@ import re
 
 from attrs import field, frozen
 
-from trajtrainer.settings.checks import satisfies
+from trajtrainer.settings.checks import OURS, satisfies
 
 
 class WandbMode(enum.Enum):
@@ -106,6 +106,6 @@ class TrackingSettings:
         trackio: Trackio.
     """
 
-    wandb: WandbSettings | None = None
-    mlflow: MlflowSettings | None = None
-    trackio: TrackioSettings | None = None
+    wandb: WandbSettings | None = field(default=None, metadata=OURS)
+    mlflow: MlflowSettings | None = field(default=None, metadata=OURS)
+    trackio: TrackioSettings | None = field(default=None, metadata=OURS)

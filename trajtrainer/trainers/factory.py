@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.algos.cloning.cloning import DEFAULT_EPOCHS, BehavioralCloning
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.queues import PolicyQueue
@@ -21,8 +22,9 @@ from trajtrainer.nn.init import derived_seeds, seeded
 from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.demonstrations import missing, other_type
+from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ConditioningType
-from trajtrainer.settings.trainer import ALGORITHMS, SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.clock import Clock, GradientClock
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher

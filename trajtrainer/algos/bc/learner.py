@@ -7,10 +7,10 @@ from typing import ClassVar
 from torch import nn
 
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.bc.settings import OfflineHyperparameters
 from trajtrainer.algos.offline.closed_form import cloning_step
 from trajtrainer.algos.offline.learner import OfflineLearner, OfflineStep
 from trajtrainer.algos.offline.policy import make_actor
-from trajtrainer.settings.trainer import OfflineHyperparameters
 
 
 class BCLearner(OfflineLearner):

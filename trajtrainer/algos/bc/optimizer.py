@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from trajtrainer.algos.bc.settings import CloningHyperparameters
 from trajtrainer.algos.offline.policy import limit_sigma, log_likelihood
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
-from trajtrainer.settings.trainer import CloningHyperparameters
 
 
 class BC:

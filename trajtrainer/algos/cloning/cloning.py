@@ -14,7 +14,8 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.demonstrations import DemonstrationRows
-from trajtrainer.settings.trainer import BehavioralCloningSettings, Hyperparameters, ScheduleType
+from trajtrainer.settings.hyperparameters import Hyperparameters, ScheduleType
+from trajtrainer.settings.trainer import BehavioralCloningSettings
 
 DEFAULT_EPOCHS = 3
 TAG = "Losses/Pretraining Loss"

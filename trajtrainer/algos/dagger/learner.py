@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.dagger.labels import labels
+from trajtrainer.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.algos.offline.closed_form import cloning_step
 from trajtrainer.algos.offline.policy import make_actor
 from trajtrainer.algos.offline.rows import tensors
@@ -26,7 +27,7 @@ from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.trainer import DAggerHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 _EXTRA = "dagger"
 _LEAD = 128

@@ -8,11 +8,11 @@ from torch import nn
 
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.iql.optimizer import IQLNetworks
+from trajtrainer.algos.iql.settings import IQLHyperparameters
 from trajtrainer.algos.offline.closed_form import iql_step
 from trajtrainer.algos.offline.learner import OfflineLearner, OfflineStep
 from trajtrainer.algos.offline.policy import make_actor
 from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.settings.trainer import IQLHyperparameters
 
 
 class IQLLearner(OfflineLearner):

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.iql import losses
+from trajtrainer.algos.iql.settings import IQLHyperparameters
 from trajtrainer.algos.offline.policy import limit_sigma, log_likelihood
 from trajtrainer.algos.sac.losses import taken_q
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
-from trajtrainer.settings.trainer import IQLHyperparameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.bc.optimizer import BC
+from trajtrainer.algos.bc.settings import CloningHyperparameters
 from trajtrainer.algos.iql.optimizer import IQL, IQLNetworks
+from trajtrainer.algos.iql.settings import IQLHyperparameters
 from trajtrainer.algos.offline.policy import limit_sigma
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.actor import Actor
@@ -25,7 +27,6 @@ from trajtrainer.nn.fast.adam import Adam, Piece, adam_state, load_adam_state
 from trajtrainer.nn.fast.decisions import Decisions
 from trajtrainer.nn.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.settings.trainer import CloningHyperparameters, IQLHyperparameters
 
 _POLICY, _Q, _VALUE = 0, slice(1, 3), 3
 _TRAINED, _ALL = 4, 6

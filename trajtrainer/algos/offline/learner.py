@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.algos.bc.settings import OfflineHyperparameters
 from trajtrainer.algos.offline.policy import prediction
 from trajtrainer.algos.offline.rows import DatasetRows, Shuffled, held_out, tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
@@ -23,7 +24,6 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.trainer import OfflineHyperparameters
 
 # Gradient steps between two looks at everything else that a run does.
 _BLOCK = 16

@@ -10,11 +10,11 @@ import math
 import torch
 from torch import Tensor
 
+from trajtrainer.algos.bc.settings import CloningHyperparameters, PolicyKind
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.trainer import CloningHyperparameters, PolicyKind
 
 # What was recorded at the very end of the range has no finite place ahead of tanh.
 _BELOW_ONE = 0.999

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trajtrainer.algos.ppo import closed_form
 from trajtrainer.algos.ppo.losses import ratio_statistics
+from trajtrainer.algos.ppo.settings import OnPolicy
 from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, ValueNetwork
@@ -23,7 +24,7 @@ from trajtrainer.nn.fast.side_by_side import SideBySide
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.settings.trainer import OnPolicy, ScheduleType
+from trajtrainer.settings.hyperparameters import ScheduleType
 
 # Multiply-adds of one body's forward pass of a minibatch, as ``multiply_adds`` estimates them.
 #

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.ppo.losses import explained_variance, normalized
 from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
 from trajtrainer.algos.ppo.weights import WEIGHT_TAG, ImportanceWeights
 from trajtrainer.algos.returns import gae, v_trace
@@ -32,7 +33,7 @@ from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.novelty import RunningReturns
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.trainer import OnPolicy, PPOHyperparameters, ScheduleType
+from trajtrainer.settings.hyperparameters import ScheduleType
 
 # Steps that wait to be taken in: of pictures, whose taking in takes as long per step however many there are, few.
 _WAITING_BYTES = 1 << 22

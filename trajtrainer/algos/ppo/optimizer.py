@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.gradient_step import Loss, Objective, gradient_step
+from trajtrainer.algos.ppo.settings import OnPolicy
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic
@@ -18,7 +19,8 @@ from trajtrainer.nn.fast.halves import picture_encoding
 from trajtrainer.nn.heads import ActionDistribution
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.settings.trainer import OnPolicy, ScheduleType, TrainerSettings
+from trajtrainer.settings.hyperparameters import ScheduleType
+from trajtrainer.settings.trainer import TrainerSettings
 
 _FAR = 1.5  # times target_kl ends an update, as in Stable-Baselines3
 

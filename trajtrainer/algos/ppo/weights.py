@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trajtrainer.algos.ppo.settings import OnPolicy
 from trajtrainer.algos.values import in_parts, sequence_begins
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.settings.trainer import OnPolicy
 
 WEIGHT_TAG = "Policy/Importance Weight"
 

@@ -17,6 +17,7 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.sac.batches import ReplayBatches
 from trajtrainer.algos.sac.optimizer import LAYOUT, SAC, TWIN_LAYOUT, make_networks
 from trajtrainer.algos.sac.pace import Pace
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.values import Networks, TwinNetworks, ValueNetworks, by_name
 from trajtrainer.algos.values import ValueEstimator, mean_values
 from trajtrainer.core.errors import CheckpointError
@@ -26,7 +27,7 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 _EXTRA = "sac"
 # Gradient steps that acting may be ahead in a thread of its own. Where learning is the slower side, which is the rule,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trajtrainer.algos.sac import losses as sac_losses
 from trajtrainer.algos.sac.closed_form import twin_evaluation, value_evaluation
+from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.values import (
     Considered,
     Evaluation,
@@ -35,7 +36,7 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, OptimizerPlace, Place
-from trajtrainer.settings.trainer import SACHyperparameters, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 
 _LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 

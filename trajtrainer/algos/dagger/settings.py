@@ -1,0 +1,36 @@
+"""The hyperparameters of DAgger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import field, frozen
+
+from trajtrainer.algos.bc.settings import CloningHyperparameters
+from trajtrainer.settings.checks import Fault, count, misfit, positive
+from trajtrainer.settings.hyperparameters import AlgorithmRow
+from trajtrainer.settings.network import NetworkSettings
+
+
+@frozen
+class DAggerHyperparameters(CloningHyperparameters):
+    """DAgger (Ross et al. 2011): imitation of an expert that is asked wherever the learner comes.
+
+    Attributes:
+        expert: a run, a checkpoint or an ``.onnx`` file, ``heuristic`` (the written policy that some simulations have),
+            or ``python:MODULE:FUNCTION``.
+    """
+
+    buffer_size: int = field(default=50000, validator=count)
+    expert: str = ""
+    steps_per_update: float = field(default=4, validator=positive)
+    save_replay_buffer: bool = False
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+        """See ``Hyperparameters``: without an expert there is nothing to learn."""
+        if not self.expert:
+            expected = "a run, a checkpoint, an .onnx file, heuristic or python:MODULE:FUNCTION that says what to do"
+            yield misfit(("hyperparameters", "expert"), None, expected)
+
+
+ROW = AlgorithmRow(DAggerHyperparameters, "trajtrainer.algos.dagger.learner:DAggerLearner")

@@ -1,0 +1,33 @@
+"""The hyperparameters of IQL."""
+
+from __future__ import annotations
+
+from attrs import Factory, field, frozen
+
+from trajtrainer.algos.bc.settings import OfflineHyperparameters
+from trajtrainer.settings.checks import between, fraction, not_negative, positive
+from trajtrainer.settings.hyperparameters import AlgorithmRow
+
+
+@frozen
+class IQLHyperparameters(OfflineHyperparameters):
+    """Implicit Q-learning (Kostrikov et al. 2021).
+
+    Attributes:
+        critic_learning_rate: of the value networks. Left out, ``learning_rate``.
+        expectile: which expectile of the value of actions states are valued by. 0.5 is the mean over the data; 0.7 to
+            0.9 trusts the best of it.
+        temperature: how much better actions count more. 0 is plain cloning; 3 to 10.
+        max_weight: the most that a single step counts.
+    """
+
+    critic_learning_rate: float = field(
+        default=Factory(lambda self: self.learning_rate, takes_self=True), validator=not_negative
+    )
+    expectile: float = field(default=0.7, validator=between(0.5, 0.999))
+    temperature: float = field(default=3.0, validator=not_negative)
+    max_weight: float = field(default=100.0, validator=positive)
+    tau: float = field(default=0.005, validator=fraction)
+
+
+ROW = AlgorithmRow(IQLHyperparameters, "trajtrainer.algos.iql.learner:IQLLearner", offline=True)

@@ -1,0 +1,122 @@
+"""The hyperparameters of PPO, and those that it shares with POCA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import Factory, field, frozen
+from attrs.validators import optional
+
+from trajtrainer.settings.checks import OURS, Fault, count, fraction, misfit, not_negative, positive
+from trajtrainer.settings.hyperparameters import (
+    AlgorithmRow,
+    Hyperparameters,
+    ScheduleType,
+    in_order,
+    of_set_course,
+)
+from trajtrainer.settings.network import NetworkSettings
+
+
+def _along(hyper: OnPolicy) -> ScheduleType:
+    """Return the course of what goes along with the learning rate."""
+    schedule = hyper.learning_rate_schedule
+    return ScheduleType.CONSTANT if schedule is ScheduleType.ADAPTIVE else schedule
+
+
+@frozen
+class OnPolicy(Hyperparameters):
+    """What PPO and POCA share.
+
+    Attributes:
+        joint_ratio: one probability ratio of the whole action, as PPO is published. Off: one of each continuous action
+            and branch, as in ML-Agents.
+        joint_entropy: ``beta`` counts the sum over the continuous actions. Off: their mean, as in ML-Agents.
+        normalize_advantage_per_mini_batch: advantages have mean 0 and standard deviation 1 in each minibatch. Off: in
+            the whole buffer.
+        normalize_after_update: with ``normalize: true`` the normalisers learn after each update, not ahead of it with
+            each trajectory as in ML-Agents. So an update sees observations as the policy saw them, as with VecNormalize
+            of Stable-Baselines3. Where a run depends on how it begins.
+        norm_reward: divide the environment's reward by the running standard deviation of its discounted sums. Where
+            rewards are large, small or of unknown size. Summaries tell of rewards as they are.
+        clip_reward: limit of rewards with ``norm_reward``.
+        max_grad_norm: limit of the norm of the gradient of policy and critic together. 0.5 to 1: steadier. Left out,
+            none.
+        target_kl: an update ends when the policy has moved so far that the KL divergence of a minibatch is above 1.5
+            times this, ahead of the gradient step of that minibatch, as in Stable-Baselines3. 0.01 to 0.05. Left out,
+            it never does.
+        value_clipping: clip the change of value estimates as that of the policy (Schulman et al. 2017). In ML-Agents it
+            is inert.
+        vf_coef: weight of the value loss. Matters with ``shared_critic`` and ``max_grad_norm``.
+        adam_eps: epsilon of Adam. 1e-5 in most published results of PPO.
+        v_trace: correct for the policies that acted, where they are older than the one that learns (Espeholt et al.
+            2018): what they did counts by how likely it still is. Left out, where ``actors.max_policy_lag`` is above 0.
+        rho_bar: with ``v_trace: true`` the most that a step counts, times what it counts if no policy is old. Larger is
+            less biased towards the old policies, and noisier.
+        c_bar: with ``v_trace: true`` the most that a step lets through of what comes after it, times ``lambd``; at most
+            ``rho_bar``.
+        desired_kl: the KL divergence that ``learning_rate_schedule: adaptive`` aims at: above twice this the learning
+            rate of a gradient step is a third lower, below half of it a half higher, from 1e-5 to 1e-2.
+        beta: weight of the entropy, which keeps actions random. 1e-4 to 1e-2: higher where ``Policy/Entropy`` falls
+            before the reward has risen, lower where it does not fall.
+        epsilon: how far a step may move a probability ratio from 1. 0.1 to 0.3: lower is steadier and slower.
+        lambd: lambda of generalized advantage estimation. 0.9 to 0.95: lower relies on the value estimate (bias),
+            higher on the rewards themselves (variance).
+        num_epoch: how often each buffer is gone through. 3 to 10: more learns more from the same steps, with less
+            stability; larger with larger batches.
+        learning_rate_schedule: ``linear`` falls to nothing at ``max_steps``, which settles the end; ``constant`` where
+            the run has no set end. Not in ML-Agents: ``cosine`` falls slowly first and last; ``adaptive`` follows
+            ``desired_kl``, and the other schedules are constant then.
+        beta_schedule: course of ``beta``. Left out, that of the learning rate.
+        epsilon_schedule: course of ``epsilon``. Left out, that of the learning rate.
+    """
+
+    joint_ratio: bool = field(default=False, metadata=OURS)
+    joint_entropy: bool = field(default=False, metadata=OURS)
+    normalize_advantage_per_mini_batch: bool = field(default=False, metadata=OURS)
+    normalize_after_update: bool = field(default=False, metadata=OURS)
+    norm_reward: bool = field(default=False, metadata=OURS)
+    clip_reward: float = field(default=10.0, validator=positive, metadata=OURS)
+    max_grad_norm: float | None = field(default=None, validator=optional(positive), metadata=OURS)
+    target_kl: float | None = field(default=None, validator=optional(positive), metadata=OURS)
+    value_clipping: bool = field(default=False, metadata=OURS)
+    vf_coef: float = field(default=0.5, validator=not_negative, metadata=OURS)
+    adam_eps: float = field(default=1e-8, validator=positive, metadata=OURS)
+    desired_kl: float = field(default=0.01, validator=positive, metadata=OURS)
+    v_trace: bool | None = field(default=None, metadata=OURS)
+    rho_bar: float = field(default=1.0, validator=positive, metadata=OURS)
+    c_bar: float = field(default=1.0, validator=positive, metadata=OURS)
+    beta: float = field(default=5e-3, validator=not_negative)
+    epsilon: float = field(default=0.2, validator=positive)
+    lambd: float = field(default=0.95, validator=fraction)
+    num_epoch: int = field(default=3, validator=count)
+    learning_rate_schedule: ScheduleType = ScheduleType.LINEAR
+    beta_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=of_set_course)
+    epsilon_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=of_set_course)
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+        """See ``Hyperparameters``: the limits of importance weights are of use where there are some."""
+        limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
+        switch = ("hyperparameters", "v_trace")
+        if not self.v_trace:
+            for name, limit in limits.items():
+                if limit != 1.0:
+                    yield Fault(("hyperparameters", name), "has no effect, as it is for v_trace: true", (switch,))
+        elif self.c_bar > self.rho_bar:
+            expected = f"at most rho_bar ({self.rho_bar})"
+            yield misfit(("hyperparameters", "c_bar"), self.c_bar, expected, ("hyperparameters", "rho_bar"))
+
+
+@frozen(field_transformer=in_order("shared_critic", "learning_rate_schedule", "beta_schedule", "epsilon_schedule"))
+class PPOHyperparameters(OnPolicy):
+    """Those of proximal policy optimization (Schulman et al. 2017).
+
+    Attributes:
+        shared_critic: value heads on the policy's own layers instead of a second network. With pictures, where encoders
+            cost most.
+    """
+
+    shared_critic: bool = False
+
+
+ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner")

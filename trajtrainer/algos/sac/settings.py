@@ -1,0 +1,84 @@
+"""The hyperparameters of SAC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import Factory, field, frozen
+from attrs.validators import optional
+
+from trajtrainer.settings.checks import OURS, Fault, at_least, between, count, fraction, misfit, not_negative, positive
+from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
+from trajtrainer.settings.network import NetworkSettings
+
+
+@frozen
+class SACHyperparameters(Hyperparameters):
+    """Those of soft actor-critic (Haarnoja et al. 2018).
+
+    Attributes:
+        buffer_init_steps: steps that are collected before the first update. 1,000 to 10,000: experience to begin with.
+        tau: how far the target networks move towards the networks at each update. 0.005 to 0.01.
+        steps_per_update: agent steps for each gradient step. 1 to 20: about the number of agents; smaller learns more
+            from each step and takes more time.
+        save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` has it. On for long runs that
+            may be interrupted; the file may be large.
+        init_entcoef: the entropy coefficient at the start. 0.5 to 1.0 for continuous, 0.05 to 0.5 for discrete actions:
+            more explores more in the beginning.
+        reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out,
+            ``steps_per_update``.
+        learning_starts: steps for which actions are drawn evenly, ahead of the first update, as in Stable-Baselines3.
+            100 to 10,000: experience of everything. 0: the policy acts from the start. With ``buffer_init_steps`` the
+            greater of both counts. Not in ML-Agents.
+        ent_coef: the entropy coefficient, if it is not to be learnt. Where one that follows ``target_entropy`` falls
+            before the reward is found. Left out, it is learnt, from ``init_entcoef`` on. Not in ML-Agents.
+        target_entropy: what the entropy of the continuous actions is brought to. Left out, minus their number. Higher
+            keeps exploring. Not in ML-Agents.
+        value_network: learn values of states, too, and the Q networks by them (Haarnoja et al. 2018a). ``false``: the Q
+            networks learn by slowly following copies of themselves, and the policy follows the smaller of both (2018b):
+            for demanding continuous control. Not in ML-Agents.
+        n_step: rewards of so many steps count before the value of what follows (Hessel et al. 2018). 1 to 5: learns
+            faster where reward comes late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
+        policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. As many
+            as there are per step with ``steps_per_update`` below 1, as in DroQ. Not in ML-Agents.
+        layer_norm: normalise what the layers of the critics give: with few steps per update, ``dropout_rate`` and
+            ``policy_delay`` this is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
+        dropout_rate: part of what the layers of the critics give that is dropped while they learn; 0.01 for DroQ. Not
+            in ML-Agents.
+    """
+
+    # The order of the fields is that of ML-Agents' configuration.yaml.
+    learning_rate: float = field(default=3e-4, validator=not_negative)
+    learning_rate_schedule: ScheduleType = field(default=ScheduleType.CONSTANT, validator=of_set_course)
+    batch_size: int = field(default=128, validator=count)
+    buffer_size: int = field(default=50000, validator=count)
+    buffer_init_steps: int = field(default=0, validator=not_negative)
+    tau: float = field(default=0.005, validator=fraction)
+    steps_per_update: float = field(default=1, validator=positive)
+    save_replay_buffer: bool = False
+    init_entcoef: float = field(default=1.0, validator=positive)
+    reward_signal_steps_per_update: float = field(
+        default=Factory(lambda self: self.steps_per_update, takes_self=True), validator=positive
+    )
+    learning_starts: int = field(default=0, validator=at_least(0, "a whole number"), metadata=OURS)
+    ent_coef: float | None = field(default=None, validator=optional(positive), metadata=OURS)
+    target_entropy: float | None = field(default=None, metadata=OURS)
+    value_network: bool = field(default=True, metadata=OURS)
+    n_step: int = field(default=1, validator=count, metadata=OURS)
+    policy_delay: int = field(default=1, validator=count, metadata=OURS)
+    layer_norm: bool = field(default=False, metadata=OURS)
+    dropout_rate: float = field(default=0.0, validator=between(0, 0.9), metadata=OURS)
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
+        """See ``Hyperparameters``: steps of several are counted on within a trajectory only."""
+        if self.n_step > 1 and network.memory is not None:
+            expected = "1 with network_settings.memory"
+            yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
+
+    @property
+    def first_update(self) -> int:
+        """Return the step from which on updates are made."""
+        return max(self.buffer_init_steps, self.learning_starts)
+
+
+ROW = AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner")
