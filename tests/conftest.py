@@ -27,6 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shel
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs that tests start and interrupt inherit it
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-exports", action="store_true", help="compare the source code of all shipped configurations")
+
+
 @pytest.fixture(autouse=True)
 def _same_weights() -> None:
     """Networks that a test makes begin with the same weights, whatever tests ran before it in this process."""

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of
 from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.export.contract import DEFAULT_OPSET
 from trajtrainer.export.onnx import export_policy
+from trajtrainer.export.source.printing import Origin
+from trajtrainer.export.source.write import Language, export_source
 from trajtrainer.rundir.folder import BEST, BehaviorFolder
 from trajtrainer.settings.checks import closest
 
@@ -44,9 +47,10 @@ def export_saved(
     behavior: str | None = None,
     sensors: Sequence[ObservationSpec] = (),
     opset: int = DEFAULT_OPSET,
+    language: Language | None = None,
     output: Path | None = None,
 ) -> list[Path]:
-    """Write the ``.onnx`` of one or more checkpoints, and return these files.
+    """Write the ``.onnx`` of one or more checkpoints, or their source code, and return these files.
 
     Args:
         target: a checkpoint, a behavior's folder, a run's folder, or a run id; ``@best`` behind a folder or id means
@@ -54,34 +58,43 @@ def export_saved(
         results: the folder where run ids are looked for.
         behavior: export only this one of a run.
         sensors: what the agents observe, for checkpoints that do not say it.
+        opset: of the operators of an ``.onnx``.
+        language: of source code; None for an ``.onnx``.
         output: the file to write, or a folder. By default ``<Behavior>.onnx`` in the run's folder, or the file beside
-            a single checkpoint under the same name.
+            a single checkpoint under the same name. Source code has the suffix of its language.
 
     Raises:
         CheckpointError: nothing to export there, a checkpoint that cannot be read, or one that does not say enough.
         ExportError: a policy that cannot be exported or written.
     """
     policies = find_policies(target, results, behavior)
-    if output is not None and len(policies) > 1 and output.suffix == _SUFFIX:
+    suffix = _SUFFIX if language is None else language.suffix
+    if output is not None and len(policies) > 1 and output.suffix == suffix:
         raise CheckpointError(
             f"{target} has the behaviors {', '.join(policy.name for policy in policies)}, which cannot all be written "
             f"to {output}. Choose one with --behavior, or give a folder as --output."
         )
     written = []
     for policy in policies:
-        recovered = recover_policy(
-            read_checkpoint(policy.checkpoint), source=str(policy.checkpoint), models=policy.models, sensors=sensors
-        )
-        path = policy.exported
+        checkpoint = read_checkpoint(policy.checkpoint)
+        recovered = recover_policy(checkpoint, source=str(policy.checkpoint), models=policy.models, sensors=sensors)
+        path = policy.exported.with_suffix(suffix)
         if output is not None:
-            names_a_file = output.suffix == _SUFFIX and not output.is_dir()
+            names_a_file = output.suffix == suffix and not output.is_dir()
             folder = output.parent if names_a_file else output
-            path = output if names_a_file else output / policy.exported.name
+            path = output if names_a_file else output / path.name
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise CheckpointError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
-        export_policy(recovered.actor, recovered.spec, path, opset=opset)
+        if language is None:
+            export_policy(recovered.actor, recovered.spec, path, opset=opset)
+        else:
+            run = policy.checkpoint.resolve().parent.parent
+            is_run = (run / "run_logs").is_dir() or (run / "configuration.yaml").is_file()
+            step = int(checkpoint[STEP][STEP_ENTRY]) if STEP in checkpoint else 0
+            origin = Origin(recovered.behavior or behavior_of(policy.name), run.name if is_run else None, step)
+            export_source(recovered.actor, recovered.spec, path, language, origin)
         logger.info("Exported %s to %s (observations %s).", policy.checkpoint, path, recovered.origin)
         written.append(path)
     return written

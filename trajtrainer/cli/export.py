@@ -1,4 +1,4 @@
-"""``trajtrainer export RUN_OR_CHECKPOINT``: the ``.onnx`` of a checkpoint, ours or of ML-Agents."""
+"""``trajtrainer export RUN_OR_CHECKPOINT``: the ``.onnx`` of a checkpoint, ours or of ML-Agents, or its source code."""
 
 from __future__ import annotations
 
@@ -23,13 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a .pt file, the folder of a run or of one of its behaviors, or a run id",
     )
     parser.add_argument("--behavior", metavar="NAME", help="export this behavior of a run alone (default: all)")
+    parser.add_argument(
+        "--to",
+        choices=("onnx", "c", "csharp", "js", "gdscript"),
+        default="onnx",
+        help="onnx for Unity's ML-Agents (default), or one file of source code that needs nothing else: a C99 header, "
+        "a C# class, a JavaScript module, or a script for Godot 4",
+    )
     parser.add_argument("--opset", metavar="N", type=int, help="of the ONNX operators, 9 to 15 (default: 9)")
     parser.add_argument(
         "--output",
         metavar="PATH",
         type=Path,
         help="the file to write, or a folder (default: <Behavior>.onnx in the run's folder, as after training; for a "
-        "single checkpoint the file beside it)",
+        "single checkpoint the file beside it; source code has the suffix .h, .cs, .mjs or .gd)",
     )
     parser.add_argument(
         "--observation",
@@ -51,11 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CheckpointError: nothing to export, or a checkpoint that cannot be used.
         ExportError: the policy cannot be exported or written.
+        SettingsError: options that exclude each other.
     """
     # Late: torch and onnx take longer to import than help may take.
     from trajtrainer.checkpoints.saved_policies import export_saved
     from trajtrainer.export.contract import DEFAULT_OPSET
+    from trajtrainer.export.source.write import LANGUAGES
 
+    if arguments.to != "onnx" and arguments.opset is not None:
+        raise SettingsError(f"--opset is for the .onnx alone. Leave it out with --to {arguments.to}.")
     with console(debug=False):
         export_saved(
             arguments.target,
@@ -63,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             behavior=arguments.behavior,
             sensors=_sensors(arguments.observation),
             opset=DEFAULT_OPSET if arguments.opset is None else arguments.opset,
+            language=LANGUAGES.get(arguments.to),
             output=arguments.output,
         )
     return 0

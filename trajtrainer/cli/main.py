@@ -101,7 +101,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "export",
         "trajtrainer.cli.export",
-        "Write the .onnx that Unity loads of a checkpoint or of a whole run, also of ML-Agents.",
+        "Write the .onnx that Unity loads of a checkpoint or of a whole run, also of ML-Agents, or source code of its "
+        "policy (C, C#, JavaScript, GDScript).",
     ),
     Command(
         "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."

@@ -68,6 +68,15 @@ def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
     Raises:
         ExportError: there is no such opset here, no action to take, or a module without an ONNX form.
     """
+    return draw_policy(actor, spec, opset=opset).build("policy")
+
+
+def draw_policy(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
+    """Return the graph of a policy.
+
+    Raises:
+        ExportError: there is no such opset here, no action to take, or a module without an ONNX form.
+    """
     if not contract.MIN_EXPORT_OPSET <= opset <= contract.MAX_OPSET:
         raise ExportError(
             f"Opset {opset} cannot be exported: Unity imports up to {contract.MAX_OPSET}, and the networks need at "
@@ -98,7 +107,7 @@ def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
         graph.output(contract.DETERMINISTIC_DISCRETE, [count], INT64)
     if memory_size:
         graph.output(contract.RECURRENT_OUT, [1, memory_size])
-    return graph.build("policy")
+    return graph
 
 
 def _constant(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

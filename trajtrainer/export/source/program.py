@@ -1,0 +1,157 @@
+"""A policy as a small program for one agent: loops over arrays of numbers, the same for every language.
+
+Expressions are text that C, C#, JavaScript and GDScript nearly share: ``@3[i0 * 4 + 1]`` is an element of array 3,
+functions have the names of C's ``math.h``, numbers with a point are floats. A language only has to print the four
+statements and to replace these names.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+ELEMENT = re.compile(r"@(\d+)\[")
+
+
+class Role(enum.Enum):
+    """What an array is. Those of the caller hold ``size`` numbers per agent, one agent after the other."""
+
+    WEIGHTS = "weights"
+    SCRATCH = "scratch"  # in the workspace, at ``Program.offsets``
+    OBSERVATION = "observation"
+    MASK = "mask"
+    MEMORY = "memory"
+    RANDOM = "random"
+    CONTINUOUS = "continuous"
+    DISCRETE = "discrete"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
+    """An array that statements name by its number in ``Program.arrays``. ``values``, flat, are those of weights."""
+
+    role: Role
+    size: int
+    name: str = ""
+    values: NDArray[np.float32] | None = None
+
+
+class Let(NamedTuple):
+    """A new local number."""
+
+    name: str
+    value: str
+
+
+class Set(NamedTuple):
+    """An assignment to an element or a local number."""
+
+    target: str
+    value: str
+
+
+class For(NamedTuple):
+    """A loop over 0, step, 2 step, ... below ``stop``."""
+
+    variable: str
+    stop: int
+    body: Sequence[Statement]
+    step: int = 1
+
+
+class If(NamedTuple):
+    """A choice; ``otherwise`` may be empty."""
+
+    condition: str
+    then: Sequence[Statement]
+    otherwise: Sequence[Statement] = ()
+
+
+Statement = Let | Set | For | If
+
+
+class Step(NamedTuple):
+    """The statements of one operator."""
+
+    comment: str
+    body: Sequence[Statement]
+
+
+class Sensor(NamedTuple):
+    """What the caller passes for one sensor: ``size`` numbers per agent."""
+
+    name: str
+    shape: tuple[int, ...]
+    size: int
+
+
+@dataclass(slots=True)
+class Program:
+    """The steps of one decision: ``common``, then either ``deterministic`` or ``sampled``.
+
+    Attributes:
+        branches: sizes of the discrete branches; a mask has one number per action of each.
+        random_size: uniform numbers that one sampled decision of one agent takes.
+        offsets: place of each scratch array in the workspace of ``workspace_size`` numbers. Arrays that are never in
+            use together share places.
+    """
+
+    sensors: list[Sensor]
+    continuous_size: int
+    branches: tuple[int, ...]
+    memory_size: int
+    random_size: int = 0
+    arrays: list[Array] = field(default_factory=list)
+    common: list[Step] = field(default_factory=list)
+    deterministic: list[Step] = field(default_factory=list)
+    sampled: list[Step] = field(default_factory=list)
+    offsets: dict[int, int] = field(default_factory=dict)
+    workspace_size: int = 0
+
+    def add(self, array: Array) -> int:
+        """Return the number of a new array."""
+        self.arrays.append(array)
+        return len(self.arrays) - 1
+
+    def plan_workspace(self) -> None:
+        """Give each scratch array the lowest place that is free from its first to its last step."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for time, step in enumerate((*self.common, *self.deterministic, *self.sampled)):
+            for number in _mentioned(step.body):
+                if self.arrays[number].role is Role.SCRATCH:
+                    first.setdefault(number, time)
+                    last[number] = time
+        placed: list[int] = []
+        for number in sorted(first, key=lambda number: -self.arrays[number].size):
+            taken = sorted(
+                (self.offsets[other], self.offsets[other] + self.arrays[other].size)
+                for other in placed
+                if first[other] <= last[number] and first[number] <= last[other]
+            )
+            offset = 0
+            for start, end in taken:
+                if offset + self.arrays[number].size <= start:
+                    break
+                offset = max(offset, end)
+            self.offsets[number] = offset
+            placed.append(number)
+            self.workspace_size = max(self.workspace_size, offset + self.arrays[number].size)
+
+
+def _mentioned(body: Iterable[Statement]) -> Iterator[int]:
+    for statement in body:
+        match statement:
+            case For(body=inner):
+                yield from _mentioned(inner)
+            case If(condition, then, otherwise):
+                yield from map(int, ELEMENT.findall(condition))
+                yield from _mentioned((*then, *otherwise))
+            case Let(left, right) | Set(left, right):
+                yield from map(int, ELEMENT.findall(left + right))
