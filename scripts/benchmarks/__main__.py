@@ -32,6 +32,7 @@ PARTS = (
     "offline",
     "gym",
     "atari",
+    "export",
     "mlagents",
 )
 # They take hours, so they run only when they are asked for.

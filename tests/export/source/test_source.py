@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from tests.export.source.players import PLAYERS, STRICT, missing, play_c, prepare
@@ -212,6 +213,79 @@ def test_without_a_mask_everything_is_allowed(tmp_path: Path) -> None:
     header.write_text(header.read_text().replace("mask != 0", "0"))
     free = play_c(tmp_path, [asked])["Crawler"]
     assert np.array_equal(masked["sampled"].discrete, free["sampled"].discrete)
+
+
+# What the component uses of Unity and ML-Agents.
+UNITY = """
+using System; using System.Collections.Generic; using System.Collections.ObjectModel;
+namespace UnityEngine {
+  public class MonoBehaviour { }
+  public static class Random { public static float value = 1.0f; }
+}
+namespace Unity.MLAgents.Actuators {
+  public struct ActionSegment<T> {
+    readonly T[] array; public ActionSegment(T[] array) { this.array = array; }
+    public T this[int k] { get { return array[k]; } set { array[k] = value; } }
+  }
+  public struct ActionBuffers {
+    public ActionBuffers(float[] continuous, int[] discrete) {
+      ContinuousActions = new ActionSegment<float>(continuous); DiscreteActions = new ActionSegment<int>(discrete);
+    }
+    public ActionSegment<float> ContinuousActions { get; } public ActionSegment<int> DiscreteActions { get; }
+  }
+}
+namespace Unity.MLAgents {
+  public class Agent {
+    public List<float> seen = new List<float>();
+    public ReadOnlyCollection<float> GETTER() { return seen.AsReadOnly(); }
+  }
+}
+static class Program {
+  static void Main() {
+    var agent = new Unity.MLAgents.Agent();
+    for (int i = 0; i < 6; i++) agent.seen.Add(0.25f * i);
+    var component = new PolicyCrawlerHeuristic { Deterministic = true, Mask = new float[] { 0, 1, 0, 1, 1 } };
+    float[] continuous = new float[2]; int[] discrete = new int[2];
+    for (int round = 0; round < 3; round++) {
+      if (round == 2) component.BeginEpisode();
+      component.Fill(agent, new Unity.MLAgents.Actuators.ActionBuffers(continuous, discrete));
+      Console.WriteLine(continuous[0].ToString("R") + " " + continuous[1].ToString("R") + " " + discrete[0]);
+    }
+    component.Deterministic = false;
+    component.Fill(agent, new Unity.MLAgents.Actuators.ActionBuffers(continuous, discrete));
+  }
+}
+"""
+
+
+@pytest.mark.skipif(missing("csharp") is not None, reason="needs mono")
+@pytest.mark.parametrize(
+    ("sensor", "getter"),
+    [("VectorSensor_size6", "GetObservations"), ("StackingSensor_size3_VectorSensor_size2", "GetStackedObservations")],
+)
+def test_the_component_for_unity(tmp_path: Path, sensor: str, getter: str) -> None:
+    actor = random_actor(behavior([vector(6, sensor)], 2, (3, 2)), memory=8)
+    export_source(actor, actor.spec, tmp_path / "p.cs", LANGUAGES["csharp"], ORIGIN)
+    (tmp_path / "unity.cs").write_text(UNITY.replace("GETTER", getter))
+    command = ["mcs", "-warnaserror", "-define:UNITY_5_3_OR_NEWER", "p.cs", "unity.cs", "-out:main.exe"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run(["mono", "main.exe"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    first, second, again = (line.split() for line in done.stdout.splitlines())
+    mask, memory = torch.tensor([[True, False, True, False, False]]), torch.zeros(1, 8)
+    with torch.no_grad():
+        distribution, _ = actor.distribution([torch.arange(6.0)[None] * 0.25], mask, memory)
+        wanted = distribution.to_env(distribution.deterministic().continuous)[0].numpy()
+    assert np.allclose([float(each) for each in first[:2]], wanted, rtol=1e-4, atol=1e-5)
+    assert first[2] == "1"  # the only one that the mask leaves
+    assert again == first != second  # the memory is kept, and cleared when an episode begins
+
+
+def test_other_sensors_have_no_component(tmp_path: Path) -> None:
+    actor = random_actor(behavior([vector(6, "VectorSensor_size6"), vector(3, "Rays")]))
+    export_source(actor, actor.spec, tmp_path / "p.cs", LANGUAGES["csharp"], ORIGIN)
+    text = (tmp_path / "p.cs").read_text()
+    assert "There is no component for Unity here" in text
+    assert "MonoBehaviour" not in text
 
 
 @pytest.mark.skipif(missing("js") is not None, reason="needs node")
