@@ -20,7 +20,7 @@ from trajtrainer.export.source.program import Program
 from trajtrainer.export.source.write import LANGUAGES
 from trajtrainer.nn.actor import Actor
 
-_SHARED = Path(__file__).resolve().parents[4] / "shared" / "tools" / "godot" / "run.py"
+RUN_GODOT = Path(__file__).resolve().parents[4] / "shared" / "tools" / "godot" / "run.py"
 GODOT = Path(os.environ.get("GODOT_WEB", Path(__file__).resolve().parents[3] / "build" / "godot"))
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 
@@ -276,7 +276,7 @@ func _ready() -> void:"""
     code.append("\tget_tree().quit(0)\n")
     (folder / "main.gd").write_text("\n".join(code), encoding="utf-8")
     files = [name for each in asked for name in (each.file, each.file.with_suffix(".in"))]
-    printed = _run(sys.executable, _SHARED, GODOT, "main.gd", *files, "--limit", "500", folder=folder)
+    printed = _run(sys.executable, RUN_GODOT, GODOT, "main.gd", *files, "--limit", "500", folder=folder)
     found = dict(line.split(" ")[1:3] for line in printed.splitlines() if line.startswith("OUT "))
     return {each.name: _answers(each, base64.b64decode(found[each.file.stem])) for each in asked}
 
@@ -296,5 +296,11 @@ def missing(language: str) -> str | None:
     if language == "gdscript":
         browsers = ("chromium", "chromium-browser", "google-chrome", "chrome")
         absent += [] if any(map(shutil.which, browsers)) else ["chromium"]
-        absent += [] if (GODOT / "index.wasm").is_file() and _SHARED.is_file() else ["Godot's web build"]
+        absent += [] if (GODOT / "index.wasm").is_file() and RUN_GODOT.is_file() else ["Godot's web build"]
     return " and ".join(absent) or None
+
+
+if __name__ == "__main__":
+    for key in PLAYERS:
+        if (absent := missing(key)) is not None:
+            print(f"Skipped: policies as source code in {key}, which needs {absent}.")

@@ -35,8 +35,8 @@ _SYNTAX = Syntax(
 
 
 _OF_COLLECT_OBSERVATIONS: Final = re.compile(r"(StackingSensor_size\d+_)?VectorSensor_size\d+")
-# All strings of an assembly together have 16 MB, at two bytes per character.
-_MOST_WEIGHTS_IN_STRINGS: Final = 1_000_000
+# All strings of an assembly together may have 16 MB, at two bytes per character, and a game may have many policies.
+_MOST_WEIGHTS_IN_STRINGS: Final = 50_000
 
 
 def write_csharp(program: Program, origin: Origin) -> str:
