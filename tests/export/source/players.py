@@ -75,7 +75,7 @@ def _read(asked: list[Asked]) -> dict[str, dict[str, Decisions]]:
 
 
 def _run(*command: str | Path, folder: Path) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, f"{command[0]}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout
 
@@ -276,7 +276,7 @@ func _ready() -> void:"""
     code.append("\tget_tree().quit(0)\n")
     (folder / "main.gd").write_text("\n".join(code), encoding="utf-8")
     files = [name for each in asked for name in (each.file, each.file.with_suffix(".in"))]
-    printed = _run(sys.executable, RUN_GODOT, GODOT, "main.gd", *files, "--limit", "500", folder=folder)
+    printed = _run(sys.executable, RUN_GODOT, GODOT, "main.gd", *files, "--limit", "1700", folder=folder)
     found = dict(line.split(" ")[1:3] for line in printed.splitlines() if line.startswith("OUT "))
     return {each.name: _answers(each, base64.b64decode(found[each.file.stem])) for each in asked}
 
