@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from trajtrainer.actors.blocks import Blocks
 
 from scripts.benchmarks.actors import RUNS, SLOW, slow, train
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.actors.messages import Experience
-from trajtrainer.actors.transports.ray_channel import RayChannel
+from trajtrainer.actors.transports.ray_node import RayChannel
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.workers.blocks import Blocks
 
 NODES = (1, 2, 4)
 _ENVIRONMENT = {
@@ -80,7 +80,7 @@ def _cluster(nodes: int) -> Iterator[str]:
 
 
 class _Maker:
-    """Hands over steps as ``HostedActor`` does."""
+    """Hands over steps as an actor on a node does."""
 
     def __init__(self) -> None:
         self._channel = RayChannel()
@@ -90,9 +90,9 @@ class _Maker:
         self._size = PackedLayout(spec, [np.dtype(np.float32)]).size(self._counts)
 
     def fetch(self) -> Any:
-        room = self._channel.room(self._size)
-        room.buffer[:] = 1
-        self._channel.report(Experience("Bench", self._counts, room.place))
+        buffer, place = self._channel.reserve(self._size)
+        buffer[:] = 1
+        self._channel.report(Experience("Bench", self._counts.steps, (self._counts, place)))
         return self._channel.fetch()
 
 

@@ -16,7 +16,7 @@ from tests.test_learn_api import Lamp, learn
 from trajtrainer import LearnResult
 from trajtrainer.actors.actor import Host
 from trajtrainer.actors.messages import ActorTask
-from trajtrainer.actors.transports.ray_channel import RayChannel
+from trajtrainer.actors.transports.ray_node import RayChannel
 from trajtrainer.core.errors import SettingsError
 
 LAMP = "python:tests.test_learn_api:Lamp"

@@ -208,17 +208,21 @@ class StatsReporter:
         for writer in self._writers:
             writer.add_settings(self.category, settings)
 
-    def write(self, step: int) -> None:
-        """Hand everything since the last call to the writers under the step ``step`` and start anew."""
+    def summaries(self) -> dict[str, StatsSummary]:
+        """Return tag -> all values since the last call, those of the sources included."""
         for source in self._sources:
             for tag, value in source().items():
                 self.set(tag, value)
         with self._lock:
             self._distribute()
             values, self._values = self._values, {}
-        summaries = {
+        return {
             tag: StatsSummary(np.asarray(entry.values, np.float64), entry.aggregation) for tag, entry in values.items()
         }
+
+    def write(self, step: int) -> None:
+        """Hand the summaries to the writers under the step ``step``."""
+        summaries = self.summaries()
         for writer in self._writers:
             writer.write_stats(self.category, summaries, step)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import pickle
 import sys
@@ -21,7 +20,7 @@ from trajtrainer.actors.transports.cluster import address_of_program, check
 from trajtrainer.actors.transports.inline import InlineTransport
 from trajtrainer.actors.transports.pipe import PipeTransport, log_level
 from trajtrainer.actors.transports.ray import RayTransport
-from trajtrainer.actors.transports.ray_driver import DriverTask
+from trajtrainer.actors.transports.ray_driver import BACKEND, DriverTask
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
@@ -40,7 +39,6 @@ from trajtrainer.workers.process import without_main_module
 
 logger = logging.getLogger(__name__)
 
-_RAY = "actors.backend ray"
 _SLACK_S = 30.0
 
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
@@ -74,7 +72,7 @@ def check_actors(settings: RunSettings) -> None:
 
 
 def _check_ray(given: RaySettings) -> None:
-    check(given.address, _RAY)
+    check(given.address, BACKEND)
     folder = (given.runtime_env_of_ray() or {}).get("working_dir")
     if folder is not None and "://" not in folder and not Path(folder).is_dir():
         raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, and there is no such folder.")
@@ -183,9 +181,8 @@ def _transport(run: Run, settings: RunSettings, make_environment: EnvironmentFac
     make_task = partial(_task, run, settings, make_environment)
     if given.backend is Backend.RAY:
         ray = evolve(given.ray, address=given.ray.address or address_of_program())
-        cpus = math.ceil(given.count * ray.num_cpus) or 1
         level = log_level(0, debug=settings.debug)
-        driver = DriverTask(ray, cpus, given.count, _RAY, level, settings.env_settings.timeout_wait)
+        driver = DriverTask(ray, given.count, level, settings.env_settings.timeout_wait)
         return RayTransport(driver, make_task, partial(_log_folder, run.folder), run.timers)
     if given.backend is Backend.PROCESS:
         _check_pickle(make_task(0))

@@ -65,6 +65,6 @@ def test_what_others_can_reach_is_told(
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     nodes = [{"NodeManagerAddress": each, "Alive": True} for each in addresses]
     ray: Any = SimpleNamespace(nodes=lambda: nodes)
-    cluster._tell_of_network(Cluster(ray, "10.0.0.5:6379", ends=False))
+    cluster._tell_of_network(Cluster(ray, "10.0.0.5:6379"))
     assert [record.levelname for record in caplog.records] == expected
     assert all("10.0.0.5" in record.message for record in caplog.records)

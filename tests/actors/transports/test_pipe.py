@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from multiprocessing import Pipe
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.trainers.rig import vector_spec
 from trajtrainer.actors.messages import ActorDiedError, Experience, Failed, Report
 from trajtrainer.actors.transports.pipe import PipeTransport, _Member
-from trajtrainer.actors.transports.pipe_channel import REPORT
+from trajtrainer.actors.transports.remote import REPORT
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.core.timers import Timers
@@ -24,9 +25,6 @@ from trajtrainer.workers.shared_memory import SharedMemory
 class Ended:
     """An actor that has said all it had to say."""
 
-    pid = None
-    is_alive = True
-
     def __init__(self) -> None:
         self.pipe, self.other = Pipe()
 
@@ -36,14 +34,14 @@ class Ended:
     def kill(self) -> None:
         pass
 
-    def bury(self) -> str:
+    def bury(self, timeout_s: float = 0.0) -> str:
         return "fell"
 
 
 @pytest.mark.parametrize("end", ["died", "said why", "said no more"])
 def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None:
     transport = PipeTransport(lambda _: pytest.fail("nobody is started"), 1, Timers())
-    layout, counts, runs = PackedLayout(vector_spec(), [np.float32]), Counts(1, 1), Ended()
+    layout, counts, runs = PackedLayout(vector_spec(), [np.float32]), Counts(1, 1), cast(Any, Ended())
     block = SharedMemory.create(layout.size(counts))
     transport._members[0] = _Member(runs)
     layout.over(block.buffer, counts)["reward"][:] = 7
@@ -55,15 +53,13 @@ def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None
     if end == "died":
         runs.other.close()
     reports: list[Report] = []
-    assert transport.poll(1.0, lambda _, report: reports.append(report)) == 1
-    (report,) = reports
+    assert transport.poll(1.0, lambda _, report: reports.append(report)) == 2
+    report, failed = reports
     assert isinstance(report, Experience)
     chunk = transport.chunk(0, report, layout, 3)
     assert isinstance(chunk, PackedChunk)
     assert chunk.packed["reward"].tolist() == [7.0]
     assert chunk.packed.agent[0] >> WORKER_SHIFT == 3
-    assert transport.poll(1.0, lambda _, report: reports.append(report)) == 1
-    failed = reports[-1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, SettingsError if end == "said why" else ActorDiedError)
     assert transport.poll(0.0, lambda _, report: reports.append(report)) == 0

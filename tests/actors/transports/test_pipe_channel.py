@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from multiprocessing import Pipe
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from tests.trainers.rig import vector_spec
 from trajtrainer.actors.messages import Experience
-from trajtrainer.actors.transports.pipe import PipeTransport, _Member
-from trajtrainer.actors.transports.pipe_channel import PipeChannel
+from trajtrainer.actors.transports.pipe import PipeChannel, PipeTransport, _Member
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.source import PackedChunk
@@ -25,9 +24,6 @@ LAYOUT = PackedLayout(vector_spec(), [np.float32])
 class Here:
     """An actor at the other end of a pipe."""
 
-    pid = None
-    is_alive = True
-
     def __init__(self) -> None:
         self.pipe, other = Pipe()
         self.channel = PipeChannel(LockedPipe(other))
@@ -38,25 +34,28 @@ class Here:
     def kill(self) -> None:
         self.pipe.close()
 
-    def bury(self) -> str:
+    def bury(self, timeout_s: float = 0.0) -> str:
         return "is gone"
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files by /proc")
 def test_blocks_that_become_larger_are_forgotten_at_both_ends() -> None:
     transport, runs = PipeTransport(lambda _: pytest.fail("nobody is started"), 1, Timers()), Here()
-    transport._members[0] = _Member(runs)
+    transport._members[0] = _Member(cast(Any, runs))
     files = len(os.listdir("/proc/self/fd"))
     for turn in range(40):
         counts = Counts(40 * 2 ** (turn % 10), 1)
-        room = runs.channel.room(LAYOUT.size(counts))
-        LAYOUT.over(room.buffer, counts)["reward"][0] = turn
-        chunk = transport.chunk(0, Experience("Walker", 1, (counts, room.place)), LAYOUT, 0)
+        buffer, place = runs.channel.reserve(LAYOUT.size(counts))
+        LAYOUT.over(buffer, counts)["reward"][0] = turn
+        runs.channel.report(Experience("Walker", 1, (counts, place)))
+        ((_, report),) = transport.reports(1.0)
+        assert isinstance(report, Experience)
+        chunk = transport.chunk(0, report, LAYOUT, 0)
         assert isinstance(chunk, PackedChunk)
         assert chunk.packed["reward"][0] == turn
         chunk.free()
         while not runs.channel._blocks._free:
             pass
-        del room, chunk
+        del buffer, report, chunk
     assert len(os.listdir("/proc/self/fd")) <= files + 2
     transport.drop(0)

@@ -1,14 +1,12 @@
-"""Starts Ray or reaches a cluster that runs already, for whatever has a use for other machines (docs/clusters.md).
+"""Starts Ray or connects to a running cluster, for whatever needs other machines (docs/clusters.md).
 
-Nothing is imported before it is asked for.
+Ray is not imported before it is needed.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import importlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -19,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 
@@ -41,69 +42,28 @@ read -r word || {
   rm -rf -- "$1"
 }
 """
-# Paths of sockets below it may be no longer than about 100 characters.
-_SHORT = Path("/tmp")  # noqa: S108  (a folder of its own is made in it)
+# Paths of sockets in Ray's folder must not exceed about 100 characters.
+_SHORT = Path("/tmp")  # noqa: S108  (a new folder is made in it)
+_ADVICE = "Expected the address that 'ray start --head' has told (its port is 6379 unless chosen)"
 
 
 class ClusterLostError(EnvironmentFaultError):
     """Ray is gone and does not come back."""
 
 
-class Node(NamedTuple):
-    """One machine of a cluster, or what plays one.
-
-    Attributes:
-        id: of Ray's.
-        name: for messages.
-        resources: what it has in all, such as ``CPU``.
-    """
-
-    id: str
-    name: str
-    resources: dict[str, float]
-
-
-class _Folder:
-    """The folder of a Ray of this process's own. Both are gone when this process is, whatever ends it.
-
-    Ray's helpers notice that within a minute, and leave the folder. On Linux a guard does not wait for that: a shell at
-    the end of a pipe that this process holds open, like those of players.
-    """
-
-    def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
-        self._guard: subprocess.Popen[bytes] | None = None
-        if sys.platform == "linux":
-            with contextlib.suppress(OSError):
-                self._guard = subprocess.Popen(  # noqa: S603
-                    ["/bin/sh", "-c", _GUARD_SCRIPT, "ray-guard", self.path],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-
-    def remove(self) -> None:
-        """Remove it, now that Ray has ended."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._guard is not None:
-            self._guard.communicate(b"done\n")
-            self._guard = None
-
-
+@dataclass(frozen=True)
 class Cluster:
-    """Ray, connected.
+    """A connection to Ray.
 
     Attributes:
         ray: the package.
-        address: that was given; None for one of this process's own.
+        address: as given; None for a Ray that this process has started.
+        ending: what ``close`` does; nothing if the user's program has made the connection.
     """
 
-    def __init__(self, ray: ModuleType, address: str | None, *, ends: bool, folder: _Folder | None = None) -> None:
-        self.ray = ray
-        self.address = address
-        self._ends = ends
-        self._folder = folder
+    ray: ModuleType
+    address: str | None
+    ending: ExitStack = field(default_factory=ExitStack)
 
     def __str__(self) -> str:
         return "Ray on this machine" if self.address is None else f"Ray's cluster at {self.address}"
@@ -113,36 +73,30 @@ class Cluster:
         """The id of the node that this process is on."""
         return str(self.ray.get_runtime_context().get_node_id())
 
-    def nodes(self) -> list[Node]:
-        """Return all nodes that are there."""
+    def nodes(self) -> list[tuple[str, dict[str, float]]]:
+        """Return the name of each node that is alive, and its resources, such as ``CPU``."""
         return [
-            Node(node["NodeID"], f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", node["Resources"])
+            (f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", node["Resources"])
             for node in self.ray.nodes()
             if node["Alive"]
         ]
 
     def close(self) -> None:
-        """Leave it, and end it if it is of this process's own. May be called again."""
-        if self._ends:
-            self._ends = False
-            self.ray.shutdown()
-        if self._folder is not None:
-            self._folder.remove()
-            atexit.unregister(self.close)
+        """Disconnect, and end Ray if this process has started it. May be called again."""
+        self.ending.close()
 
 
 def check(address: str | None, what: str) -> str | None:
-    """See what can be told of Ray without starting anything.
+    """Check what can be checked without starting anything.
 
     Args:
-        address: see ``connect``.
-        what: asks for it, for messages.
+        address, what: as for ``connect``.
 
     Returns:
-        The address, from wherever it comes; None for none.
+        The address, perhaps that of ``RAY_ADDRESS``; None for none.
 
     Raises:
-        SettingsError: Ray is not installed, or nobody listens at the address.
+        SettingsError: Ray is not installed, or there is no cluster at the address.
     """
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address not in (None, _AUTO):
@@ -159,7 +113,7 @@ def check(address: str | None, what: str) -> str | None:
 
 
 def address_of_program() -> str | None:
-    """Return the address of the cluster that the program has connected this process with itself; None if it has not."""
+    """Return the address of the cluster that the user's program has connected this process to; None without one."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -167,42 +121,77 @@ def address_of_program() -> str | None:
 
 
 def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, Any] | None = None) -> Cluster:
-    """Connect with a cluster, or start one on this machine, for this machine alone.
+    """Connect to a cluster, or start one that only this machine can reach.
 
     Args:
-        address: ``HOST:PORT``, or ``auto`` for the one that this machine is a node of. None takes that of
-            ``RAY_ADDRESS``, and starts one of this process's own where that is not set.
-        cpus: that one of its own offers.
-        what: asks for it, for messages.
-        runtime_env: what is brought to the nodes, as Ray takes it.
+        address: ``HOST:PORT``, or ``auto`` for the cluster that this machine is a node of. None for ``RAY_ADDRESS``, or
+            where that is not set, a Ray of this process's own.
+        cpus: cores that a Ray of its own offers.
+        what: what needs Ray, for messages.
+        runtime_env: what Ray brings to the nodes, in its own terms.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
     """
     address = check(address, what)
     ray = _imported(alone=address is None)
+    cluster = Cluster(ray, address)
     if ray.is_initialized():
-        return Cluster(ray, address, ends=False)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": runtime_env}
-    if address is None:
-        return _started(ray, cpus, quiet)
+        return cluster
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": runtime_env}
+    if address is not None:
+        try:
+            _init(ray, address=address, **options)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise SettingsError(_unreachable(address, error)) from error
+        cluster.ending.callback(ray.shutdown)
+        _tell_of_network(cluster)
+        return cluster
+    folder = cluster.ending.enter_context(_folder())
     try:
-        _init(ray, address=address, **quiet)
+        _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder, **options)
     except (OSError, RuntimeError, ValueError) as error:
-        raise SettingsError(_unreachable(address, error)) from error
-    cluster = Cluster(ray, address, ends=True)
-    _tell_of_network(cluster)
+        with suppress(Exception):
+            ray.shutdown()
+        cluster.close()
+        raise SettingsError(f"Ray cannot be started on this machine: {_first_line(error)}") from error
+    cluster.ending.callback(ray.shutdown)
+    atexit.register(cluster.close)
     return cluster
 
 
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make the folder of a Ray that this process starts. Both are gone when this process is, whatever ends it.
+
+    Ray's helpers take a minute to notice, and leave the folder behind. On Linux a guard acts at once: a shell at the
+    other end of a pipe that this process holds open.
+    """
+    path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
+    guard = None
+    if sys.platform == "linux":
+        with suppress(OSError):
+            guard = subprocess.Popen(  # noqa: S603
+                ["/bin/sh", "-c", _GUARD_SCRIPT, "ray-guard", path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+    if guard is not None:
+        guard.communicate(b"done\n")
+
+
 def _imported(*, alone: bool) -> ModuleType:
-    if alone and "ray" not in sys.modules:  # it looks at these when it is imported
+    if alone and "ray" not in sys.modules:  # it reads these when it is imported
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        # Workers get the lowest priority otherwise, below whatever else is on this machine.
+        # Otherwise workers get the lowest priority, below everything else on this machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # So is loopback chosen, whatever it is named after; an address that is given as loopback is not taken.
+        # Makes Ray listen on loopback, despite the name. It would ignore a loopback address that it is given.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
@@ -211,22 +200,8 @@ def _imported(*, alone: bool) -> ModuleType:
     return module
 
 
-def _started(ray: ModuleType, cpus: int, quiet: dict[str, Any]) -> Cluster:
-    folder = _Folder()
-    try:
-        _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder.path, **quiet)
-    except (OSError, RuntimeError, ValueError) as error:
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        folder.remove()
-        raise SettingsError(f"Ray cannot be started on this machine: {_first_line(error)}") from error
-    cluster = Cluster(ray, None, ends=True, folder=folder)
-    atexit.register(cluster.close)
-    return cluster
-
-
 def _init(ray: ModuleType, **options: Any) -> None:
-    """Connect, and leave signals to whoever has a use for them."""
+    """Connect without leaving Ray's handler of SIGTERM behind."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
@@ -244,11 +219,7 @@ def _unreachable(address: str, error: Exception) -> str:
 
 
 def _as_ray_takes(address: str) -> str:
-    """Return what ``auto`` stands for; and Ray takes a loopback address for the other one of this machine.
-
-    Raises:
-        SettingsError: this machine is not a node of a cluster.
-    """
+    """Return the address that ``auto`` stands for. Ray also replaces a loopback address by this machine's other one."""
     try:
         return str(importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address))
     except Exception as error:
@@ -256,11 +227,7 @@ def _as_ray_takes(address: str) -> str:
 
 
 def _probe(address: str) -> None:
-    """See that a cluster may listen there: Ray itself would try for minutes.
-
-    Raises:
-        SettingsError: nobody listens, or something else, or it is no address.
-    """
+    """Check that a cluster may listen there. Ray itself would try for minutes."""
     if address.startswith("ray://"):
         raise SettingsError(
             f"Ray's address {address} is one of Ray Client, which copies all that is sent. Expected HOST:PORT of the "
@@ -273,14 +240,10 @@ def _probe(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise SettingsError(
-            f"No cluster of Ray answers at {address}: {error}. Expected the address that 'ray start --head' has told "
-            "(its port is 6379 unless chosen), reachable from here."
+            f"No cluster of Ray answers at {address}: {error}. {_ADVICE}, reachable from here."
         ) from error
     if os.environ.get("RAY_USE_TLS", "0") in ("0", "") and not _speaks_grpc(address):
-        raise SettingsError(
-            f"What answers at {address} is no cluster of Ray. Expected the address that 'ray start --head' has told "
-            "(its port is 6379 unless chosen)."
-        )
+        raise SettingsError(f"What answers at {address} is no cluster of Ray. {_ADVICE}.")
 
 
 def _speaks_grpc(address: str) -> bool:
@@ -295,26 +258,19 @@ def _speaks_grpc(address: str) -> bool:
 
 
 def _tell_of_network(cluster: Cluster) -> None:
-    """Tell of a cluster that can be reached by others."""
-    addresses = {str(node["NodeManagerAddress"]) for node in cluster.ray.nodes() if node["Alive"]}
-    if all(_is_loopback(each) for each in addresses):
+    """Log whether other machines can reach the cluster, and warn if it asks them for no token."""
+    addresses = sorted({str(node["NodeManagerAddress"]) for node in cluster.ray.nodes() if node["Alive"]})
+    if all(each.startswith("127.") or each in ("::1", "localhost") for each in addresses):
         return
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
-        _LOGGER.info("%s is on the network (%s), and asks for its token.", cluster, ", ".join(sorted(addresses)))
+        _LOGGER.info("%s is on the network (%s), and asks for its token.", cluster, ", ".join(addresses))
         return
     _LOGGER.warning(
         "%s is on the network (%s), and asks for no token: whoever reaches its ports can run programs on all nodes. "
         "Start it with RAY_AUTH_MODE=token (docs/clusters.md).",
         cluster,
-        ", ".join(sorted(addresses)),
+        ", ".join(addresses),
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _first_line(error: BaseException) -> str:

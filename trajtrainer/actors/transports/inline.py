@@ -1,4 +1,4 @@
-"""An actor in the learner's own loop: messages are calls, chunks are rows of the pool, the policy is the learner's."""
+"""The actor in the learner's own loop: messages are calls, chunks are rows of its pool, its policy is the learner's."""
 
 from __future__ import annotations
 
@@ -33,117 +33,96 @@ from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
 
 
-class _InlineChannel:
-    """See ``Channel``. Reports are taken in at once, so that a question is answered before the actor waits for it."""
-
-    def __init__(self) -> None:
-        self.incoming: deque[Order] = deque()
-        self.take: Take = _take_nothing
-        self.behaviors: dict[str, tuple[Policy, StatsReporter]] = {}
-
-    def orders(self, *, wait: bool) -> Sequence[Order]:  # noqa: ARG002
-        """See ``Channel``."""
-        if not self.incoming:
-            return ()
-        found = list(self.incoming)
-        self.incoming.clear()
-        return found
-
-    def report(self, report: Report) -> None:
-        """See ``Channel``."""
-        self.take(0, report)
-
-    def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:  # noqa: ARG002
-        """See ``Channel``."""
-        return self.behaviors[order.behavior]
-
-    def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
-        """See ``Channel``."""
-        self.report(
-            Experience(order.behavior, rows, RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches)))
-        )
-
-    def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
-        """See ``Channel``."""
-        return {}
-
-    def load(self, order: Weights, policy: Policy) -> None:
-        """See ``Channel``: the policy has them."""
-
-
 class InlineTransport:
-    """See ``Transport``.
+    """Both ends at once: the learner's ``Transport`` and the actor's ``Channel``.
+
+    A report is taken in at once, so a question is answered before the actor waits for the answer.
 
     Args:
-        make_environment: starts the environments, when the actor is started.
+        make_environment: starts the environments when the actor is started.
         timers: of the run.
-
-    Attributes:
-        environment: of the actor; None before it is started.
     """
 
     runs_meanwhile = False
+    present: Sequence[int] = ()  # it has no process, thread or machine of its own to name
 
     def __init__(self, make_environment: Callable[[], Environment], timers: Timers) -> None:
-        self.environment: Environment | None = None
         self.waited_s = 0.0
         self._make_environment = make_environment
         self._timers = timers
-        self._channel = _InlineChannel()
+        self._environment: Environment | None = None
         self._actor: Actor | None = None
-        self._is_connected = self._is_closed = False
+        self._is_connected = False
         self._counters = Counters()
+        self._take: Take = lambda _number, _report: None
+        self._orders: deque[Order] = deque()
+        self._behaviors: dict[str, tuple[Policy, StatsReporter]] = {}
         self._sources: list[ExperienceSource] = []
         self._news = threading.Event()
+
+    # The actor's end.
+
+    def orders(self, *, wait: bool) -> Sequence[Order]:  # noqa: ARG002
+        if not self._orders:
+            return ()
+        found = list(self._orders)
+        self._orders.clear()
+        return found
+
+    def report(self, report: Report) -> None:
+        self._take(0, report)
+
+    def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:  # noqa: ARG002
+        return self._behaviors[order.behavior]
+
+    def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
+        chunk = RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches))
+        self._take(0, Experience(order.behavior, rows, chunk))
+
+    def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
+        return {}
+
+    def load(self, order: Weights, policy: Policy) -> None: ...
+
+    # The learner's end.
 
     def __len__(self) -> int:
         return 1
 
     @property
-    def present(self) -> Sequence[int]:
-        """See ``Transport``."""
-        return [] if self._is_closed else [0]
-
-    @property
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
-        """See ``Transport``."""
-        if self.environment is None or self._actor is None:
+        if self._environment is None or self._actor is None:
             return None
-        return self.environment, self._actor.collector.specs
+        return self._environment, self._actor.collector.specs
 
     def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
-        """See ``Transport``."""
-        self._channel.behaviors[behavior] = policy, reporter
+        self._behaviors[behavior] = policy, reporter
         if source is not None:
             self._sources.append(source)
             source.on_consumed = source.on_progress = self._news.set
 
     def start(self, number: int) -> None:  # noqa: ARG002
-        """See ``Transport``."""
-        self.environment = self._make_environment()
-        self._actor = Actor(self.environment, self._channel, self._timers)
+        self._environment = self._make_environment()
+        self._actor = Actor(self._environment, self, self._timers)
 
     def post(self, number: int, order: Order) -> None:  # noqa: ARG002
-        """See ``Transport``."""
-        self._channel.incoming.append(order)
+        self._orders.append(order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:  # noqa: ARG002
-        """See ``Transport``."""
-        self._channel.take(number, Synchronized(behavior))
+        self._take(number, Synchronized(behavior))
 
     def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
-        """See ``Transport``."""
         chunk: Chunk = report.place
         return chunk
 
     def poll(self, timeout_s: float | None, take: Take) -> int:
-        """See ``Transport``. Lets the actor make a step; where it is too far ahead, waits for the trainer's thread."""
-        actor, self._channel.take = self._actor, take
+        """Let the actor make a step; where it is too far ahead, wait for the trainer's thread."""
+        actor, self._take = self._actor, take
         assert actor is not None
         if not self._is_connected:
             self._is_connected = True
             take(0, Connected())
-            take(0, Progress(self._counters))  # once, as the pool has the same object
+            take(0, Progress(self._counters))  # once is enough: the pool keeps the object itself
             return 1
         actor.synchronize()
         if not actor.may_collect:
@@ -164,20 +143,12 @@ class InlineTransport:
         self.waited_s += time.monotonic() - begin_s
 
     def drop(self, number: int) -> None:  # noqa: ARG002
-        """See ``Transport``."""
         self.kill()
 
     def close(self) -> None:
-        """See ``Transport``."""
-        if self.environment is not None:
-            self.environment.close()
-        self._is_closed = True
+        if self._environment is not None:
+            self._environment.close()
 
     def kill(self) -> None:
-        """See ``Transport``."""
-        if self.environment is not None:
-            self.environment.kill()
-
-
-def _take_nothing(number: int, report: Report) -> None:
-    raise AssertionError(f"nobody takes {report} of actor {number}")
+        if self._environment is not None:
+            self._environment.kill()

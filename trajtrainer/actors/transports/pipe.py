@@ -1,21 +1,31 @@
-"""Actors of this machine, in processes or threads, at the other ends of pipes."""
+"""Actors on this machine, in processes or threads: messages over a pipe, experience and weights in shared memory.
+
+::
+
+    actor                               learner's loop
+    PipeChannel    <-- ORDER, FREE --   PipeTransport
+      reads in a    -- REPORT, ... -->    waits for all pipes at once
+      thread        -- experience: the actor's blocks, each given back by FREE -->
+                   <-- weights: the learner's blocks, each given back by Synchronized --
+"""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from trajtrainer.actors.actor import Host
 from trajtrainer.actors.messages import (
     ActorDiedError,
+    ActorEndedError,
     ActorTask,
     Buffer,
     End,
@@ -25,138 +35,127 @@ from trajtrainer.actors.messages import (
     Report,
     Weights,
 )
-from trajtrainer.actors.transports.pipe_channel import FREE, ORDER, PipeChannel, WeightsPlace
-from trajtrainer.actors.transports.remote_transport import RemoteTransport
+from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, RemoteTransport, run_host
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.packed_layout import PackedLayout
-from trajtrainer.data.source import Chunk, PackedChunk
-from trajtrainer.data.trajectory import of_workers
 from trajtrainer.workers import messages
-from trajtrainer.workers.blocks import BlockPlace, OpenedBlocks
+from trajtrainer.workers.blocks import BlockPlace, Blocks, OpenedBlocks
 from trajtrainer.workers.log_relay import relay_log
 from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.process import ChildProcess, begin_child, wait_for_any
-from trajtrainer.workers.shared_memory import SharedMemory
 
-# For players to quit by themselves.
+ORDER = b"o"
+FREE = b"v"  # number of a block that the learner has read
+
+# For players to quit on their own.
 _CLOSE_GRACE_S = 16.0
 _LONGEST_WAIT_S = 1.0
 
 
-class Runs(Protocol):
-    """A process or a thread in which an actor runs."""
+class PipeChannel(RemoteChannel):
+    """The actor's end. It makes blocks as it needs them; its allowance bounds how many that can be."""
 
-    pipe: messages.Pipe
+    def __init__(self, pipe: LockedPipe) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._blocks = Blocks()
+        self._weights = OpenedBlocks()
+        threading.Thread(target=self._read, name="orders", daemon=True).start()
 
-    def post(self, kind: bytes, *content: object) -> None:
-        """Send a message. That it is gone shows when its pipe is read."""
+    def report(self, report: Report) -> None:
+        try:
+            self._pipe.post(REPORT, report)
+        except OSError:
+            raise ActorEndedError from None
 
-    def kill(self) -> None:
-        """End it at once and do not wait."""
+    def reserve(self, size: int) -> tuple[Buffer, BlockPlace]:
+        return self._blocks.reserve(size)
 
-    def bury(self) -> str:
-        """Wait for its end and free what belongs to it; return how it ended."""
+    def _read(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                kind, content = messages.read(self._pipe.connection)
+                if kind == FREE:
+                    self._blocks.take_back(content)
+                    continue
+                if isinstance(content, Weights):
+                    content = replace(content, place=self._weights.buffer(content.place))
+                self.incoming.put(content)
+        self.incoming.put(End())  # the learner is gone
+        self._pipe.connection.close()
 
 
 def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Run an actor in a process of its own, until the learner says that this is the end, or is gone."""
+    """Run an actor in a process of its own."""
     torch.set_num_threads(1)
     pipe = LockedPipe(connection)
     host = Host(task, PipeChannel(pipe))
     begin_child(pipe, lifeline, task.log_level, host.kill)
-    _run(host, pipe)
+    run_host(host, pipe.post)
 
 
-def _run(host: Host, pipe: LockedPipe) -> None:
-    try:
-        host.run()
-    except Exception as error:
-        # First told, and only then closed, which may take seconds.
-        with contextlib.suppress(OSError):
-            pipe.post(messages.FAULT, messages.portable(error))
-    finally:
-        with contextlib.suppress(Exception):
-            host.close()
-
-
-class _InThread:
-    """An actor in a thread of this process."""
+class ActorThread:
+    """An actor in a thread of this process, with the methods of ``ChildProcess`` that ``PipeTransport`` needs."""
 
     def __init__(self, task: ActorTask) -> None:
         self.pipe, other = Pipe()
         pipe = LockedPipe(other)
         self._host = Host(task, PipeChannel(pipe))
-
-        def run() -> None:
-            _run(self._host, pipe)
-            with contextlib.suppress(OSError):  # its end of the pipe stays open for as long as somebody reads there
-                pipe.post(messages.END)
-
-        self._thread: threading.Thread | None = threading.Thread(target=run, name=f"actor {task.number}", daemon=True)
+        self._thread = threading.Thread(
+            target=run_host, args=(self._host, pipe.post), name=f"actor {task.number}", daemon=True
+        )
         self._thread.start()
 
     def post(self, kind: bytes, *content: object) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             messages.post(self.pipe, kind, *content)
 
     def kill(self) -> None:
         self._host.kill()
 
-    def bury(self) -> str:
+    def bury(self, timeout_s: float = _CLOSE_GRACE_S) -> str:
         self.pipe.close()
-        if self._thread is not None:
-            self._thread.join(_CLOSE_GRACE_S)
-            self._thread = None
+        self._thread.join(timeout_s)
         return "has ended"
 
 
+@dataclass
 class _Member:
-    """One actor with its shared memory.
+    """One actor, the blocks it writes (``experience``), and those written for it (``weights``).
 
-    Attributes:
-        end: its last message, or what stands for it; None before that.
+    ``sent`` is the block that each behavior's weights were last sent in.
     """
 
-    def __init__(self, runs: Runs) -> None:
-        self.runs = runs
-        self.end: tuple[bytes, Any] | None = None
-        self.blocks = OpenedBlocks()
-        self.weights: dict[str, SharedMemory] = {}
-
-    def forget_memory(self) -> None:
-        self.blocks.close()
-        for memory in self.weights.values():
-            memory.close()
-        self.weights = {}
+    host: ChildProcess | ActorThread
+    experience: OpenedBlocks = field(default_factory=OpenedBlocks)
+    weights: Blocks = field(default_factory=Blocks)
+    sent: dict[str, int] = field(default_factory=dict)
 
 
 class PipeTransport(RemoteTransport):
-    """See ``Transport``.
-
-    Args:
-        make_task: the task of each actor.
-        count: of actors.
-        timers: of the run.
-        threads: whether they run in threads of this process.
-    """
+    """The learner's end. ``threads``: whether actors run in threads of this process."""
 
     def __init__(
         self, make_task: Callable[[int], ActorTask], count: int, timers: Timers, *, threads: bool = False
     ) -> None:
-        self._make_task = make_task
         super().__init__(timers)
+        self._make_task = make_task
+        self._count = count
         self._threads = threads
-        self._members: list[_Member | None] = [None] * count
+        self._members: dict[int, _Member] = {}
+        self._dropped: list[ChildProcess | ActorThread] = []  # killed, their end not yet awaited
 
     def __len__(self) -> int:
-        return len(self._members)
+        return self._count
+
+    @property
+    def present(self) -> Sequence[int]:
+        return sorted(self._members)
 
     def start(self, number: int) -> None:
-        """See ``Transport``."""
-        self.drop(number)
+        self._bury_dropped(0.0)  # a stopped process may still hold the ports of its players
         task = self._make_task(number)
         self._members[number] = _Member(
-            _InThread(task)
+            ActorThread(task)
             if self._threads
             else ChildProcess(
                 run_actor,
@@ -169,122 +168,85 @@ class PipeTransport(RemoteTransport):
         )
 
     def post(self, number: int, order: Order) -> None:
-        """See ``Transport``."""
-        member = self._members[number]
-        if member is not None:
-            member.runs.post(ORDER, order)
+        if number in self._members:
+            self._members[number].host.post(ORDER, order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
-        """See ``Transport``."""
-        member = self._members[number]
+        member = self._members.get(number)
         if member is None:
             return
+        if behavior in member.sent:
+            member.weights.take_back(member.sent[behavior])
         newest = weights()
-        memory, address = member.weights.get(behavior), None
-        if memory is None:
-            memory = member.weights[behavior] = SharedMemory.create(len(newest))
-            address = memory.address
-        else:
-            memory.unlink()  # the last ones were read
-        memory.buffer[:] = newest
-        self.post(number, Weights(behavior, version, WeightsPlace(behavior, address)))
+        buffer, place = member.weights.reserve(len(newest))
+        buffer[:] = newest
+        member.sent[behavior] = place.number
+        member.host.post(ORDER, Weights(behavior, version, place))
 
-    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:
-        """See ``Transport``."""
-        member = self._members[number]
-        counts, place = report.place
-        assert isinstance(place, BlockPlace)
-        if member is None:
-            return None
-        try:
-            buffer = member.blocks.buffer(place)
-        except OSError:  # the actor is gone, and with it the block
-            return None
-        packed = of_workers(layout.over(buffer, counts), first_worker)
-        return PackedChunk(packed, report.rows, partial(member.runs.post, FREE, place.number))
-
-    @property
-    def present(self) -> Sequence[int]:
-        """See ``Transport``."""
-        return [number for number, member in enumerate(self._members) if member is not None]
-
-    def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """See ``RemoteTransport``."""
-        ended = [number for number, member in enumerate(self._members) if member is not None and member.end]
-        buried = [(number, self._bury(number)) for number in ended]
-        pipes = {member.runs.pipe: number for number, member in enumerate(self._members) if member is not None}
-        if buried:
-            timeout_s = 0.0
+    def reports(self, timeout_s: float | None) -> Iterator[tuple[int, Report]]:
+        pipes = {member.host.pipe: number for number, member in self._members.items()}
         ready = wait_for_any(pipes, _LONGEST_WAIT_S if timeout_s is None else timeout_s)
-        return [*buried, *((number, report) for number in ready for report in self._read(number))]
+        return ((number, report) for number in ready for report in self._read(number))
 
-    def _read(self, number: int) -> list[Report]:
-        """Return all that an actor has sent. Waits for one message at least.
-
-        Its end is kept for the next time, if there is something else: with it goes the memory of what it has sent.
-        """
-        member = self._members[number]
-        assert member is not None
-        found: list[Report] = []
-        while member.end is None:
-            try:
-                kind, content = messages.read(member.runs.pipe)
-            except (EOFError, OSError):
-                member.end = messages.END, None
-                break
+    def _read(self, number: int) -> Iterator[Report]:
+        """Yield all that an actor has sent, its end included. Waits for one message at least."""
+        member = self._members.get(number)
+        while member is not None:
+            kind, content = _next(member.host.pipe)
             if kind == messages.LOG:
                 relay_log(content, f"Actor {number}", logging.DEBUG)
-            elif kind in (messages.END, messages.FAULT):
-                member.end = kind, content
+            elif kind == messages.FAULT:
+                self.drop(number)
+                yield Failed(content)
+            elif kind == messages.END:
+                yield Failed(ActorDiedError(f"The process of actor {number} {self._remove(number).bury()}."))
             else:
-                found.append(content)
-            if not _has_more(member.runs.pipe):
-                break
-        return found if found or member.end is None else [self._bury(number)]
+                if isinstance(content, Experience):
+                    counts, place = content.place
+                    try:
+                        buffer = member.experience.buffer(place)
+                    except OSError:  # the actor is gone, and the block with it
+                        continue
+                    content.place = counts, buffer, partial(member.host.post, FREE, place.number)
+                yield content
+            if self._members.get(number) is not member or not wait_for_any({member.host.pipe: number}, 0.0):
+                return
 
-    def _bury(self, number: int) -> Failed:
-        member = self._members[number]
-        assert member is not None
-        assert member.end is not None
-        kind, content = member.end
-        if kind == messages.FAULT:
-            self.drop(number)
-            return Failed(content)
-        self._members[number] = None
-        how = member.runs.bury()
-        member.forget_memory()
-        return Failed(ActorDiedError(f"The process of actor {number} {how}."))
+    def _remove(self, number: int) -> ChildProcess | ActorThread:
+        member = self._members.pop(number)
+        member.weights.close()
+        return member.host
 
     def drop(self, number: int) -> None:
-        """See ``Transport``."""
-        member, self._members[number] = self._members[number], None
-        if member is not None:
-            member.runs.kill()
-            member.runs.bury()
-            member.forget_memory()
+        if number in self._members:
+            host = self._remove(number)
+            host.kill()
+            host.pipe.close()
+            self._dropped.append(host)
+
+    def _bury_dropped(self, timeout_s: float) -> None:
+        for host in self._dropped:
+            host.bury(timeout_s)
+        self._dropped.clear()
 
     def close(self) -> None:
-        """See ``Transport``."""
-        for number in range(len(self)):
+        for number in self._members:
             self.post(number, End())
-        deadline_s = time.monotonic() + _CLOSE_GRACE_S
-        while any(self._members) and (remaining_s := deadline_s - time.monotonic()) > 0:
-            self.reports(remaining_s)  # for the log, and the end of the pipes
-        for number in range(len(self)):
+        self.read_while(lambda: self._members, _CLOSE_GRACE_S)
+        for number in self.present:
             self.drop(number)
+        self._bury_dropped(_CLOSE_GRACE_S)
 
     def kill(self) -> None:
-        """See ``Transport``."""
-        for member in self._members:
-            if member is not None:
-                member.runs.kill()
+        for member in list(self._members.values()):
+            member.host.kill()
 
 
-def _has_more(pipe: messages.Pipe) -> bool:
+def _next(pipe: messages.Pipe) -> tuple[bytes, Any]:
     try:
-        return pipe.poll()
-    except OSError:  # on Windows, if the other end is gone: reading tells it, too
-        return True
+        return messages.read(pipe)
+    except (EOFError, OSError):
+        return messages.END, None
 
 
 def log_level(number: int, *, debug: bool) -> int:

@@ -1,0 +1,116 @@
+"""What runs on a node of a Ray cluster: an actor in a thread, and its channel."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+
+from trajtrainer.actors.actor import Host
+from trajtrainer.actors.messages import ActorTask, Buffer, Experience, Hello, Order, Report, Weights
+from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, run_host
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.version import __version__
+from trajtrainer.workers import messages
+from trajtrainer.workers.log_relay import forward_log
+
+FILES = b"t"  # logs of players: name -> end of its text
+
+# Log records that may wait to be fetched; the learner's allowance bounds experience.
+_MOST_WAITING = 10_000
+
+
+class RayChannel(RemoteChannel):
+    """The actor's end. Ray calls ``deliver`` and ``fetch`` in threads of its own, and kills it with the learner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outgoing: SimpleQueue[tuple[bytes, Buffer | None]] = SimpleQueue()
+
+    def deliver(self, pickled: bytes, weights: Buffer | None = None) -> None:
+        """Take an order, with its weights if it has any."""
+        order: Order = pickle.loads(pickled)  # noqa: S301  (from the learner, whose cluster this is)
+        if isinstance(order, Weights) and weights is not None:
+            order = replace(order, place=weights.copy())  # what is in the store is read-only
+        self.incoming.put(order)
+
+    def fetch(self) -> list[tuple[bytes, Buffer | None]]:
+        """Wait for messages, return all there are: pickled, each with its experience if it has any."""
+        found = [self._outgoing.get()]
+        with suppress(Empty):
+            while True:
+                found.append(self._outgoing.get_nowait())
+        return found
+
+    def post(self, kind: bytes, content: object = None) -> None:
+        """Send a message."""
+        if kind != messages.LOG or self._outgoing.qsize() < _MOST_WAITING:
+            self._outgoing.put((pickle.dumps((kind, content)), None))
+
+    def report(self, report: Report) -> None:
+        experience = None
+        if isinstance(report, Experience):
+            counts, experience = report.place
+            report = replace(report, place=(counts, None))
+        self._outgoing.put((pickle.dumps((REPORT, report)), experience))
+
+    def reserve(self, size: int) -> tuple[Buffer, Buffer]:
+        buffer = np.empty(size, np.uint8)
+        return buffer, buffer  # Ray copies it to its store when it is fetched
+
+
+def hosted_actor(pickled: bytes, level: int) -> RayChannel:
+    """Run an actor in a thread of this Ray actor and return its channel.
+
+    Its task stays pickled until ``Hello`` is sent: another version of this package may be unable to load it.
+    """
+    torch.set_num_threads(1)
+    channel = RayChannel()
+    forward_log(channel.post, level)
+    threading.Thread(target=_run, args=(pickled, channel), name="actor", daemon=True).start()
+    return channel
+
+
+def _run(pickled: bytes, channel: RayChannel) -> None:
+    try:
+        task: ActorTask = pickle.loads(pickled)  # noqa: S301  (from the learner, whose cluster this is)
+    except Exception as error:
+        channel.report(Hello(__version__))
+        mistake = SettingsError(
+            f"What makes the environments cannot be loaded on node {_node_name()}: {error}. The modules that it needs "
+            "have to be there: install them, or send them with actors.ray.runtime_env."
+        )
+        channel.post(messages.FAULT, mistake)
+        return
+    logs = task.logs
+    if logs is not None:
+        logs.arrive(_context().get_node_id())
+
+    def send_logs() -> None:
+        if logs is not None:
+            with suppress(OSError):
+                channel.post(FILES, logs.take())
+
+    def post(kind: bytes, content: object = None) -> None:
+        if isinstance(content, TrajtrainerError):
+            content.args = (f"{content} (On node {_node_name()}.)",)
+        channel.post(kind, content)
+
+    run_host(Host(task, channel), post, send_logs)
+
+
+def _context() -> Any:
+    return importlib.import_module("ray").get_runtime_context()
+
+
+def _node_name() -> str:
+    """Return the names by which a user knows this machine."""
+    return f"{socket.gethostname()} ({importlib.import_module('ray').util.get_node_ip_address()})"

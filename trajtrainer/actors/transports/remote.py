@@ -1,0 +1,163 @@
+"""What the transports to actors outside the learner's loop share: experience and weights travel as bytes."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from trajtrainer.actors.actor import Host
+from trajtrainer.actors.messages import Buffer, End, Experience, Learn, NewBehavior, Order, Report, Take, Weights
+from trajtrainer.actors.noisy_policy import NoisyPolicy
+from trajtrainer.actors.weights import WeightsLayout
+from trajtrainer.algos.acting import Policy
+from trajtrainer.core.queues import PolicyUpdate
+from trajtrainer.core.stats import StatsReporter, StatsSummary
+from trajtrainer.core.timers import Timers
+from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.data.rows import RowPool
+from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.trajectory import TrajectoryBatch, gather, of_workers, release
+from trajtrainer.workers import messages
+
+REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
+
+
+@dataclass(frozen=True, slots=True)
+class _Behavior:
+    """How the bytes of one behavior are laid out, and its statistics."""
+
+    layout: PackedLayout
+    weights: WeightsLayout
+    reporter: StatsReporter
+
+
+class RemoteChannel(ABC):
+    """The actor's end. Orders arrive in another thread, so the learner never waits for a busy actor.
+
+    Attributes:
+        incoming: orders that the actor has not seen yet. In a ``Weights``, ``place`` is the bytes themselves.
+    """
+
+    def __init__(self) -> None:
+        self.incoming: SimpleQueue[Order] = SimpleQueue()
+        self._behaviors: dict[str, _Behavior] = {}
+
+    @abstractmethod
+    def report(self, report: Report) -> None: ...
+
+    @abstractmethod
+    def reserve(self, size: int) -> tuple[Buffer, Any]:
+        """Return memory for that many bytes of experience, and the place by which the transport will find it."""
+
+    def orders(self, *, wait: bool) -> Sequence[Order]:
+        found = [self.incoming.get()] if wait else []
+        while not self.incoming.empty():
+            found.append(self.incoming.get())
+        if found and isinstance(found[-1], End):
+            self.incoming.put(found[-1])  # nothing comes after it, so every later call returns it again
+        return found
+
+    def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:
+        options: dict[str, Any] = {"noise": order.noise} if order.noise else {}
+        policy = (NoisyPolicy if order.noise else Policy)(
+            order.network,
+            seed=order.seed,
+            deterministic=order.settings.network_settings.deterministic,
+            evenly_first=order.evenly_first,
+            **options,
+        )
+        policy.version = order.version
+        layout = PackedLayout(found.spec, found.obs_dtypes, memory_size=policy.memory_size, groups=order.groups)
+        reporter = StatsReporter(order.behavior, [])
+        self._behaviors[order.behavior] = _Behavior(layout, WeightsLayout(policy.actor.state_dict()), reporter)
+        return policy, reporter
+
+    def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
+        """Gather the trajectories straight into memory that the transport reads."""
+        layout = self._behaviors[order.behavior].layout
+        counts = Counts(sum(batch.num_steps for batch in batches), sum(map(len, batches)))
+        if pool.moments is None:
+            buffer, place = self.reserve(layout.size(counts))
+            packed = gather(pool, batches, layout.over(buffer, counts).steps)
+        else:  # the number of groupmates, and so the size, is known only after gathering
+            packed = gather(pool, batches)
+            counts = Counts.of(packed)
+            buffer, place = self.reserve(layout.size(counts))
+        layout.write(packed, buffer)
+        self.report(Experience(order.behavior, rows, (counts, place)))
+        release(pool, batches)
+
+    def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
+        return self._behaviors[behavior].reporter.summaries()
+
+    def load(self, order: Weights, policy: Policy) -> None:
+        weights = self._behaviors[order.behavior].weights.over(order.place)
+        policy.load(PolicyUpdate(order.version, weights))
+
+
+def run_host(host: Host, post: Callable[..., None], send_logs: Callable[[], object] = lambda: None) -> None:
+    """Run an actor until its end. ``post`` sends messages to the transport, ``send_logs`` the logs of its players."""
+    try:
+        host.run()
+    except Exception as error:
+        send_logs()
+        with suppress(OSError):  # report the error first: closing may take seconds
+            post(messages.FAULT, messages.portable(error))
+    finally:
+        with suppress(Exception):
+            host.close()
+    send_logs()
+    with suppress(OSError):
+        post(messages.END)
+
+
+class RemoteTransport(ABC):
+    """The learner's end."""
+
+    runs_meanwhile = True
+    shared = None
+
+    def __init__(self, timers: Timers) -> None:
+        self.waited_s = 0.0
+        self._timers = timers
+
+    @abstractmethod
+    def reports(self, timeout_s: float | None) -> Iterator[tuple[int, Report]]:
+        """Wait until something arrives, or the time is over; return what has arrived, with the numbers of its actors.
+
+        It is read during the iteration, so nothing comes of an actor that is dropped meanwhile. The ``place`` of
+        ``Experience`` is (counts, bytes, function that frees the bytes); the bytes outlive the actor.
+        """
+
+    def add(  # noqa: B027  (an actor elsewhere makes its own)
+        self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None
+    ) -> None: ...
+
+    def poll(self, timeout_s: float | None, take: Take) -> int:
+        num_reports = 0
+        with self._timers("env_step") as step:
+            step.part("env_wait")
+            begin_s = time.monotonic()
+            reports = self.reports(timeout_s)
+            self.waited_s += time.monotonic() - begin_s
+            step.part("record")
+            for number, report in reports:
+                take(number, report)
+                num_reports += 1
+        return num_reports
+
+    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
+        counts, buffer, free = report.place
+        return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), report.rows, free)
+
+    def read_while(self, is_open: Callable[[], object], grace_s: float) -> None:
+        """Read what actors send while they end: it holds their logs, and a full pipe would stop them."""
+        deadline_s = time.monotonic() + grace_s
+        while is_open() and (remaining_s := deadline_s - time.monotonic()) > 0:
+            for _ in self.reports(remaining_s):
+                pass
