@@ -24,13 +24,16 @@ from trajtrainer.actors.transports.ray_driver import BACKEND, DriverTask
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.run.run import Run
+from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
+from trajtrainer.settings.actors import Backend, RaySettings
 from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
@@ -90,13 +93,10 @@ def _check_noise(settings: RunSettings) -> None:
 
 
 @contextlib.contextmanager
-def learner_on_other_cores(given: ActorSettings | None) -> Iterator[None]:
-    """Keep this process off the cores that ``cpu_affinity`` gives to actors, if there are others, while this lasts.
-
-    Those of other machines are no matter.
-    """
-    taken: set[int] = set()
-    if given is not None and given.cpu_affinity is not None and given.backend is not Backend.RAY:
+def learner_on_other_cores(run: Run) -> Iterator[None]:
+    """Keep this process off the cores that ``cpu_affinity`` gives to actors on this machine, if others are left."""
+    given, taken = run.settings.actors, set[int]()
+    if given is not None and run.acts_elsewhere and given.cpu_affinity is not None and given.backend is not Backend.RAY:
         taken = {core for cores in given.cpu_affinity for core in cores}
     if sys.platform == "linux" and taken:
         before = os.sched_getaffinity(0)
@@ -122,37 +122,28 @@ def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
         )
 
 
-def start_inline(run: Run, settings: RunSettings, make_environment: Callable[[], Environment]) -> ActorPool:
-    """Return the actor in the loop of a run, with its environments.
-
-    Raises:
-        TrajtrainerError: see ``ActorPool``.
-    """
-    transport = InlineTransport(make_environment, run.timers)
-    seed = settings.env_settings.seed
-    return ActorPool(transport, settings.env_settings, workers=settings.envs_of_actor, seed=seed, timers=run.timers)
-
-
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
-    """Return the actors of a run, the first of which has its environments.
+    """Start the actors of a run: one in its loop, or several elsewhere. The first has its environments then.
 
     Args:
-        run: that begins.
+        run: the run.
         settings: of its environments.
-        make_environment: makes those of one actor.
+        make_environment: makes the environments of one actor.
 
     Raises:
         SettingsError: there can be no actors with these settings.
         TrajtrainerError: see ``ActorPool``.
     """
-    given = settings.actors
-    assert given is not None
+    given, env = settings.actors, settings.env_settings
+    if given is None or not run.acts_elsewhere:
+        transport = InlineTransport(partial(_environment_in_loop, run, settings, make_environment), run.timers)
+        return ActorPool(transport, env, workers=settings.envs_of_actor, seed=env.seed, timers=run.timers)
     overrides = {number: given.override(number) for number in range(given.count)}
-    return ActorPool(
+    run.actors.pool = ActorPool(
         _transport(run, settings, make_environment),
-        settings.env_settings,
+        env,
         workers=settings.envs_of_actor,
-        seed=settings.env_settings.seed,
+        seed=env.seed,
         timers=run.timers,
         own_parameters={
             number: each.environment_parameters
@@ -160,8 +151,22 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
             if each is not None and each.environment_parameters is not None
         },
         noise={number: each.exploration_noise for number, each in overrides.items() if each is not None},
-        patience_s=_patience_s(settings.env_settings),
+        patience_s=_patience_s(env),
     )
+    return run.actors.pool
+
+
+def _environment_in_loop(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment:
+    path = run.settings.env_settings.env_path
+    if run.is_offline:
+        if path is not None and not any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values()):
+            logger.warning("The environment %s is not started: all behaviors learn from data sets.", path)
+        return NoEnvironment()
+    if make_environment is environment_of_settings and (path is None or is_player(path)):
+        return make_environment(settings, run.folder)
+    with run.calls.outside(OneCall(f"The code that makes the environment{'' if path is None else f' {path}'}")):
+        environment = make_environment(settings, run.folder)
+    return InUserCode(environment, run.calls) if isinstance(environment, InProcessEnvironment) else environment
 
 
 def _patience_s(env: EnvironmentSettings) -> float | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,9 @@ from trajtrainer.actors.pool import ActorPool
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.plugins import Registry, blaming_packages
 from trajtrainer.core.timers import Timers
-from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors, start_inline
+from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -36,7 +32,6 @@ from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.tracking_checks import check_tracking
-from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.run.watch import Watch
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
@@ -184,8 +179,7 @@ def _looping(
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
-        if run.acts_elsewhere:
-            stack.enter_context(learner_on_other_cores(run.settings.actors))
+        stack.enter_context(learner_on_other_cores(run))
         actors = _start(run, make_environment, stack)
         if actors is None:
             yield
@@ -239,39 +233,13 @@ def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
 def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> ActorPool | None:
     """Return the actors, the first with its environments, which ``stack`` ends; None if the run is stopped before."""
     try:
-        with run.stop.interrupting(), run.timers("env_start"), _in_user_code(run, make_environment):
-            actors = _start_actors(run, _settings_of_environment(run), make_environment)
+        with run.stop.interrupting(), run.timers("env_start"):
+            actors = start_actors(run, _settings_of_environment(run), make_environment)
             stack.callback(_close, actors, run)
     except StopInterrupt:
         logger.info("%s", _STOPPED_EARLY)
         return None
     return actors
-
-
-def _in_user_code(run: Run, make_environment: EnvironmentFactory) -> AbstractContextManager[None]:
-    """Return what lasts while the environment is made, by the user's code if it is one of Python."""
-    path = run.settings.env_settings.env_path
-    if run.acts_elsewhere or (make_environment is environment_of_settings and (path is None or is_player(path))):
-        return nullcontext()
-    return run.calls.outside(OneCall(f"The code that makes the environment{'' if path is None else f' {path}'}"))
-
-
-def _start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
-    if run.acts_elsewhere:
-        run.actors.pool = start_actors(run, settings, make_environment)
-        return run.actors.pool
-    return start_inline(run, settings, partial(_environment, run, settings, make_environment))
-
-
-def _environment(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment:
-    """Return the environments of the actor in the loop, if there is any use for them."""
-    if not run.is_offline:
-        environment = make_environment(settings, run.folder)
-        return InUserCode(environment, run.calls) if isinstance(environment, InProcessEnvironment) else environment
-    path = run.settings.env_settings.env_path
-    if path is not None and not any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values()):
-        logger.warning("The environment %s is not started: all behaviors learn from data sets.", path)
-    return NoEnvironment()
 
 
 def _add_evaluations(run: Run, loop: Loop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
@@ -293,11 +261,8 @@ def _settings_of_environment(run: Run) -> RunSettings:
 
 def _close(actors: ActorPool, run: Run) -> None:
     def end() -> None:
-        whose = (
-            f" of actor {', '.join(map(str, actors.transport.present))}"
-            if run.acts_elsewhere and actors.transport.present
-            else ""
-        )
+        present = actors.transport.present
+        whose = f" of actor {', '.join(map(str, present))}" if present else ""
         logger.warning("The environment%s does not end in time: ending it.", whose)
         actors.kill()
 
