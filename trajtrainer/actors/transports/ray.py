@@ -55,7 +55,7 @@ class _Driver:
     """The process that is connected to Ray, and the memory shared with it.
 
     Attributes:
-        node: id of the node that this machine is; empty before the driver is connected.
+        node: id of the learner's node; empty before the driver is connected.
         gcs: address of Ray's GCS; empty before the driver is connected.
         silent_s: how long nothing has come from it.
         published: behavior -> newest weights that it was sent.
@@ -96,7 +96,7 @@ class RayTransport(RemoteTransport):
         timers: of the run.
 
     Raises:
-        SettingsError: there is no cluster, a task cannot be sent, or no node has what an actor needs.
+        SettingsError: there is no cluster, or no node has what an actor needs.
     """
 
     def __init__(
@@ -119,7 +119,6 @@ class RayTransport(RemoteTransport):
             while not self._driver.gcs:
                 for _ in self.reports(None):
                     pass
-            self._pickled(0, self._driver)
         except BaseException:
             self.close()
             raise
@@ -140,17 +139,15 @@ class RayTransport(RemoteTransport):
             self._start(number, self._driver)
 
     def _start(self, number: int, driver: _Driver) -> None:
-        driver.post(ray_driver.START, (self._lives[number], *self._pickled(number, driver)))
-
-    def _pickled(self, number: int, driver: _Driver) -> tuple[bytes, int]:
         task = self._make_task(number, driver.node)
         try:
-            return self._dumps(task), task.log_level
+            pickled = self._dumps(task)
         except Exception as error:
             raise SettingsError(
                 "actors.backend is ray, but what makes the environment cannot be sent to another machine "
                 f"({error}). Use a function at the top of a module."
             ) from error
+        driver.post(ray_driver.START, (self._lives[number], pickled, task.log_level))
 
     def post(self, number: int, order: Order) -> None:
         if number in self._lives and self._driver is not None:

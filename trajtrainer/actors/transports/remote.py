@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -63,13 +64,12 @@ class RemoteChannel(ABC):
         return found
 
     def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:
-        options: dict[str, Any] = {"noise": order.noise} if order.noise else {}
-        policy = (NoisyPolicy if order.noise else Policy)(
+        make = partial(NoisyPolicy, noise=order.noise) if order.noise else Policy
+        policy = make(
             order.network,
             seed=order.seed,
             deterministic=order.settings.network_settings.deterministic,
             evenly_first=order.evenly_first,
-            **options,
         )
         policy.version = order.version
         layout = PackedLayout(found.spec, found.obs_dtypes, memory_size=policy.memory_size, groups=order.groups)
