@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 
 from tests.trainers.rig import vector_spec
-from trajtrainer.actors.messages import ActorDiedError, Experience, Failed, Report
-from trajtrainer.actors.transports.pipe import PipeTransport, _Member
+from trajtrainer.actors.messages import (
+    ActorDiedError,
+    ActorEndedError,
+    End,
+    Experience,
+    Failed,
+    Hello,
+    Report,
+    SetParameters,
+)
+from trajtrainer.actors.transports.pipe import ORDER, PipeChannel, PipeTransport, _Member
 from trajtrainer.actors.transports.remote import REPORT
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import WORKER_SHIFT
@@ -19,6 +28,7 @@ from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.source import PackedChunk
 from trajtrainer.workers import messages
 from trajtrainer.workers.blocks import BlockPlace
+from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.shared_memory import SharedMemory
 
 
@@ -27,14 +37,16 @@ class Ended:
 
     def __init__(self) -> None:
         self.pipe, self.other = Pipe()
+        self.told: list[str] = []
 
     def post(self, kind: bytes, *content: object) -> None:
         pass
 
     def kill(self) -> None:
-        pass
+        self.told.append("kill")
 
     def bury(self, timeout_s: float = 0.0) -> str:
+        self.told.append("bury")
         return "fell"
 
 
@@ -63,3 +75,40 @@ def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, SettingsError if end == "said why" else ActorDiedError)
     assert transport.poll(0.0, lambda _, report: reports.append(report)) == 0
+
+
+def test_dropping_an_actor_waits_for_nothing_and_nothing_more_comes_of_it() -> None:
+    transport, hosts = PipeTransport(lambda _: pytest.fail("nobody is started"), 2, Timers()), [Ended(), Ended()]
+    for number, host in enumerate(hosts):
+        transport._members[number] = _Member(cast(Any, host))
+        for _ in range(2):
+            messages.post(host.other, REPORT, Hello("0"))
+    seen: list[int] = []
+
+    def take(number: int, _report: Report) -> None:
+        seen.append(number)
+        if number == 0:
+            transport.drop(0)
+
+    assert transport.poll(1.0, take) == 3
+    assert sorted(seen) == [0, 1, 1]
+    assert transport.present == [1]
+    assert [host.told for host in hosts] == [["kill"], []]
+    hosts[1].other.close()
+    assert transport.poll(1.0, take) == 1
+    transport.close()
+    assert [host.told for host in hosts] == [["kill", "bury"], ["bury"]]
+
+
+def test_the_end_is_the_answer_to_every_later_question() -> None:
+    learner, actor = Pipe()
+    channel = PipeChannel(LockedPipe(actor))
+    messages.post(learner, ORDER, SetParameters({}))
+    learner.close()
+    found = [*channel.orders(wait=True)]
+    while found[-1] != End():
+        found += channel.orders(wait=True)
+    assert found == [SetParameters({}), End()]
+    assert channel.orders(wait=True) == channel.orders(wait=False) == [End()]
+    with pytest.raises(ActorEndedError):
+        channel.report(Hello("0"))
