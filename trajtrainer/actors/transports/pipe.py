@@ -152,7 +152,8 @@ class PipeTransport(RemoteTransport):
         return sorted(self._members)
 
     def start(self, number: int) -> None:
-        self._bury_dropped(0.0)  # a stopped process may still hold the ports of its players
+        if not self._threads:  # which cannot be ended
+            self._bury_dropped(0.0)  # a stopped process may still hold the ports of its players
         task = self._make_task(number)
         self._members[number] = _Member(
             ActorThread(task)

@@ -102,7 +102,7 @@ def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.P
         try:
             cluster = _connected(task)
             try:
-                _Driver(cluster, task.settings, pipe).serve()
+                _Relay(cluster, task.settings, pipe).serve()
             except cluster.ray.exceptions.RayError as error:
                 pipe.post(messages.FAULT, EnvironmentFaultError(f"Ray fails: {_short(str(error))}"))
             finally:
@@ -149,7 +149,7 @@ class ActorHost:
         return self._channel.fetch()
 
 
-class _Member:
+class _RemoteActor:
     """One life of an actor."""
 
     def __init__(self, life: Life, handle: Any) -> None:
@@ -160,7 +160,7 @@ class _Member:
         self.fetches = deque(self.fetch() for _ in range(_FETCHES))
 
 
-class _Driver:
+class _Relay:
     """Takes orders to the actors and brings back their messages."""
 
     def __init__(self, cluster: Cluster, settings: RaySettings, pipe: LockedPipe) -> None:
@@ -177,12 +177,12 @@ class _Driver:
             max_restarts=0,
             max_task_retries=0,
         )
-        self._members: dict[Life, _Member] = {}
+        self._actors: dict[Life, _RemoteActor] = {}
         self._experience = Blocks()
         self._weights = OpenedBlocks()
         self._published: dict[str, Any] = {}  # behavior -> newest weights, in Ray's store
         self._read_blocks: deque[int] = deque()
-        self._has_members = threading.Event()
+        self._has_actors = threading.Event()
         self._is_over = False
         self._error: Exception | None = None
         pipe.post(CONNECTED, (cluster.here, self._gcs))
@@ -199,10 +199,10 @@ class _Driver:
         while not self._is_over:
             while self._read_blocks:
                 self._pipe.post(FREE, self._read_blocks.popleft())
-            heads = {member.fetches[0]: member for member in list(self._members.values())}
+            heads = {actor.fetches[0]: actor for actor in list(self._actors.values())}
             if not heads:
-                self._has_members.clear()
-                self._has_members.wait(_LOOK_S)
+                self._has_actors.clear()
+                self._has_actors.wait(_LOOK_S)
                 continue
             ready, others = self._ray.wait(list(heads), timeout=_LOOK_S)
             if ready and others:
@@ -212,23 +212,23 @@ class _Driver:
         if self._error is not None:
             raise self._error
 
-    def _bring(self, member: _Member) -> None:
+    def _bring(self, actor: _RemoteActor) -> None:
         """Pass on the result of a fetch."""
-        if member.life not in self._members:
+        if actor.life not in self._actors:
             return
         try:
-            brought = self._ray.get(member.fetches.popleft())
+            brought = self._ray.get(actor.fetches.popleft())
         except self._ray.exceptions.RayError as error:
-            self._drop(member.life)
-            self._pipe.post(LOST, (member.life, self._loss(member.life[0], error)))
+            self._drop(actor.life)
+            self._pipe.post(LOST, (actor.life, self._loss(actor.life[0], error)))
             return
-        member.fetches.append(member.fetch())
+        actor.fetches.append(actor.fetch())
         for pickled, experience in brought:
             place = None
             if experience is not None:
                 buffer, place = self._experience.reserve(len(experience))
                 buffer[:] = experience
-            self._pipe.post(BROUGHT, (member.life, pickled, place))
+            self._pipe.post(BROUGHT, (actor.life, pickled, place))
 
     def _loss(self, number: int, error: Exception) -> Exception:
         """Return the error of an actor that is lost: a ``SettingsError`` if the user can fix the cause."""
@@ -255,13 +255,13 @@ class _Driver:
         except Exception as error:
             self._error = error
         self._is_over = True
-        self._has_members.set()
+        self._has_actors.set()
 
     def _follow(self, kind: bytes, which: Any, *rest: Any) -> None:
-        member = self._members.get(which)
+        actor = self._actors.get(which)
         if kind == START:
-            self._members[which] = _Member(which, self._host.remote(*rest))
-            self._has_members.set()
+            self._actors[which] = _RemoteActor(which, self._host.remote(*rest))
+            self._has_actors.set()
         elif kind == FREE:
             self._experience.take_back(which)
         elif kind == DROP:
@@ -271,16 +271,16 @@ class _Driver:
             if place is not None:
                 self._published[behavior] = self._ray.put(self._weights.buffer(place)[:size])
                 self._read_blocks.append(place.number)
-            if member is not None:
-                member.deliver(order, self._published[behavior])
-        elif member is not None:
-            member.deliver(*rest)
+            if actor is not None:
+                actor.deliver(order, self._published[behavior])
+        elif actor is not None:
+            actor.deliver(*rest)
 
     def _drop(self, life: Life) -> None:
-        member = self._members.pop(life, None)
-        if member is not None:
+        actor = self._actors.pop(life, None)
+        if actor is not None:
             with suppress(Exception):  # it is gone, or Ray is
-                self._ray.kill(member.handle)
+                self._ray.kill(actor.handle)
 
     def _watch(self) -> None:
         """Give signs of life, and watch Ray's GCS: end this process where that is gone and Ray does not notice."""
