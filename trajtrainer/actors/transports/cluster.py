@@ -168,20 +168,19 @@ def _folder() -> Iterator[str]:
     other end of a pipe that this process holds open.
     """
     path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
-    guard = None
-    if sys.platform == "linux":
-        with suppress(OSError):
-            guard = subprocess.Popen(  # noqa: S603
-                ["/bin/sh", "-c", _GUARD_SCRIPT, "ray-guard", path],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-    if guard is not None:
-        guard.communicate(b"done\n")
+    with ExitStack() as stack:
+        if sys.platform == "linux":
+            with suppress(OSError):
+                guard = subprocess.Popen(  # noqa: S603
+                    ["/bin/sh", "-c", _GUARD_SCRIPT, "ray-guard", path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                stack.callback(guard.communicate, b"done\n")
+        yield path
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _imported(*, alone: bool) -> ModuleType:
