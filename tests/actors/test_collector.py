@@ -11,9 +11,8 @@ import pytest
 from numpy.typing import DTypeLike
 
 from trajtrainer.actors import collector as collector_module
-from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
-from trajtrainer.actors.messages import Assignment, NewBehavior, OpponentSlot
-from trajtrainer.actors.sides import Sides
+from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox, Sides
+from trajtrainer.actors.messages import Assignment, NewBehavior, Opponent
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -140,8 +139,8 @@ def test_each_team_acts_with_its_own_policy() -> None:
     events = [EnvironmentEvent(worker, steps, specs) for worker in (0, 1)]
     Collector(Events(events, at_once=2), lambda found: acting(found, usual), Timers()).collect()
     assert usual.asked == [18], "without self-play all teams act with the behavior's"
-    slots = {name: OpponentSlot({}, opponent, 0) for name in ("A?team=1", "A?team=2")}
-    sides = Sides(SelfPlaySettings(), usual, lambda _: Assignment("A", 0, 0, slots))
+    opponents = {name: Opponent({}, opponent, 0) for name in ("A?team=1", "A?team=2")}
+    sides = Sides(SelfPlaySettings(), usual, lambda _: Assignment("A", 0, 0, opponents))
     environment = Events(events, at_once=2)
     Collector(environment, lambda found: replace(acting(found, usual), sides=sides), Timers()).collect()
     assert (usual.asked, opponent.asked) == ([18, 4], [14])

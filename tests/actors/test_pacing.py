@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,15 +25,14 @@ class Rig:
         self.source = Learner()
         self.pacing = Shared("Walker", self.source, lead)
         if in_updates or in_turn:
-            self.pacing = ByUpdates(
-                "Walker",
-                self.source,
-                buffer_size=10**9,
-                max_lag=0 if in_turn else 1,
-                most_steps=lambda: 10**9,
-                version=lambda: 0,
+            hyperparameters = SimpleNamespace(buffer_size=10**9)
+            trainer: Any = SimpleNamespace(
+                context=SimpleNamespace(behavior="Walker", settings=SimpleNamespace(hyperparameters=hyperparameters)),
+                source=self.source,
+                publisher=SimpleNamespace(version=0),
                 is_due=lambda: True,
             )
+            self.pacing = ByUpdates(trainer, 0 if in_turn else 1, lambda: 10**9)
             self.pacing.lead = lead
         self.may = dict.fromkeys(range(actors), 0)
         self.has = dict.fromkeys(range(actors), 0)
@@ -40,7 +42,7 @@ class Rig:
 
     def join(self, actor: int) -> None:
         self.has[actor] = 0
-        self.may[actor] = self.pacing.join(actor).rows
+        self.may[actor] = self.pacing.add_actor(actor).rows
 
     def consume(self, rows: int) -> None:
         self.source.consumed = self.pacing.consumed = rows
@@ -57,8 +59,7 @@ class Rig:
         self.pacing.count(actor, rows, rows)
 
     def leave(self, actor: int) -> None:
-        del self.may[actor], self.has[actor]
-        self.pacing.leave(actor)
+        del self.may[actor], self.has[actor], self.pacing.accounts[actor]
 
     @property
     def outstanding(self) -> int:
@@ -143,5 +144,5 @@ def test_the_credit_of_who_is_gone_is_that_of_the_others() -> None:
 
 def test_nobody_collects_beyond_the_end() -> None:
     pacing = Shared("Walker", Learner(), 100, most_steps=lambda: 30)
-    first = pacing.join(0)
+    first = pacing.add_actor(0)
     assert (first.rows, first.steps) == (100, 30)

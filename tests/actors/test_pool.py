@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.data.streams import vector_spec
-from trajtrainer.actors.link import LearnerEnd
+from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import (
     UNLIMITED,
     Aborted,
@@ -23,7 +24,6 @@ from trajtrainer.actors.messages import (
     Failed,
     Found,
     Hello,
-    Learn,
     NewBehavior,
     Order,
     Paused,
@@ -31,6 +31,7 @@ from trajtrainer.actors.messages import (
     Report,
     Reset,
     SetParameters,
+    StartActing,
     Synchronized,
     Take,
     Weights,
@@ -154,52 +155,48 @@ class Rig:
             self.transport,
             EnvironmentSettings(**settings),
             workers=2,
-            seed=3,
             timers=Timers(),
             own_parameters=own,
             patience_s=PATIENCE_S,
             clock=lambda: self.now_s,
         )
-        self.group.make_end = self.make
+        self.group.make_learner = self.make
         self.group.collect(0.0)
 
-    def make(self, found: NewBehavior) -> LearnerEnd:
-        network = Actor(found.spec, SETTINGS.network_settings)
-        self.network = network
-        pacing = ByUpdates(
-            NAME,
-            self.source,
-            buffer_size=9,
-            max_lag=self.max_lag,
-            most_steps=lambda: UNLIMITED,
-            version=lambda: self.version,
-            is_due=lambda: self.is_due,
-        )
-        return LearnerEnd(
-            name=NAME,
-            spec=found.spec,
-            obs_dtypes=found.obs_dtypes,
-            settings=SETTINGS,
-            policy=Policy(network, seed=0),
-            policies=self.policies,
-            reporter=StatsReporter(NAME, []),
+    def make(self, found: NewBehavior) -> Learner:
+        self.network = Actor(found.spec, SETTINGS.network_settings)
+        rig = self
+
+        class Publisher:
+            @property
+            def version(self) -> int:
+                return rig.version
+
+        trainer: Any = SimpleNamespace(
+            context=SimpleNamespace(
+                behavior=NAME, spec=found.spec, obs_dtypes=found.obs_dtypes, settings=SETTINGS, dataset=None, seed=3
+            ),
             source=self.source,
-            self_play=None,
-            groups=False,
-            version=lambda: self.version,
-            first_step=lambda: 0,
-            pacing=pacing if self.turn is None else InTurn(NAME, self.turn),
-            lead=(1 + self.max_lag) * 10,
+            algorithm=SimpleNamespace(needs_groups=False),
+            publisher=Publisher(),
+            clock=SimpleNamespace(collected=lambda _: 0),
+            reporter=StatsReporter(NAME, []),
+            is_due=lambda: self.is_due,
+            left=self.turn,
         )
+        pacing = ByUpdates(trainer, self.max_lag, lambda: UNLIMITED) if self.turn is None else InTurn(trainer, None)
+        return Learner(trainer, Policy(self.network, seed=0), self.policies, None, pacing, lead=(1 + self.max_lag) * 10)
 
     def tell(self, number: int, *reports: Report) -> None:
         self.transport.waiting.extend((number, report) for report in reports)
         self.group.collect(0.0)
 
-    def find(self, number: int, spec: BehaviorSpec | None = None, order: RawImageOrder = RawImageOrder.AUTO) -> Learn:
+    def find(
+        self, number: int, spec: BehaviorSpec | None = None, order: RawImageOrder = RawImageOrder.AUTO
+    ) -> StartActing:
         dtypes = [np.dtype(np.float32)]
         self.tell(number, Found(NewBehavior(BehaviorId.parse(NAME), spec or vector_spec(), dtypes, order)))
-        return self.transport.of(number, Learn)[0]  # type: ignore[no-any-return]
+        return self.transport.of(number, StartActing)[0]  # type: ignore[no-any-return]
 
     def ship(self, number: int, *lengths: int, version: int = 0) -> Buffer:
         """Let an actor ship trajectories of its agent 7, in its worker 1."""
@@ -223,10 +220,12 @@ class Rig:
         self.group.collect(0.0)
 
     def shipped(self, number: int) -> int:
-        return self.group.links[NAME].totals[number].agent_steps
+        return self.group.histories[number].agent_steps
 
     def granted(self, number: int) -> int:
-        orders = [learn.allowance for learn in self.transport.of(number, Learn)] + self.transport.of(number, Allowance)
+        orders = [start.allowance for start in self.transport.of(number, StartActing)] + self.transport.of(
+            number, Allowance
+        )
         return int(orders[-1].rows)
 
     def raised(self, number: int) -> int:
@@ -390,7 +389,7 @@ def test_a_turn_is_taken_in_as_a_whole_and_the_next_begins_when_the_loop_has_gon
     found = rig.drain()
     assert [len(part) if isinstance(part, PackedSteps) else part for part in found] == [3, EpisodesAborted(1), 2]
     rig.learn()
-    assert [type(order) for order in rig.transport.orders[0]] == [Learn, Weights, Allowance]
+    assert [type(order) for order in rig.transport.orders[0]] == [StartActing, Weights, Allowance]
     assert rig.transport.of(0, Allowance) == [Allowance(NAME, 5 + 7, 5 + 3, UNLIMITED, pauses=True)]
     rig.ship(0, 2)
     rig.tell(0, Failed(ActorDiedError("It fell.")))
@@ -489,7 +488,6 @@ def test_what_no_restart_heals_ends_the_run() -> None:
             Played(2, {0: [Hello(__version__), Failed(LaunchError("no such build"))]}),
             EnvironmentSettings(),
             workers=1,
-            seed=0,
             timers=Timers(),
         )
     rig = Rig(2)
@@ -525,7 +523,7 @@ def test_all_actors_read_raw_images_as_the_first(caplog: pytest.LogCaptureFixtur
     rig.find(2, order=RawImageOrder.CHW)
     assert rig.group.image_order.value == "chw"
     rig.tell(0, Found(NewBehavior(BehaviorId.parse(NAME), vector_spec(), [np.dtype(np.float32)], RawImageOrder.HWC)))
-    assert rig.transport.of(0, Learn) == []
+    assert rig.transport.of(0, StartActing) == []
     assert rig.transport.dropped == [0]
     assert "The raw images of actor 0 seem to come in another order than those of the others" in caplog.text
     rig.group.collect(0.0)

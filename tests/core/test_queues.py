@@ -28,9 +28,8 @@ def test_it_knows_how_many_steps_wait() -> None:
     queue.put("a", 3)
     queue.put("b", 4)
     assert queue.num_steps == 7
-    assert queue.waiting() == ["a", "b"]
     assert queue.drain() == ["a", "b"]
-    assert queue.waiting() == []
+    assert queue.drain() == []
     assert queue.num_steps == 0
 
 

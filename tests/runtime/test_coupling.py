@@ -11,6 +11,7 @@ from trajtrainer.actors.messages import UNLIMITED
 from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.data.source import ExperienceSource
 from trajtrainer.run.coupling import Coupling, Waiting
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import max_lead
@@ -46,7 +47,7 @@ def test_the_settings_decide_who_waits(
     found: Coupling, waiting: Waiting, kind: type[Pacing], is_concurrent: bool
 ) -> None:
     source = found.source()
-    pacing = found.pacing(trainer(), source, None)
+    pacing = found.pacing(trainer(source), None)
     assert (found.waiting, type(pacing), source.is_concurrent) == (waiting, kind, is_concurrent)
 
 
@@ -60,14 +61,15 @@ def test_the_lead_is_that_of_the_lag_or_of_the_algorithm() -> None:
 def test_nobody_collects_beyond_the_end_of_the_training() -> None:
     for settings, elsewhere in ((PPO, (2, 1)), (SAC, (2, 1))):
         found = coupling(settings, elsewhere)
-        assert found.pacing(trainer(first_step=400), found.source(), None).join(0).steps == 1001 - 400
+        assert found.pacing(trainer(found.source(), first_step=400), None).add_actor(0).steps == 1001 - 400
     threaded = coupling(THREADED, None)
-    assert threaded.pacing(trainer(), threaded.source(), None).join(0).steps >= UNLIMITED, "as in one loop"
+    assert threaded.pacing(trainer(threaded.source()), None).add_actor(0).steps >= UNLIMITED, "as in one loop"
 
 
-def trainer(first_step: int = 0) -> Trainer:
+def trainer(source: ExperienceSource, first_step: int = 0) -> Trainer:
     stub: Any = SimpleNamespace(
-        context=SimpleNamespace(behavior="Walker", training=True),
+        context=SimpleNamespace(behavior="Walker", training=True, settings=PPO),
+        source=source,
         clock=SimpleNamespace(collected=lambda _: first_step),
         publisher=SimpleNamespace(version=0),
         left=lambda: (10, 10),

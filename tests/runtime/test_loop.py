@@ -75,13 +75,13 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
         folder=SimpleNamespace(writes=False),
         datasets={},
         curriculum=Curriculum(None, 0),
-        actors=ActorReport(),
+        actor_report=ActorReport(),
         rewards=RewardHistory(),
         hooks=Hooks(),
         calls=UserCalls(),
     )
     nothing = cast(Any, None)
-    behavior = Behavior(cast(Run, run), acting=nothing, trainer=trainer, checkpoints=nothing, replay=None)
+    behavior = Behavior(cast(Run, run), learner=nothing, trainer=trainer, checkpoints=nothing, replay=None)
     return Loop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
 
 

@@ -55,7 +55,7 @@ class Acting:
         )
         self.source = ExperienceSource(is_concurrent=settings.threaded)
         self.pacing = Shared("B", self.source, max_lead(settings)) if settings.threaded else Pacing("B")
-        self._limit = self.pacing.join(0).rows
+        self._limit = self.pacing.add_actor(0).rows
         self.trainer = create_trainer(context, self.source, self.policies, StatsReporter("B", []), lambda _: None)
         self.policy = Policy(self.trainer.actor, seed=seed)
         self.num_steps = 0

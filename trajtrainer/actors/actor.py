@@ -1,12 +1,10 @@
-"""An actor: environments, a collector, and a copy of every policy it needs. It is the same class wherever it runs.
+"""An actor: environments, a collector, and the policies it acts by. It is the same class wherever it runs.
 
 ::
 
-    synchronize   take orders: newer weights, opponents, allowances, resets
-    step          collect once, within the allowance; hand over what is finished, if it is worth it
-    run           both in turn, and wait for orders at the limit; the learner's own loop calls them itself
-
-It ends when the learner says so, or is gone.
+    synchronize   follow orders: newer weights, opponents, allowances, resets
+    step          collect once, within the allowance; hand over what is finished, once it is worth it
+    run           both in turn, waiting for orders at the limit; the learner's own loop calls them itself
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from itertools import groupby
 from time import perf_counter
 from typing import TypeVar
 
-from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
+from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox, Sides
 from trajtrainer.actors.messages import (
     Aborted,
     ActorEndedError,
@@ -32,20 +30,19 @@ from trajtrainer.actors.messages import (
     Counters,
     End,
     Found,
+    FoundTeam,
     Hello,
-    Joined,
-    Learn,
     NewBehavior,
     Order,
     Paused,
     Progress,
     Reset,
     SetParameters,
+    StartActing,
     StatsReport,
     Synchronized,
     Weights,
 )
-from trajtrainer.actors.sides import Sides
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.spec import BehaviorId
@@ -57,31 +54,26 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
 
-# Upper bound of one wait for messages, so that orders are seen while an environment is silent.
+# Longest wait for an environment, so that orders are seen while it is silent.
 _WAIT_S = 0.25
-# What is finished is handed over at least this often, however little it is: progress is shown, and the steps of a slow
-# environment count.
+# What is finished is handed over at least this often, however little it is, so that slow environments show progress.
 _SHIP_S = 0.5
 # The learner hears at least this often from an actor that collects.
 _SIGN_OF_LIFE_S = 1.0
 
-_STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING = (
-    "env_wait",
-    "TorchPolicy.evaluate",
-    "env_step",
-    "actor_wait",
-    "actor_synchronize",
-)
+# Names of timers.
+_STEPPING, _ACTING, _COLLECTING = "env_wait", "TorchPolicy.evaluate", "env_step"
+_WAITING, _SYNCHRONIZING = "actor_wait", "actor_synchronize"
 _KINDS = {name: name for name in (_STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING)}
 
-Answer = TypeVar("Answer", Learn, Assignment)
+Answer = TypeVar("Answer", StartActing, Assignment)
 
 
 @dataclass(slots=True)
 class _Part:
-    """One behavior as an actor has it."""
+    """One behavior of an actor."""
 
-    order: Learn
+    order: StartActing
     acting: ActingBehavior
     outbox: Outbox
     allowance: Allowance
@@ -91,13 +83,12 @@ class _Part:
 
     @property
     def may_collect(self) -> bool:
-        """Whether no limit is reached."""
         limit, outbox = self.allowance, self.outbox
         return (
             not self.is_paused
             and outbox.rows < limit.rows
             and outbox.num_put < limit.steps
-            and (self.acting.sides is None or self.acting.tracker.num_steps < limit.opponent_steps)
+            and self.acting.tracker.num_steps < limit.opponent_steps
         )
 
     @property
@@ -106,11 +97,11 @@ class _Part:
 
     @property
     def new_opponent_steps(self) -> int:
-        """Those that have not been reported."""
         return 0 if self.acting.sides is None else self.acting.tracker.num_steps - self.reported_steps
 
+    @property
     def is_due(self) -> bool:
-        """Return whether what is finished should be handed over now."""
+        """Whether what is finished should be handed over now."""
         if self.allowance.pauses:
             return self.should_pause
         outbox = self.outbox
@@ -120,16 +111,10 @@ class _Part:
 
 
 class Actor:
-    """Collects for a learner at the other end of a channel.
-
-    Args:
-        environment: its environments, started.
-        channel: to the learner.
-        timers: of what it does.
-    """
+    """Collects for the learner at the other end of ``channel``, in environments that have started."""
 
     def __init__(self, environment: Environment, channel: Channel, timers: Timers) -> None:
-        self.collector = Collector(environment, self._make, timers)
+        self.collector = Collector(environment, self._start_acting, timers)
         self._environment = environment
         self._channel = channel
         self._timers = timers
@@ -146,28 +131,24 @@ class Actor:
         return self._is_running and all(part.may_collect for part in self._parts.values())
 
     def synchronize(self) -> None:
-        """Follow the orders that have come.
-
-        Raises:
-            ActorEndedError: this is the end.
-        """
+        """Follow the orders that have come. Raises ``ActorEndedError`` if one says so."""
         self._orders.extend(self._channel.orders(wait=False))
         while self._orders:
             self._follow(self._orders.popleft())
 
     def step(self, timeout_s: float | None) -> None:
-        """Collect once, waiting so long for an environment at most, and hand over what is due."""
+        """Collect once, waiting this long for an environment at most, and hand over what is due."""
         self.collector.collect(timeout_s)
         for part in self._parts.values():
-            if part.is_due():
+            if part.is_due:
                 with self._timers("hand_over"):
                     self._ship(part)
 
     def run(self) -> None:
-        """Collect until the learner says that this is the end, or is gone.
+        """Collect until the learner ends this actor, or is gone.
 
         Raises:
-            ActorEndedError: this is the end.
+            ActorEndedError: always, unless something failed.
             TrajtrainerError: the environments have failed for good, or a policy has diverged.
         """
         self._channel.report(Connected())
@@ -195,24 +176,21 @@ class Actor:
                 part.allowance, part.is_paused = order, False
                 if part.should_pause:
                     self._ship(part)
-            case Weights():
-                self._load(order)
+            case Weights(behavior, version):
+                part = self._parts[behavior]
+                policy = part.acting.policy
+                if part.outbox.num_steps and version != policy.version:  # else only its normalizers are newer
+                    self._ship(part)  # it gets no younger
+                with self._timers(_SYNCHRONIZING):
+                    self._channel.load(order, policy)
+                    self._num_synchronized += 1
+                self._channel.report(Synchronized(behavior))
             case Assignment(behavior):
                 sides = self._parts[behavior].acting.sides
                 assert sides is not None
                 sides.apply(order)
-            case Learn():
-                raise AssertionError("nobody has asked for this")
-
-    def _load(self, order: Weights) -> None:
-        part = self._parts[order.behavior]
-        policy = part.acting.policy
-        if part.outbox.num_steps and order.version != policy.version:  # otherwise only its normalizers are others
-            self._ship(part)  # it gets no younger
-        with self._timers(_SYNCHRONIZING):
-            self._channel.load(order, policy)
-            self._num_synchronized += 1
-        self._channel.report(Synchronized(order.behavior))
+            case StartActing():
+                raise AssertionError("this was not asked for")
 
     def _await(self, kind: type[Answer], behavior: str) -> Answer:
         """Wait for an order of a kind for a behavior. All others except ``End`` are left for later."""
@@ -226,57 +204,10 @@ class Actor:
                     return order
                 self._orders.append(order)
 
-    def _ask_for_sides(self, behavior_id: BehaviorId) -> Assignment:
-        """Ask who plays whom now that a team has appeared."""
-        self._channel.report(Joined(behavior_id))
-        return self._await(Assignment, behavior_id.name)
-
-    def _ship(self, part: _Part) -> None:
-        """Report all that is finished, in its order, and what is new."""
-        part.shipped_s = perf_counter()
-        pauses, name = part.should_pause, part.order.behavior
-        self._report_stats(part)
-        for is_aborted, group in groupby(part.outbox.drain(), lambda item: isinstance(item, EpisodesAborted)):
-            found = list(group)
-            if is_aborted:
-                for item in found:
-                    assert isinstance(item, EpisodesAborted)
-                    assert item.worker is not None
-                    self._channel.report(Aborted(name, item.worker))
-            else:
-                batches = [item for item in found if isinstance(item, TrajectoryBatch)]
-                self._channel.hand_over(part.order, part.acting.pool, batches, part.outbox.rows_of(batches))
-            self._has_shipped = True
-        if pauses:
-            part.is_paused = True
-            self._channel.report(Paused(name))
-
-    def _report_stats(self, part: _Part) -> None:
-        sides, steps = part.acting.sides, part.new_opponent_steps
-        part.reported_steps += steps
-        statistics = self._channel.statistics(part.order.behavior)
-        matches = () if sides is None else sides.take_matches()
-        if statistics or matches or steps:
-            self._channel.report(StatsReport(part.order.behavior, statistics, matches, steps))
-
-    def _report_progress(self) -> None:
-        self._has_shipped, self._reported_s = False, perf_counter()
-        seconds = self._timers.seconds_by(_KINDS)
-        counters = Counters(
-            environment_steps=self.collector.num_messages,
-            collect_s=sum(seconds[kind] for kind in (_COLLECTING, _STEPPING, _ACTING)),
-            step_s=seconds[_STEPPING],
-            act_s=seconds[_ACTING],
-            wait_s=seconds[_WAITING],
-            synchronize_s=seconds[_SYNCHRONIZING],
-            synchronizations=self._num_synchronized,
-        )
-        self._channel.report(Progress(counters))
-
-    def _make(self, found: NewBehavior) -> ActingBehavior:
-        """Make what the collector needs of a behavior that appears."""
+    def _start_acting(self, found: NewBehavior) -> ActingBehavior:
+        """Ask how to act for a behavior that appears."""
         self._channel.report(Found(found))
-        order = self._await(Learn, found.behavior_id.name)
+        order = self._await(StartActing, found.behavior_id.name)
         settings = order.settings
         policy, reporter = self._channel.begin(order, found)
         outbox = Outbox(order.sequence_length)
@@ -299,46 +230,84 @@ class Actor:
         self._parts[order.behavior] = _Part(order, acting, outbox, order.allowance)
         return acting
 
+    def _ask_for_sides(self, behavior_id: BehaviorId) -> Assignment:
+        self._channel.report(FoundTeam(behavior_id))
+        return self._await(Assignment, behavior_id.name)
+
+    def _ship(self, part: _Part) -> None:
+        """Report everything that is finished, in order, and what is new."""
+        part.shipped_s = perf_counter()
+        pauses, name, sides = part.should_pause, part.order.behavior, part.acting.sides
+        steps = part.new_opponent_steps
+        part.reported_steps += steps
+        statistics = self._channel.statistics(name)
+        matches = () if sides is None else sides.take_matches()
+        if statistics or matches or steps:
+            self._channel.report(StatsReport(name, statistics, matches, steps))
+        for is_aborted, group in groupby(part.outbox.drain(), lambda item: isinstance(item, EpisodesAborted)):
+            if is_aborted:
+                for item in group:
+                    assert isinstance(item, EpisodesAborted)
+                    assert item.worker is not None
+                    self._channel.report(Aborted(name, item.worker))
+            else:
+                batches = [item for item in group if isinstance(item, TrajectoryBatch)]
+                self._channel.hand_over(part.order, part.acting.pool, batches, part.outbox.rows_of(batches))
+            self._has_shipped = True
+        if pauses:
+            part.is_paused = True
+            self._channel.report(Paused(name))
+
+    def _report_progress(self) -> None:
+        self._has_shipped, self._reported_s = False, perf_counter()
+        seconds = self._timers.seconds_by(_KINDS)
+        counters = Counters(
+            environment_steps=self.collector.num_messages,
+            collect_s=sum(seconds[kind] for kind in (_COLLECTING, _STEPPING, _ACTING)),
+            step_s=seconds[_STEPPING],
+            act_s=seconds[_ACTING],
+            wait_s=seconds[_WAITING],
+            synchronize_s=seconds[_SYNCHRONIZING],
+            synchronizations=self._num_synchronized,
+        )
+        self._channel.report(Progress(counters))
+
 
 class Host:
-    """Starts an actor's environments and lets it run, in whichever thread, process or node this is.
-
-    Attributes:
-        environment: None before it is there.
-    """
+    """Starts an actor's environments and lets it run, in whichever thread, process or node this is."""
 
     def __init__(self, task: ActorTask, channel: Channel) -> None:
-        self.environment: Environment | None = None
+        self._environment: Environment | None = None
         self._task = task
         self._channel = channel
 
     def run(self) -> None:
-        """Return when the learner says that this is the end, or is gone.
+        """Return when the learner has ended this actor, or is gone.
 
         Raises:
-            SettingsError: the actor's cores are not there.
+            SettingsError: the actor's cores are missing.
             TrajtrainerError: the environments cannot be started or have failed for good, or a policy has diverged.
         """
         with contextlib.suppress(ActorEndedError):
             self._channel.report(Hello(__version__))
-            _bind(self._task)
-            self.environment = self._task.make_environment()
-            Actor(self.environment, self._channel, Timers()).run()
+            _bind_to_cores(self._task)
+            self._environment = self._task.make_environment()
+            Actor(self._environment, self._channel, Timers()).run()
 
     def kill(self) -> None:
         """End the environments at once, from any thread."""
-        if self.environment is not None:
-            self.environment.kill()
+        if self._environment is not None:
+            self._environment.kill()
 
     def close(self) -> None:
         """End the environments and wait for their end."""
-        environment, self.environment = self.environment, None
+        environment, self._environment = self._environment, None
         if environment is not None:
             environment.close()
 
 
-def _bind(task: ActorTask) -> None:
-    """Bind this thread, and the threads and processes that it starts, to the cores of an actor."""
+def _bind_to_cores(task: ActorTask) -> None:
+    """Bind this thread, and the threads and processes that it will start."""
     if sys.platform == "linux" and task.cores is not None:
         with contextlib.suppress(OSError):  # none of them is there
             os.sched_setaffinity(0, task.cores)

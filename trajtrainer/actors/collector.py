@@ -1,4 +1,4 @@
-"""The acting side: environment messages in, rows written, one forward per policy, actions out.
+"""The acting side: environment messages in, rows written, one forward pass per policy, actions out.
 
 The collector waits for nothing but environments (``Environment.wait``).
 """
@@ -8,16 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trajtrainer.actors.messages import NewBehavior
-from trajtrainer.actors.sides import Sides
+from trajtrainer.actors.messages import Assignment, Matches, NewBehavior, Opponent
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.queues import EpisodesAborted
+from trajtrainer.core.queues import EpisodesAborted, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import (
@@ -36,6 +35,7 @@ from trajtrainer.data.results import match_results
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)
 # Each is kept as a tag of the event file; a key with a number in it would fill the memory.
@@ -47,15 +47,13 @@ class Outbox:
     """Finished trajectories on their way out of an actor, and where unfinished episodes were aborted, in order.
 
     Attributes:
-        items: what waits.
         num_steps: of the trajectories that wait.
-        is_needed: whether what waits should go out however little it is: an abort is among it.
+        is_needed: what waits should go out however little it is: an abort is among it.
         num_put: steps of all trajectories that ever came.
-        rows: the same, as the learner's buffer counts them: with a memory, those of whole sequences.
+        rows: the same, as the learner's buffer counts them: with a memory, in whole sequences.
     """
 
     def __init__(self, sequence_length: int = 1) -> None:
-        """Begin empty."""
         self.items: list[TrajectoryBatch | EpisodesAborted] = []
         self.num_steps = self.num_put = self.rows = 0
         self.is_needed = False
@@ -74,31 +72,81 @@ class Outbox:
         self.is_needed = True
 
     def drain(self) -> list[TrajectoryBatch | EpisodesAborted]:
-        """Take all there is, oldest first."""
+        """Take everything, oldest first."""
         items, self.items = self.items, []
         self.num_steps, self.is_needed = 0, False
         return items
 
     def rows_of(self, batches: Sequence[TrajectoryBatch]) -> int:
-        """Return the rows of the learner's buffer that trajectories take, each of whole sequences."""
+        """Return the rows that trajectories take in the learner's buffer."""
         if self._length == 1:
             return sum(batch.num_steps for batch in batches)
         return sum(int((-(-batch.lengths // self._length)).sum()) for batch in batches) * self._length
 
 
-@dataclass(frozen=True, slots=True)
-class ActingBehavior:
-    """The collector's part of one behavior. All teams of a name share it.
+class Sides:
+    """The teams of a behavior with self-play, as an actor knows them. The learner decides who plays whom.
+
+    Args:
+        settings: of the behavior.
+        policy: acts for the team that learns.
+        ask: reports a new team to the learner; returns the assignment that includes it.
 
     Attributes:
-        spec: what its agents see and do.
-        pool: the rows of their steps.
-        processor: writes these and cuts them into trajectories.
-        tracker: keeps the memories of agents whose experience nobody wants.
-        policy: acts for all teams but those that ``sides`` has policies for.
+        policies: behavior id -> who plays for a team that does not learn.
+    """
+
+    def __init__(self, settings: SelfPlaySettings, policy: Policy, ask: Callable[[BehaviorId], Assignment]) -> None:
+        self.settings = settings
+        self.policies: dict[str, Acts] = {}
+        self._matches: list[Matches] = []
+        self._policy = policy
+        self._ask = ask
+        self._learning: int | None = None
+        self._number = 0
+        self._twins: dict[str, tuple[int, Policy]] = {}  # behavior id -> seed, the policy that draws by it
+
+    def learns(self, team: int) -> bool:
+        return team == self._learning
+
+    def add_team(self, behavior_id: BehaviorId) -> None:
+        """Add a team, at its first message."""
+        self.apply(self._ask(behavior_id))
+
+    def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
+        """Note the results of one message of the team that learns."""
+        ended = int(np.count_nonzero(trajectories.ended))
+        self._matches.append(Matches(self._number, ended, trajectories.num_steps, results))
+
+    def take_matches(self) -> Sequence[Matches]:
+        """Return what came since the last call."""
+        matches, self._matches = self._matches, []
+        return matches
+
+    def apply(self, assignment: Assignment) -> None:
+        """Let the teams play as the learner says."""
+        self._learning, self._number = assignment.learning, assignment.number
+        self.policies = {name: each.acts or self._twin(name, each) for name, each in assignment.opponents.items()}
+
+    def _twin(self, name: str, opponent: Opponent) -> Policy:
+        seed, twin = self._twins.get(name, (None, None))
+        if twin is None or seed != opponent.seed:
+            twin = self._policy.twin(seed=opponent.seed)
+            self._twins[name] = opponent.seed, twin
+        twin.load(PolicyUpdate(0, opponent.weights))
+        return twin
+
+
+@dataclass(frozen=True, slots=True)
+class ActingBehavior:
+    """The collector's part of one behavior, which all teams of its name share.
+
+    Attributes:
+        processor: writes the rows of ``pool`` and cuts them into trajectories.
+        tracker: keeps the memories of agents whose experience is not used.
+        policy: acts for all teams except those that ``sides`` has policies for.
         trajectories: the finished ones.
-        reporter: of its statistics.
-        learns: whether anything learns from the experience.
+        learns: the experience is used.
         sides: the teams, if only one of them learns; None if all do.
     """
 
@@ -113,7 +161,7 @@ class ActingBehavior:
     sides: Sides | None = None
 
     def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
-        """Return what takes the messages of a team: only experience of a team that learns is kept."""
+        """Return what records a team: only the experience of a team that learns is kept."""
         learns = self.learns if self.sides is None else self.sides.learns(team)
         return self.processor if learns else self.tracker
 
@@ -122,19 +170,14 @@ class ActingBehavior:
         return self.policy if self.sides is None else self.sides.policies.get(behavior_id, self.policy)
 
     def drop(self, worker: int) -> None:
-        """Break off all episodes of one environment."""
+        """Abort all episodes of one environment."""
         self.tracker.drop(worker)
         self.processor.drop(worker)
         if self.learns:
             self.trajectories.abort_episodes(worker)
 
 
-BehaviorFactory = Callable[[NewBehavior], ActingBehavior]
-"""Makes what the collector needs of a behavior. Called once per name, when it first appears."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """Agents of one message that wait for an action."""
 
     behavior: ActingBehavior
@@ -146,16 +189,23 @@ class _Waiting:
 
 
 class Collector:
-    """Steps every ready environment once per ``collect``."""
+    """Steps every ready environment once per ``collect``.
 
-    def __init__(self, environment: Environment, make_behavior: BehaviorFactory, timers: Timers) -> None:
+    Attributes:
+        behaviors: name -> behavior. ``make_behavior`` makes one when it first appears.
+        specs: behavior id -> what the environment has announced.
+    """
+
+    def __init__(
+        self, environment: Environment, make_behavior: Callable[[NewBehavior], ActingBehavior], timers: Timers
+    ) -> None:
         self.behaviors: dict[str, ActingBehavior] = {}
+        self.specs: dict[str, BehaviorSpec] = {}
         self.num_messages = 0
         self._environment = environment
         self._make_behavior = make_behavior
         self._timers = timers
         self._ids: dict[str, BehaviorId] = {}
-        self.specs: dict[str, BehaviorSpec] = {}  # behavior id -> what the environment has announced
         self._raw_images: dict[str, RawImageOrder] = {}
         self._statistic_keys: set[str] = set()
         self._dropped_statistics = False
@@ -192,12 +242,12 @@ class Collector:
             for behavior in self.behaviors.values():
                 behavior.drop(event.worker)
         for behavior_id, batch in event.steps.items():
-            name, behavior = self._behavior(behavior_id, batch)
-            team = self._ids[behavior_id].team
+            parsed = self._ids.get(behavior_id) or self._add(behavior_id, batch)
+            behavior, team = self.behaviors[parsed.name], parsed.team
             keeper = behavior.keeper(team)
             recorded = keeper.record(batch, team)
             if recorded.num_given_up:
-                self._warn_of_silent_agents(name, event.worker, recorded.num_given_up)
+                self._warn_of_silent_agents(parsed.name, event.worker, recorded.num_given_up)
             trajectories = recorded.trajectories
             if trajectories is not None:
                 if behavior.sides is not None:
@@ -213,10 +263,38 @@ class Collector:
                     _Waiting(behavior, keeper, event.worker, behavior_id, batch, rows)
                 )
         if event.statistics and self.behaviors:
-            # Of one behavior, whichever are in a message: else sums would be counted twice or split.
+            # They belong to one behavior, whichever are in a message: else sums would be counted twice or split.
             owner = next(iter(self.behaviors.values()))
             for statistic in event.statistics:
                 self._add_statistic(owner.reporter, event.worker, *statistic)
+
+    def _add(self, behavior_id: str, batch: StepBatch) -> BehaviorId:
+        """Add a team that appears, and its behavior unless another team has brought that.
+
+        Raises:
+            UnsupportedError: it has no actions, or is not like the other teams of its name.
+        """
+        parsed = self._ids[behavior_id] = BehaviorId.parse(behavior_id)
+        spec, dtypes = self.specs[behavior_id], [column.dtype for column in batch.obs]
+        if not (spec.action_spec.continuous_size or spec.action_spec.discrete_size):
+            raise UnsupportedError(
+                f"Behavior {behavior_id!r} has no actions, so there is nothing to learn. Give it continuous "
+                "actions or discrete branches in Unity (Behavior Parameters, Actions)."
+            )
+        behavior = self.behaviors.get(parsed.name)
+        if behavior is None:
+            order = self._raw_images.get(behavior_id, RawImageOrder.AUTO)
+            behavior = self.behaviors[parsed.name] = self._make_behavior(NewBehavior(parsed, spec, dtypes, order))
+        found, expected = describe(spec, dtypes), describe(behavior.spec, [obs.dtype for obs in behavior.pool.obs])
+        if found != expected:
+            raise UnsupportedError(
+                f"Behavior {behavior_id!r} has {found}, but other teams of {parsed.name!r} have {expected}. "
+                "Teams that share a Behavior Name share one policy: give them the same sensors and actions in Unity, "
+                "or another name."
+            )
+        if behavior.sides is not None:
+            behavior.sides.add_team(parsed)
+        return parsed
 
     def _add_statistic(
         self, reporter: StatsReporter, worker: int, key: str, value: float, aggregation: Aggregation
@@ -254,58 +332,15 @@ class Collector:
                 key,
             )
 
-    def _behavior(self, behavior_id: str, batch: StepBatch) -> tuple[str, ActingBehavior]:
-        parsed = self._ids.get(behavior_id)
-        if parsed is None:
-            parsed = self._ids[behavior_id] = BehaviorId.parse(behavior_id)
-            self._check(parsed, batch)
-            self._add_team(parsed, batch)
-        return parsed.name, self.behaviors[parsed.name]
-
-    def _add_team(self, behavior_id: BehaviorId, batch: StepBatch) -> None:
-        """Make the behavior of a team that appears for the first time, unless another team has brought it."""
-        behavior = self.behaviors.get(behavior_id.name)
-        if behavior is None:
-            dtypes = [column.dtype for column in batch.obs]
-            order = self._raw_images.get(behavior_id.full, RawImageOrder.AUTO)
-            found = NewBehavior(behavior_id, self.specs[behavior_id.full], dtypes, order)
-            behavior = self.behaviors[behavior_id.name] = self._make_behavior(found)
-        if behavior.sides is not None:
-            behavior.sides.join(behavior_id)
-
-    def _check(self, behavior_id: BehaviorId, batch: StepBatch) -> None:
-        """Refuse a behavior without actions, and a team that is not like the others of its name.
-
-        Raises:
-            UnsupportedError: see above.
-        """
-        spec = self.specs[behavior_id.full]
-        if not (spec.action_spec.continuous_size or spec.action_spec.discrete_size):
-            raise UnsupportedError(
-                f"Behavior {behavior_id.full!r} has no actions, so there is nothing to learn. Give it continuous "
-                "actions or discrete branches in Unity (Behavior Parameters, Actions)."
-            )
-        known = self.behaviors.get(behavior_id.name)
-        if known is None:
-            return
-        found = look(spec, [column.dtype for column in batch.obs])
-        expected = look(known.spec, [column.dtype for column in known.pool.obs])
-        if found != expected:
-            raise UnsupportedError(
-                f"Behavior {behavior_id.full!r} has {found}, but other teams of {behavior_id.name!r} have {expected}. "
-                "Teams that share a Behavior Name share one policy: give them the same sensors and actions in Unity, "
-                "or another name."
-            )
-
     def _act(self, waiting: Mapping[Acts, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
-        """Decide by one forward per policy over the agents of all workers. Return worker -> behavior id -> actions."""
+        """Decide by one forward pass per policy over the agents of all workers: worker -> behavior id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():
             behavior, keeper = parts[0].behavior, parts[0].keeper
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
             actions = policy.act(*_inputs(parts), keeper.memory_of(rows))
             keeper.acted(rows, actions)
-            # Exported models do not tell it.
+            # Exported models do not report it.
             if policy is behavior.policy or not np.isnan(actions.entropy[0]):
                 behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0
@@ -316,7 +351,7 @@ class Collector:
         return answers
 
 
-def look(spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]) -> str:
+def describe(spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]) -> str:
     """Describe what agents see and do, for comparison and for messages. Names of sensors do not matter."""
     sensors = [
         f"{tuple(sensor.shape)} {dtype}" for sensor, dtype in zip(spec.observation_specs, obs_dtypes, strict=True)

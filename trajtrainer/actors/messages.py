@@ -1,10 +1,9 @@
-"""Orders to actors, their reports, and what carries both: a channel at the actor's end, a transport at the learner's.
+"""What the learner and its actors tell each other, and the two ends that carry it: a channel and a transport.
 
-An actor follows orders and answers with reports; docs/actors.md shows the order of messages. Both are plain data.
-Experience and weights travel beside them, in a place that only the channel and the transport know: rows of the pool
-where the actor runs in the learner's loop, shared memory for processes and threads, an object store for other machines.
-In shared memory and in the store, ``PackedLayout`` lays out the bytes of experience and ``WeightsLayout`` those of
-weights.
+The learner sends orders, an actor sends reports; docs/actors.md shows their sequence. Both are plain data. Experience
+and weights travel separately, in a place that only channel and transport understand: rows of a pool in the learner's
+loop, shared memory for threads and processes, an object store for other machines. ``PackedLayout`` and
+``WeightsLayout`` lay out their bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ UNLIMITED = 1 << 62
 
 
 class ActorEndedError(Exception):
-    """The learner has said that this is the end of an actor, or is gone."""
+    """The learner has ended this actor, or is gone."""
 
 
 class ActorDiedError(EnvironmentFaultError):
@@ -44,29 +43,22 @@ class ActorDiedError(EnvironmentFaultError):
 
 @dataclass(frozen=True, slots=True)
 class NewBehavior:
-    """A behavior whose agents appear for the first time.
-
-    Attributes:
-        behavior_id: whose agents these are.
-        spec: what they see and do.
-        obs_dtypes: numpy types of their observations, per sensor.
-        raw_image_order: of its raw images (see ``EnvironmentEvent``); ``AUTO`` without any.
-    """
+    """A behavior whose agents appear for the first time."""
 
     behavior_id: BehaviorId
     spec: BehaviorSpec
-    obs_dtypes: Sequence[np.dtype[Any]]
-    raw_image_order: RawImageOrder = RawImageOrder.AUTO
+    obs_dtypes: Sequence[np.dtype[Any]]  # per sensor
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO  # as found in its raw images; ``AUTO`` without any
 
 
 @dataclass(frozen=True, slots=True)
 class ActorTask:
-    """The task that an actor is given at its start.
+    """What an actor needs to start.
 
     Attributes:
-        number: of the actor, from 0.
-        make_environment: starts its environments; must be picklable unless the actor stays in this process.
-        cores: of the processor, to which it and what it starts are bound; None for all.
+        number: from 0.
+        make_environment: starts its environments; picklable unless the actor stays in this process.
+        cores: to which the actor and what it starts are bound; None for all.
         log_level: of this package.
         logs: of its players, where they may have to be sent to the learner.
     """
@@ -83,7 +75,7 @@ class ActorTask:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Let all episodes begin anew, with these parameters; the others stay as they are."""
+    """Begin all episodes again with these parameters; parameters that are not named stay as they are."""
 
     parameters: Parameters
 
@@ -97,19 +89,17 @@ class SetParameters:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How far an actor may collect for one behavior. It replaces the behavior's last allowance.
+    """How far an actor may collect for one behavior. Replaces the behavior's last allowance.
 
-    The limits are absolute: they count what came since the actor started. An actor collects until one of its behaviors
-    reaches one of its limits.
+    Limits are absolute: they count from the start of the actor, which collects until any behavior reaches any limit.
 
     Attributes:
-        behavior: its name.
-        rows: of all trajectories, as the learner's buffer counts them: with a memory, those of whole sequences.
+        rows: of all trajectories, as the learner's buffer counts them: with a memory, in whole sequences.
         steps: agent steps of all trajectories.
-        opponent_steps: of the teams that do not learn, as ``SelfPlay`` counts them.
-        pauses: the actor ships nothing until it reaches a limit or an episode is broken off. Then it ships all that is
-            finished, reports ``Paused``, and waits for the next allowance. An allowance below what was collected
-            pauses the actor at once. Otherwise it ships from time to time, and waits at a limit without a report.
+        opponent_steps: of the teams that do not learn.
+        pauses: hand over nothing until a limit is reached or an episode is aborted; then hand over everything that is
+            finished, report ``Paused``, and wait for the next allowance. An allowance below what was collected pauses
+            at once. Without this flag the actor hands over from time to time, and waits at a limit without a report.
     """
 
     behavior: str
@@ -120,22 +110,20 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Learn:
-    """What an actor needs to act for a behavior that it has found; the answer to ``Found``.
+class StartActing:
+    """Act for a behavior; the answer to ``Found``.
 
     Attributes:
-        behavior: its name.
-        settings: of its trainer.
         network: makes the decisions, with the newest weights; on the CPU.
         version: of these weights.
         seed: of what the policy draws.
-        noise: that is added to its actions; see ``NoisyPolicy``. 0 for none.
-        evenly_first: whether actions are drawn evenly until there is a policy that has learnt; see ``Policy``.
-        groups: whether the learner needs the groupmates.
+        noise: exploration noise of its actions (``NoisyPolicy``); 0 for none.
+        evenly_first: draw actions uniformly until a policy arrives that has learned (``Policy``).
+        groups: the learner needs the groupmates.
         sequence_length: L, of the rows that count; 1 without a memory.
-        ship_steps: steps that are worth being shipped together.
-        learns: whether anything learns from its experience. False for a behavior that is learned from a data set.
-        self_play: whether only one of its teams learns (``Assignment``).
+        ship_steps: steps that are worth handing over.
+        learns: the experience is used. False for a behavior that learns from a data set.
+        self_play: only one of its teams learns (``Assignment``).
         allowance: the first one.
     """
 
@@ -156,49 +144,35 @@ class Learn:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Newer weights of a behavior's policy. Answered by ``Synchronized``.
-
-    Attributes:
-        behavior: its name.
-        version: of the weights.
-        place: where they stand, for the channel.
-    """
+    """Load newer weights of a behavior's policy. Answered by ``Synchronized``."""
 
     behavior: str
     version: int
-    place: Any
+    place: Any  # for the channel
 
 
-@dataclass(frozen=True, slots=True)
-class OpponentSlot:
-    """Who plays for a team that does not learn.
+class Opponent(NamedTuple):
+    """Who plays for a team that does not learn: a player from a file, or a network like the behavior's own."""
 
-    Attributes:
-        weights: of a network like the behavior's own; empty if ``acts`` plays.
-        acts: plays, if it comes from a file.
-        seed: of what it draws.
-    """
-
-    weights: Mapping[str, NDArray[Any]]
+    weights: Mapping[str, NDArray[Any]]  # empty if ``acts`` plays
     acts: Acts | None
-    seed: int
+    seed: int  # of what it draws
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who plays whom in self-play; the answer to ``Joined``, and sent again whenever it changes.
+    """Who plays whom in self-play; the answer to ``FoundTeam``, and sent again whenever it changes.
 
     Attributes:
-        behavior: name of the behavior.
         learning: the team that learns.
-        number: how often another team has begun to learn. Results of matches are of one such number.
-        slots: behavior id -> who plays for a team that does not learn.
+        number: how often the learning team has changed. Results of matches belong to one such number.
+        opponents: behavior id -> who plays for a team that does not learn.
     """
 
     behavior: str
     learning: int
     number: int
-    slots: Mapping[str, OpponentSlot]
+    opponents: Mapping[str, Opponent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +180,7 @@ class End:
     """Close the environments and end."""
 
 
-Order = Reset | SetParameters | Allowance | Learn | Weights | Assignment | End
+Order = Reset | SetParameters | Allowance | StartActing | Weights | Assignment | End
 
 
 # Reports, to the learner.
@@ -214,11 +188,7 @@ Order = Reset | SetParameters | Allowance | Learn | Weights | Assignment | End
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first report of an actor.
-
-    Attributes:
-        version: of this package where it runs.
-    """
+    """An actor's first report: the version of this package where it runs."""
 
     version: str
 
@@ -230,29 +200,22 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A behavior has appeared. The actor waits for ``Learn``."""
+    """A behavior has appeared. The actor waits for ``StartActing``."""
 
     found: NewBehavior
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class FoundTeam:
     """A team of a behavior with self-play has appeared. The actor waits for ``Assignment``."""
 
     behavior_id: BehaviorId
 
 
 class Matches(NamedTuple):
-    """The outcome of the learning team's episodes; see ``SelfPlay.count``.
+    """Episodes of the learning team, for ``SelfPlay.count``."""
 
-    Attributes:
-        assignment: number of the assignment by which they played.
-        num_episodes: that ended.
-        num_steps: of the trajectories.
-        results: of matches.
-    """
-
-    assignment: int
+    assignment: int  # the number of the one that they were played by
     num_episodes: int
     num_steps: int
     results: Sequence[float]
@@ -260,14 +223,7 @@ class Matches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """Numbers of a behavior since the last report of this kind.
-
-    Attributes:
-        behavior: its name.
-        statistics: tag -> values.
-        matches: of self-play.
-        opponent_steps: of the teams that do not learn.
-    """
+    """Numbers of a behavior since the last such report."""
 
     behavior: str
     statistics: Mapping[str, StatsSummary]
@@ -277,22 +233,16 @@ class StatsReport:
 
 @dataclass(slots=True)
 class Experience:
-    """Finished trajectories of a behavior.
-
-    Attributes:
-        behavior: its name.
-        rows: that they take in the learner's buffer.
-        place: where they stand. Only the transport knows what it means.
-    """
+    """Finished trajectories of a behavior."""
 
     behavior: str
-    rows: int
-    place: Any
+    rows: int  # that they take in the learner's buffer
+    place: Any  # for the transport
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The unfinished episodes of a worker have ended; see ``queues.EpisodesAborted``. In order with ``Experience``."""
+    """The unfinished episodes of a worker have ended (``EpisodesAborted``). In order with ``Experience``."""
 
     behavior: str
     worker: int
@@ -300,48 +250,37 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The actor has reached an allowance that pauses it, and has reported everything it finished."""
+    """The actor has reached an allowance that pauses it, and has handed over everything it finished."""
 
     behavior: str
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """The weights of an order are those that act now, and their place is free for the next ones."""
+    """The actor acts by the weights it was sent, and their place is free for the next ones."""
 
     behavior: str
 
 
 @dataclass(slots=True)
 class Counters:
-    """What an actor has done since its start.
+    """What an actor has done since its start. Times are in seconds."""
 
-    Attributes:
-        environment_steps: messages of environments that were answered.
-        collect_s: seconds of collecting: all below but waiting and synchronizing.
-        step_s: waiting for environments.
-        act_s: deciding.
-        wait_s: waiting at its limit.
-        synchronize_s: taking over weights.
-        synchronizations: how often.
-    """
-
-    environment_steps: int = 0
-    collect_s: float = 0.0
-    step_s: float = 0.0
+    environment_steps: int = 0  # messages of environments that were answered
+    collect_s: float = 0.0  # everything but waiting and synchronizing
+    step_s: float = 0.0  # waiting for environments
     act_s: float = 0.0
-    wait_s: float = 0.0
+    wait_s: float = 0.0  # at its limit
     synchronize_s: float = 0.0
     synchronizations: int = 0
 
     def plus(self, other: Counters) -> Counters:
-        """Return the sum of both."""
         return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an actor is. Comes behind what it has shipped."""
+    """How far an actor is. Follows what it has handed over."""
 
     counters: Counters
 
@@ -354,27 +293,32 @@ class Failed:
 
 
 Report = (
-    Hello | Connected | Found | Joined | StatsReport | Experience | Aborted | Paused | Synchronized | Progress | Failed
+    Hello
+    | Connected
+    | Found
+    | FoundTeam
+    | StatsReport
+    | Experience
+    | Aborted
+    | Paused
+    | Synchronized
+    | Progress
+    | Failed
 )
 
 
 class Channel(Protocol):
-    """An actor's end: orders in, reports and experience out."""
+    """An actor's end: orders in, reports out. Both raise ``ActorEndedError`` if the learner is gone."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
-        """Return the orders that have come, in order; with ``wait`` at least one.
+        """Return the orders that have come, in order; with ``wait`` at least one."""
 
-        Raises:
-            ActorEndedError: the learner is gone.
-        """
+    def report(self, report: Report) -> None: ...
 
-    def report(self, report: Report) -> None:
-        """Send a report. Raises ``ActorEndedError`` if the learner is gone."""
-
-    def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:
+    def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:
         """Return the policy that acts for a new behavior, and the reporter of its statistics."""
 
-    def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
+    def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
         """Report trajectories of the pool as ``Experience``. Their rows belong to the channel from then on."""
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
@@ -389,12 +333,12 @@ Take = Callable[[int, Report], None]
 
 
 class Transport(Protocol):
-    """The learner's end: all actors, numbered from 0. Nothing here waits but ``poll`` and ``close``.
+    """The learner's end: all actors, numbered from 0. Only ``poll`` and ``close`` wait.
 
-    An actor that is gone is reported once as ``Failed`` with an ``ActorDiedError``; ``start`` makes another.
+    An actor that is gone is reported once, as ``Failed`` with an ``ActorDiedError``; ``start`` makes another.
 
     Attributes:
-        runs_meanwhile: whether actors run between two ``poll``, so that they can use what they are sent after one.
+        runs_meanwhile: actors run between two calls of ``poll``, so what is sent after one is of use to them.
         waited_s: seconds in which the learner had nothing to do but wait for actors.
     """
 
@@ -405,11 +349,11 @@ class Transport(Protocol):
 
     @property
     def present(self) -> Sequence[int]:
-        """The numbers of the actors that have not ended. For signal handlers, too."""
+        """The numbers of the actors that have not ended. Safe in signal handlers."""
 
     @property
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
-        """The environment in this loop, which others may step in between, and what it has announced; None elsewhere."""
+        """The environment in this loop, which others may step between two polls, and its specs; None elsewhere."""
 
     def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
         """Let an actor in the learner's own loop use these parts of a behavior that has appeared."""
@@ -421,26 +365,21 @@ class Transport(Protocol):
         """Send an order. If the actor is gone, ``poll`` reports it."""
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
-        """Send newer weights, as ``Weights``. The last ones of this behavior were answered (``Synchronized``).
+        """Send newer weights, as ``Weights``, once the actor has taken the last ones of this behavior.
 
-        ``weights`` gives bytes that are not changed in place: the same object stands for the same weights.
+        ``weights`` gives bytes that never change: the same object means the same weights.
         """
 
     def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:
         """Return the experience of a report; None if the actor is gone, and its memory with it.
 
-        Args:
-            number: of the actor.
-            report: names the place.
-            layout: of the bytes, where they are bytes.
-            first_worker: what the number of the actor's first worker is for the learner.
+        ``first_worker`` is the learner's number for the actor's worker 0.
         """
 
     def poll(self, timeout_s: float | None, take: Take) -> int:
-        """Hand over what actors report, and wait for something if nothing is there.
+        """Pass on what actors report; wait if there is nothing.
 
-        Returns:
-            How much came: reports, or in the loop messages of the environment. It may be 0 before the timeout.
+        Returns how much came: reports, or in the loop messages of the environment. May be 0 before the timeout.
         """
 
     def drop(self, number: int) -> None:
@@ -450,4 +389,4 @@ class Transport(Protocol):
         """End all actors and wait for their end. May be called again."""
 
     def kill(self) -> None:
-        """End all actors at once and do not wait. For signal handlers: quick, and takes no lock."""
+        """End all actors at once and do not wait. Safe in signal handlers: quick, and takes no lock."""

@@ -1,4 +1,4 @@
-"""Tells what each actor has done: tags, a table at the end, and a part of ``timers.json``."""
+"""What each actor has done: tags, a table at the end, and a part of ``timers.json``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from trajtrainer.actors.link import Totals
 from trajtrainer.actors.pool import ActorPool
 from trajtrainer.workers.supervisor import Member, Phase
 
@@ -27,10 +26,9 @@ _COLUMNS = (
 
 
 class ActorReport:
-    """The actors of a run as rows; none before there are any, and none of an actor in the loop."""
+    """The actors of a run as rows; none until ``pool`` is set, and none of an actor in the loop."""
 
     def __init__(self) -> None:
-        """Begin without actors."""
         self.pool: ActorPool | None = None
 
     def rows(self) -> list[dict[str, Any]]:
@@ -43,75 +41,63 @@ class ActorReport:
         if not rows:
             return []
         cells = [[title for title, _ in _COLUMNS]]
-        cells += [[form.format(**_shares(row)) for _, form in _COLUMNS] for row in rows]
+        cells += [[form.format(**_with_shares(row)) for _, form in _COLUMNS] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
 
-    def sources(self) -> list[ActorStatistics]:
-        """Return sources of statistics for one behavior; none without actors."""
-        return [] if self.pool is None else [ActorStatistics(self.pool)]
-
     def summary(self) -> str:
         """Return how many actors work and how much they wait, for the live view; empty without actors."""
-        pool = self.pool
-        if pool is None:
+        rows = self.rows()
+        if not rows:
             return ""
-        working = [row for row in map(_shares, self.rows()) if row["is_working"]]
-        waiting = sum(row["waiting"] for row in working) / max(1, len(working))
-        return f"{len(working)} of {len(pool.members)}, waiting {waiting:.0%}"
-
-
-def _row(member: Member, pool: ActorPool) -> dict[str, Any]:
-    history = pool.histories[member.number]
-    total = history.total
-    known = [link.totals.get(member.number, Totals()) for link in pool.links.values()]
-    agent_steps = sum(each.agent_steps for each in known)
-    seconds = 0.0 if history.first_s is None else time.monotonic() - history.first_s
-    return {
-        "number": member.number,
-        "is_working": _is_working(member),
-        "restarts": member.quota.used,
-        "environment_steps": total.environment_steps,
-        "agent_steps": agent_steps,
-        "episodes": sum(each.episodes for each in known),
-        "seconds": seconds,
-        "steps_per_second": agent_steps / max(seconds, 1e-9),
-        "stepping_s": total.step_s,
-        "acting_s": total.act_s,
-        "collecting_s": total.collect_s,
-        "waiting_s": total.wait_s,
-        "synchronizing_s": total.synchronize_s,
-        "synchronizations": total.synchronizations,
-        "policy_lag": sum(each.lag_sum for each in known) / max(1, agent_steps),
-    }
+        waiting = [_with_shares(row)["waiting"] for row in rows if row["is_working"]]
+        return f"{len(waiting)} of {len(rows)}, waiting {sum(waiting) / max(1, len(waiting)):.0%}"
 
 
 def _is_working(member: Member) -> bool:
     return member.phase in (Phase.READY, Phase.WORKING)
 
 
-def _shares(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with parts of the actor's time beside its seconds."""
+def _row(member: Member, pool: ActorPool) -> dict[str, Any]:
+    history = pool.histories[member.number]
+    total = history.total
+    seconds = 0.0 if history.first_s is None else time.monotonic() - history.first_s
+    return {
+        "number": member.number,
+        "is_working": _is_working(member),
+        "restarts": member.quota.used,
+        "environment_steps": total.environment_steps,
+        "agent_steps": history.agent_steps,
+        "episodes": history.episodes,
+        "seconds": seconds,
+        "steps_per_second": history.agent_steps / max(seconds, 1e-9),
+        "stepping_s": total.step_s,
+        "acting_s": total.act_s,
+        "collecting_s": total.collect_s,
+        "waiting_s": total.wait_s,
+        "synchronizing_s": total.synchronize_s,
+        "synchronizations": total.synchronizations,
+        "policy_lag": history.lag_sum / max(1, history.agent_steps),
+    }
+
+
+def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the shares of the actor's time as well."""
     seconds = max(row["collecting_s"] + row["waiting_s"] + row["synchronizing_s"], 1e-9)
-    parts = {name: row[f"{name}_s"] / seconds for name in ("stepping", "acting", "waiting")}
+    shares = {name: row[f"{name}_s"] / seconds for name in ("stepping", "acting", "waiting")}
     each = 1e3 * row["synchronizing_s"] / max(1, row["synchronizations"])
-    return {**row, **parts, "synchronization_ms": each}
+    return {**row, **shares, "synchronization_ms": each}
 
 
 class ActorStatistics:
     """A statistics source: what all actors did between two summaries of one behavior."""
 
     def __init__(self, pool: ActorPool) -> None:
-        """Begin to count.
-
-        Args:
-            pool: whose actors.
-        """
         self._pool = pool
         self._before = self._now()
 
     def __call__(self) -> dict[str, float]:
-        """Return tag -> value; parts of time are of all actors together, or of the learner."""
+        """Return tag -> value; shares are of the time of all actors together, or of the learner's."""
         before, self._before = self._before, self._now()
         seconds, waited, stepping, acting, waiting, total, synchronized = (
             now - then for now, then in zip(self._before, before, strict=True)
@@ -125,11 +111,10 @@ class ActorStatistics:
         }
 
     def _now(self) -> Sequence[float]:
-        pool = self._pool
-        totals = [history.total for history in pool.histories]
+        totals = [history.total for history in self._pool.histories]
         return (
             time.monotonic(),
-            pool.transport.waited_s,
+            self._pool.transport.waited_s,
             sum(total.step_s for total in totals),
             sum(total.act_s for total in totals),
             sum(total.wait_s for total in totals),

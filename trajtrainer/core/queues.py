@@ -83,11 +83,6 @@ class TrajectoryQueue(Generic[T]):
             self._is_needed = False
             return items
 
-    def waiting(self) -> list[T | EpisodesAborted]:
-        """Return what ``drain`` would take now."""
-        with self._changed:
-            return list(self._items)
-
     def wait(self, timeout_s: float | None = None, enough: Callable[[], bool] | None = None) -> bool:
         """Wait until there is something to drain.
 

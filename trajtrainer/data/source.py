@@ -30,7 +30,7 @@ class Chunk(Protocol):
 
     @property
     def rows(self) -> int:
-        """Rows of the learner's buffer that they take: with a memory, those of whole sequences."""
+        """Rows that they take in the learner's buffer: with a memory, in whole sequences."""
 
     @property
     def num_steps(self) -> int:
@@ -41,19 +41,19 @@ class Chunk(Protocol):
         """How many episodes end with them."""
 
     def lag_sum(self, version: int) -> int:
-        """Return the policies by which the steps are older than this version, added up; 0 in the learner's loop."""
+        """Return the sum over the steps of how many versions they are older than this one."""
 
     def newest_of_last(self) -> int:
-        """Return the newest version of the policies that decided the trajectories' last steps."""
+        """Return the newest version among the policies that decided the trajectories' last steps."""
 
     @property
     def pack(self) -> Callable[[Sequence[Any], Columns[NDArray[Any]] | None], PackedSteps]:
-        """Copies the steps of chunks of this kind, and gives their places back to the actor."""
+        """Copies the steps of several chunks of this kind, and gives their places back to the actor."""
 
 
 @dataclass(slots=True)
 class RowsChunk:
-    """Rows of a pool in this process; the only copy is the gathering."""
+    """Rows of a pool in this process; gathering them is the only copy."""
 
     pool: RowPool
     batches: Sequence[TrajectoryBatch]
@@ -62,20 +62,16 @@ class RowsChunk:
 
     @property
     def num_ended(self) -> int:
-        """See ``Chunk``."""
         return sum(int(np.count_nonzero(batch.ended)) for batch in self.batches)
 
     def lag_sum(self, version: int) -> int:  # noqa: ARG002
-        """See ``Chunk``: who acts by the learner's own policy is not behind."""
-        return 0
+        return 0  # the learner's own policy acts
 
     def newest_of_last(self) -> int:
-        """See ``Chunk``."""
         return max(int(self.pool["version"][batch.rows[batch.offset[1:] - 1]].max()) for batch in self.batches)
 
     @staticmethod
     def pack(chunks: Sequence[RowsChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
-        """See ``Chunk``."""
         pool, batches = chunks[0].pool, [batch for chunk in chunks for batch in chunk.batches]
         packed = gather(pool, batches, into)
         release(pool, batches)
@@ -84,13 +80,7 @@ class RowsChunk:
 
 @dataclass(frozen=True, slots=True)
 class PackedChunk:
-    """Packed steps in memory that an actor elsewhere has written.
-
-    Attributes:
-        packed: the steps.
-        rows: see ``Chunk``.
-        free: gives the memory back to the actor.
-    """
+    """Packed steps in memory that an actor elsewhere has written; ``free`` gives it back."""
 
     packed: PackedSteps
     rows: int
@@ -98,25 +88,20 @@ class PackedChunk:
 
     @property
     def num_steps(self) -> int:
-        """B."""
         return len(self.packed)
 
     @property
     def num_ended(self) -> int:
-        """See ``Chunk``."""
         return int(np.count_nonzero(self.packed.ended))
 
     def lag_sum(self, version: int) -> int:
-        """See ``Chunk``."""
         return len(self.packed) * version - int(self.packed["version"].sum(dtype=np.int64))
 
     def newest_of_last(self) -> int:
-        """See ``Chunk``."""
         return int(self.packed["version"][self.packed.offset[1:] - 1].max())
 
     @staticmethod
     def pack(chunks: Sequence[PackedChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
-        """See ``Chunk``."""
         packed = join_packed([chunk.packed for chunk in chunks], into)
         for chunk in chunks:
             chunk.free()
@@ -124,44 +109,36 @@ class PackedChunk:
 
 
 class Recent(NamedTuple):
-    """The trajectories that are recent enough to learn from.
+    """The trajectories that are recent enough to learn from."""
 
-    Attributes:
-        packed: their steps; None without any.
-        steps: i64, indices of these steps among those given; None for all.
-    """
-
-    packed: PackedSteps | None
-    steps: LongArray | None
+    packed: PackedSteps | None  # None if there are none
+    steps: LongArray | None  # indices of their steps among those given; None for all
 
 
 class ExperienceSource(TrajectoryQueue[Chunk]):
     """The learning side of the experience of one behavior. One thread puts, one drains; they may be the same.
 
+    Args:
+        is_concurrent: acting continues while the trainer learns, so it needs room and newer policies during an update.
+        max_lag: trajectories are dropped if the policy of their last step is more versions old; None to keep all.
+        reports_lag: whether the age is reported.
+
     Attributes:
-        is_concurrent: whether acting goes on while the trainer learns, so that it needs room and newer policies then.
         rows_put: rows of everything that ever came.
-        on_progress: called when a part of what is held is given back during an update.
+        drained: rows that were ever drained.
+        on_progress: called when part of what is held is given back during an update.
         on_consumed: called when rows were drained or learned from.
     """
 
     def __init__(self, *, is_concurrent: bool = False, max_lag: int | None = None, reports_lag: bool = False) -> None:
-        """Begin without experience.
-
-        Args:
-            is_concurrent: see above.
-            max_lag: versions by which the policy of a trajectory's last step may be older than the newest one; older
-                trajectories are dropped. None where age does not matter.
-            reports_lag: whether the age is reported.
-        """
         super().__init__()
         self.is_concurrent = is_concurrent
-        self.rows_put = 0
-        self.on_progress: Callable[[], object] = _nothing
-        self.on_consumed: Callable[[], object] = _nothing
+        self.rows_put = self.drained = 0
+        self.on_progress: Callable[[], object] = lambda: None
+        self.on_consumed: Callable[[], object] = lambda: None
         self._max_lag = max_lag
         self._reports_lag = reports_lag
-        self._drained = self._drained_last = 0  # rows
+        self._drained_last = 0
         self._held = 0.0  # of these, what the learner has not learned from yet
 
     def add(self, chunk: Chunk) -> None:
@@ -172,56 +149,45 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
     @property
     def num_rows(self) -> int:
         """Rows that wait."""
-        return self.rows_put - self._drained
-
-    @property
-    def drained(self) -> int:
-        """Rows that were ever drained."""
-        return self._drained
+        return self.rows_put - self.drained
 
     @property
     def consumed(self) -> int:
         """Rows that were drained and are not held."""
-        return self._drained - math.ceil(self._held)
+        return self.drained - math.ceil(self._held)
 
     def drain_into(self, reserve: Reserve, *, hold: bool) -> list[PackedSteps | EpisodesAborted]:
-        """Take all there is, in its order, without waiting. What comes between two aborts is packed together.
+        """Take everything, in order, without waiting. What comes between two aborts is packed together.
 
         Args:
-            reserve: returns where the steps should be written, given their number.
-            hold: count the rows as not learned from until ``share_progress`` or ``settle``. So a learner bounds how far
-                acting is ahead of it.
+            reserve: returns where to write the steps, given their number.
+            hold: do not count the rows as consumed until ``share_progress`` or ``settle``. This is how a learner bounds
+                how far acting is ahead of it.
         """
         items = self.drain()
-        chunks = _chunks(items)
+        chunks = [item for item in items if not isinstance(item, EpisodesAborted)]
         into = reserve(sum(chunk.num_steps for chunk in chunks)) if chunks else None
         parts: list[PackedSteps | EpisodesAborted] = []
         end = 0
         for is_aborted, group in groupby(items, lambda item: isinstance(item, EpisodesAborted)):
-            found = list(group)
             if is_aborted:
-                parts += [item for item in found if isinstance(item, EpisodesAborted)]
+                parts += [item for item in group if isinstance(item, EpisodesAborted)]
                 continue
-            some = _chunks(found)
+            some = [item for item in group if not isinstance(item, EpisodesAborted)]
             start, end = end, end + sum(chunk.num_steps for chunk in some)
             parts.append(some[0].pack(some, None if into is None else into.slice(start, end)))
         self._drained_last = sum(chunk.rows for chunk in chunks)
         self._held = self._drained_last if hold else 0  # first, as another thread may look at what is consumed
-        self._drained += self._drained_last
+        self.drained += self._drained_last
         self.on_consumed()
         return parts
 
     def recent(self, packed: PackedSteps, version: int, reporter: StatsReporter) -> Recent:
-        """Return the trajectories whose last steps are recent enough, and report the age of all.
+        """Return the trajectories whose last steps are recent enough at this version, and report the age of all.
 
-        The last step counts: in one loop, too, a trajectory that is long for the buffer begins some policies before it
-        is learned from. With a limit of 0 actors stop before each update, and what is under way continues with the
+        The last step decides: even in one loop, a trajectory that is long for the buffer begins some policies before it
+        is learned from. With a limit of 0 actors stop before each update, and unfinished trajectories continue with the
         newest policy, as in one loop: nothing is dropped.
-
-        Args:
-            packed: B steps.
-            version: of the newest policy.
-            reporter: of the behavior's statistics.
         """
         if not self._reports_lag:
             return Recent(packed, None)
@@ -243,11 +209,11 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         return Recent(join_packed(parts) if parts else None, steps)
 
     def share_progress(self, part: float, publish: Callable[[], object]) -> None:
-        """Let acting, if it goes on during an update, have the policy as it is now and room for its next steps.
+        """During an update, let acting have the present policy and room for its next steps, if it continues.
 
         Args:
             part: of what is held, 0 to 1, that has been learned from.
-            publish: publishes the policy. It comes first: it is the one by which the room should be filled.
+            publish: publishes the policy. Called first: the room should be filled by this policy.
         """
         if self.is_concurrent:
             publish()
@@ -258,11 +224,3 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         """Count everything that was drained as learned from."""
         self._held = 0
         self.on_consumed()
-
-
-def _nothing() -> None:
-    pass
-
-
-def _chunks(items: Sequence[Chunk | EpisodesAborted]) -> list[Chunk]:
-    return [item for item in items if not isinstance(item, EpisodesAborted)]

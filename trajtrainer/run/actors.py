@@ -137,13 +137,12 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
     given, env = settings.actors, settings.env_settings
     if given is None or not run.acts_elsewhere:
         transport = InlineTransport(partial(_environment_in_loop, run, settings, make_environment), run.timers)
-        return ActorPool(transport, env, workers=settings.envs_of_actor, seed=env.seed, timers=run.timers)
+        return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
     overrides = {number: given.override(number) for number in range(given.count)}
-    run.actors.pool = ActorPool(
+    run.actor_report.pool = ActorPool(
         _transport(run, settings, make_environment),
         env,
         workers=settings.envs_of_actor,
-        seed=env.seed,
         timers=run.timers,
         own_parameters={
             number: each.environment_parameters
@@ -153,7 +152,7 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
         noise={number: each.exploration_noise for number, each in overrides.items() if each is not None},
         patience_s=_patience_s(env),
     )
-    return run.actors.pool
+    return run.actor_report.pool
 
 
 def _environment_in_loop(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment:
@@ -202,7 +201,8 @@ def _task(
     folder = _log_folder(run.folder, number)
     logs = None if node is None else NodeLogs(folder, node)
     own = settings_of_actor(settings, number)
-    settled = RawImageOrder.AUTO if run.actors.pool is None else run.actors.pool.image_order
+    pool = run.actor_report.pool
+    settled = RawImageOrder.AUTO if pool is None else pool.image_order
     if settled is not RawImageOrder.AUTO:  # it is started again
         own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=settled))
     if make_environment is environment_of_settings:

@@ -14,7 +14,7 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from trajtrainer.actors.link import LearnerEnd
+from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
@@ -44,7 +44,7 @@ from trajtrainer.run.writers import hyperparameters_text
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.episodes import MeanReturn
-from trajtrainer.trainers.factory import create_trainer, needs_groups
+from trajtrainer.trainers.factory import create_trainer
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 
@@ -57,8 +57,8 @@ class Behavior:
 
     Attributes:
         run: which it is part of.
-        acting: the learner's ends of its channels, as the actors have it.
-        trainer: learns it.
+        learner: the learner, as its actors see it.
+        trainer: of the learner.
         checkpoints: its saved states.
         replay: the file with its experience beside them, where the settings ask for it.
         self_play: of its teams; None if all of them learn.
@@ -70,7 +70,7 @@ class Behavior:
     """
 
     run: Run
-    acting: LearnerEnd
+    learner: Learner
     trainer: Trainer
     checkpoints: CheckpointManager
     replay: ReplayFile | None
@@ -257,7 +257,7 @@ class Behavior:
             measure = {"reward": self.mean_return.mean, "measure": MEASURES[TRAINING]}
             self.run.status.set_training(self.name, {**entry, **measure})
         judge = None if self.judge is None else self.judge.state()
-        return to_checkpoint(self.trainer, self.acting.policy, self_play, judge)
+        return to_checkpoint(self.trainer, self.learner.policy, self_play, judge)
 
     def copied_state(self) -> dict[str, Any]:
         """Return the content of a checkpoint of this moment, for later. Called between two steps of the trainer."""
@@ -296,7 +296,7 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     _restore(behavior, found.raw_image_order)
     behavior.first_gradient_step = behavior.trainer.algorithm.gradient_steps
     behavior._told = (None, behavior._best_model)  # that of an earlier run is no news
-    reporter = behavior.acting.reporter
+    reporter = behavior.trainer.reporter
     if run.folder.resume:
         reporter.resume(behavior.trainer.clock.summarized_step)
     mapping = trainer_mapping(settings)
@@ -358,26 +358,12 @@ def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Beha
             step=lambda: trainer.collected,
             files=players_of_files(run.settings, trainer.context, policy.memory_size),
         )
-    acting = LearnerEnd(
-        name=name,
-        spec=found.spec,
-        obs_dtypes=found.obs_dtypes,
-        settings=settings,
-        policy=policy,
-        policies=policies,
-        reporter=reporter,
-        source=source if dataset is None else None,
-        self_play=self_play,
-        groups=needs_groups(settings),
-        version=lambda: trainer.publisher.version,
-        first_step=lambda: trainer.clock.collected(0),
-        pacing=coupling.pacing(trainer, source, self_play),
-        lead=coupling.lead,
-    )
+    pacing = coupling.pacing(trainer, self_play)
+    learner = Learner(trainer, policy, policies, self_play, pacing, coupling.lead)
     folder = run.folder.behavior(name)
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
-    behavior = Behavior(run, acting, trainer, checkpoints, replay, self_play)
+    behavior = Behavior(run, learner, trainer, checkpoints, replay, self_play)
     if run.is_training:
         behavior.judge = _make_judge(behavior)
     return behavior
@@ -408,7 +394,7 @@ def _make_judge(behavior: Behavior) -> Judge:
 
 def _restore(behavior: Behavior, order: RawImageOrder) -> None:
     """Resume, or take another run's weights, or begin from scratch."""
-    run, trainer, policy = behavior.run, behavior.trainer, behavior.acting.policy
+    run, trainer, policy = behavior.run, behavior.trainer, behavior.learner.policy
     if run.folder.resume:
         loaded = behavior.checkpoints.resume()
         judge = behavior.judge

@@ -157,12 +157,12 @@ class EpochMeter:
         self._steps = steps
         self._last = 0
         self._begins: dict[str, _Count] = {}
-        self._messages = loop.actors.num_messages
+        self._messages = loop.pool.num_messages
         self._begin_s = time.perf_counter()
         self._phases = self._seconds()
         for name, behavior in loop.behaviors.items():
             self._begins[name] = _Count.of(behavior)
-            behavior.acting.reporter.distributions()  # of what was before
+            behavior.trainer.reporter.distributions()  # of what was before
         self._last = self._total() // steps
 
     @property
@@ -185,7 +185,7 @@ class EpochMeter:
         begins, messages, begin_s, phases = self._begins, self._messages, self._begin_s, self._phases
         loop = self._loop
         self._begins = {name: _Count.of(behavior) for name, behavior in loop.behaviors.items()}
-        self._messages, self._begin_s, self._phases = loop.actors.num_messages, time.perf_counter(), self._seconds()
+        self._messages, self._begin_s, self._phases = loop.pool.num_messages, time.perf_counter(), self._seconds()
         self._last = max(self._last + 1, self._total() // self._steps)
         behaviors = {
             name: _stats(behavior, begins.get(name) or _Count.at_first(behavior), self._begins[name])
@@ -247,7 +247,7 @@ def _is_training(behavior: Behavior) -> bool:
 
 
 def _stats(behavior: Behavior, begin: _Count, end: _Count) -> BehaviorStats:
-    statistics = behavior.acting.reporter.distributions()
+    statistics = behavior.trainer.reporter.distributions()
     returns = statistics.get(CUMULATIVE_REWARD, Distribution())
     lengths = statistics.get(_EPISODE_LENGTH, Distribution())
     losses = {tag.removeprefix(_LOSSES): each for tag, each in statistics.items() if tag.startswith(_LOSSES)}

@@ -222,7 +222,7 @@ class EvaluationKeeper:
         assert judge is not None
         assert judge.snapshots is not None
         settings = judge.snapshots.settings
-        others = {other.name: other.acting.policy.actor for other in self._behaviors.values() if other is not behavior}
+        others = {other.name: other.learner.policy.actor for other in self._behaviors.values() if other is not behavior}
         actors = {name: copy_of(actor) for name, actor in others.items()} | {behavior.name: snapshot.actor}
         self._pending = _Pending(behavior, snapshot, time.monotonic())
         with self._run.timers("evaluation"):

@@ -244,7 +244,7 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
 
 def _add_evaluations(run: Run, loop: Loop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
     """Let the loop evaluate its behaviors, if the settings ask for it, until ``stack`` is closed."""
-    lent, go_on = loop.actors.transport.shared, loop.lessons.reset_environment
+    lent, go_on = loop.pool.transport.shared, loop.lessons.reset_environment
     shared = None if lent is None else SharedEnvironment(*lent, go_on)
     evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
     if evaluations is not None:
@@ -286,7 +286,7 @@ class _LastWords:
 
     def say_what_came_out(self) -> None:
         if self._is_first("what came out"):
-            for line in self.run.actors.table():
+            for line in self.run.actor_report.table():
                 logger.info("%s", line)
             for behavior in self.behaviors.values():
                 behavior.log_result()

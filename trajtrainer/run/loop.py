@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from trajtrainer.actors.link import LearnerEnd
+from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.actors.pool import ActorPool
+from trajtrainer.actors.statistics import ActorStatistics
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.run.behavior import Behavior, make_behavior
@@ -49,8 +50,8 @@ class Loop:
 
     Attributes:
         run: what all behaviors share.
-        behaviors: name -> behavior, in order of appearance. Actors add to it.
-        actors: collect the experience.
+        behaviors: name -> behavior, in order of appearance. ``pool`` adds to it.
+        pool: of the actors, which collect the experience.
         lessons: of the environment's parameters.
         view: shows how far it is.
         evaluations: of the behaviors; None without any.
@@ -61,7 +62,7 @@ class Loop:
 
     run: Run
     behaviors: dict[str, Behavior]
-    actors: ActorPool
+    pool: ActorPool
     lessons: LessonKeeper
     view: ProgressView
     evaluations: EvaluationKeeper | None = None
@@ -130,7 +131,7 @@ class Loop:
                     self._take_in_the_rest()
                 else:
                     self.run.calls.rest()
-                    self.actors.collect(0.0 if self._learns_anyway() else WAIT_S)
+                    self.pool.collect(0.0 if self._learns_anyway() else WAIT_S)
                     self._follow_up()
             except EnvironmentFaultError as fault:
                 self.is_over = True
@@ -189,7 +190,7 @@ class Loop:
 
     def _is_done(self) -> bool:
         # Behaviours that are learned from data sets are there before the environment has sent anything.
-        all_there = not self.run.datasets or self.run.is_offline or self.actors.num_messages > 0
+        all_there = not self.run.datasets or self.run.is_offline or self.pool.num_messages > 0
         return bool(self.behaviors) and all_there and all(each.is_done() for each in self.behaviors.values())
 
     def _take_in_the_rest(self) -> None:
@@ -201,7 +202,7 @@ class Loop:
         with self.run.timers("ProgressView.update"):
             snapshots = [behavior.snapshot() for behavior in self.behaviors.values()]
             self.view.update(
-                RunSnapshot(snapshots, self.run.curriculum.lesson_names, self.epoch, self.run.actors.summary())
+                RunSnapshot(snapshots, self.run.curriculum.lesson_names, self.epoch, self.run.actor_report.summary())
             )
 
     @contextmanager
@@ -272,24 +273,24 @@ class Loop:
             raise CheckpointError("\n".join(failures))
 
 
-def make_loop(run: Run, actors: ActorPool, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
+def make_loop(run: Run, pool: ActorPool, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
     """Make the loop of a run whose environments are connected. Behaviors that appear are put into ``behaviors``."""
-    lessons = LessonKeeper(run.curriculum, actors, run.status)
+    lessons = LessonKeeper(run.curriculum, pool, run.status)
 
-    def make(found: NewBehavior) -> LearnerEnd:
+    def make(found: NewBehavior) -> Learner:
         with run.timers("make_behavior"):
             behavior = make_behavior(run, found)
         behaviors[behavior.name] = behavior
-        reporter = behavior.acting.reporter
+        reporter = behavior.trainer.reporter
         reporter.add_source(lessons.statistics)
         if not run.is_offline:
-            reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: actors.num_messages}))
-        for source in run.actors.sources():
-            reporter.add_source(source)
-        return behavior.acting
+            reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: pool.num_messages}))
+        if run.actor_report.pool is not None:
+            reporter.add_source(ActorStatistics(pool))
+        return behavior.learner
 
-    actors.make_end = make
+    pool.make_learner = make
     for name, dataset in run.datasets.items():
         dtypes = [column.dtype for column in dataset.packed.obs]
-        actors.add(NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes))
-    return Loop(run, behaviors, actors, lessons, view)
+        pool.add(NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes))
+    return Loop(run, behaviors, pool, lessons, view)

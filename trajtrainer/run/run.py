@@ -47,7 +47,7 @@ class Run:
         teams: of the behaviours with self-play.
         hooks: functions of the user, told what happens.
         datasets: name -> what this behaviour is learnt from, of those that need no environment.
-        actors: what they have done, where they are not in the loop.
+        actor_report: what the actors have done, where they are not in the loop.
         earlier: time spent by the sessions before this one, of a run that is resumed.
         calls: of the user's code.
     """
@@ -65,7 +65,7 @@ class Run:
     teams: TeamRotation = field(default_factory=TeamRotation)
     hooks: Hooks = field(default_factory=Hooks)
     datasets: Mapping[str, Demonstrations] = field(default_factory=dict)
-    actors: ActorReport = field(default_factory=ActorReport)
+    actor_report: ActorReport = field(default_factory=ActorReport)
     earlier: Mapping[str, Any] | None = None
     calls: UserCalls = field(default_factory=UserCalls)
 
@@ -116,7 +116,9 @@ class Run:
         self.folder.refresh_timers(self._timers_json())
 
     def _timers_json(self) -> str:
-        return timers_json(self.timers, self.gauges.gauges, sys.argv, API_VERSION, self.actors.rows(), self.earlier)
+        return timers_json(
+            self.timers, self.gauges.gauges, sys.argv, API_VERSION, self.actor_report.rows(), self.earlier
+        )
 
     @property
     def is_tracked(self) -> bool:

@@ -81,11 +81,6 @@ def is_paced(settings: TrainerSettings) -> bool:
     return algorithm_class(settings.trainer_type).holds_rows
 
 
-def needs_groups(settings: TrainerSettings) -> bool:
-    """Return whether the trainer learns from the groupmates of each step."""
-    return algorithm_class(settings.trainer_type).needs_groups
-
-
 def algorithm_class(name: str) -> type[Algorithm]:
     """Return the algorithm of this ``trainer_type``, which is built.
 

@@ -1,7 +1,7 @@
 """Self-play: one team learns, the others play as it was at some time before.
 
-See docs/mlagents-behavior.md#self-play. The learner decides who plays whom; actors apply it (``actors.sides``) and
-report results. A checkpoint may be made from the trainer's thread.
+See docs/mlagents-behavior.md#self-play. The learner decides who plays whom; actors apply it and report results. A
+checkpoint may be made from the trainer's thread.
 """
 
 from __future__ import annotations

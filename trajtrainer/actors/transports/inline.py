@@ -13,11 +13,11 @@ from trajtrainer.actors.messages import (
     Connected,
     Counters,
     Experience,
-    Learn,
     NewBehavior,
     Order,
     Progress,
     Report,
+    StartActing,
     Synchronized,
     Take,
     Weights,
@@ -72,10 +72,10 @@ class InlineTransport:
     def report(self, report: Report) -> None:
         self._take(0, report)
 
-    def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:  # noqa: ARG002
+    def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:  # noqa: ARG002
         return self._behaviors[order.behavior]
 
-    def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
+    def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
         chunk = RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches))
         self._take(0, Experience(order.behavior, rows, chunk))
 

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from trajtrainer.actors.actor import Host
-from trajtrainer.actors.messages import Buffer, End, Experience, Learn, NewBehavior, Order, Report, Take, Weights
+from trajtrainer.actors.messages import Buffer, End, Experience, NewBehavior, Order, Report, StartActing, Take, Weights
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.actors.weights import WeightsLayout
 from trajtrainer.algos.acting import Policy
@@ -63,7 +63,7 @@ class RemoteChannel(ABC):
             self.incoming.put(found[-1])  # nothing comes after it, so every later call returns it again
         return found
 
-    def begin(self, order: Learn, found: NewBehavior) -> tuple[Policy, StatsReporter]:
+    def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:
         make = partial(NoisyPolicy, noise=order.noise) if order.noise else Policy
         policy = make(
             order.network,
@@ -77,7 +77,7 @@ class RemoteChannel(ABC):
         self._behaviors[order.behavior] = _Behavior(layout, WeightsLayout(policy.actor.state_dict()), reporter)
         return policy, reporter
 
-    def hand_over(self, order: Learn, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
+    def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
         """Gather the trajectories straight into memory that the transport reads."""
         layout = self._behaviors[order.behavior].layout
         counts = Counts(sum(batch.num_steps for batch in batches), sum(map(len, batches)))
