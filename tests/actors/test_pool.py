@@ -530,3 +530,16 @@ def test_all_actors_read_raw_images_as_the_first(caplog: pytest.LogCaptureFixtur
     assert rig.transport.starts == [2, 1, 1]
     assert rig.find(0, order=RawImageOrder.CHW).behavior == NAME
     assert rig.group.image_order.value == "chw"
+
+
+@pytest.mark.parametrize("turn", [None, lambda: (9, 5)])
+def test_what_actors_have_handed_over_counts_when_the_run_ends(turn: Callable[[], tuple[int, int]] | None) -> None:
+    rig = Rig(1, turn=turn)
+    rig.find(0)
+    for _ in range(4):
+        rig.ship(0, 5)
+    assert rig.source.num_put == (10 if turn is None else 0), "the rest is for the next update, or for a whole turn"
+    rig.group.finish()
+    assert rig.source.num_put == 20
+    assert [len(part) for part in rig.drain() if isinstance(part, PackedSteps)] == [20]
+    assert len(rig.transport.freed) == 4

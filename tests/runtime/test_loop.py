@@ -57,6 +57,8 @@ class Messages:
         self.trainer.messages += 1
         return 1
 
+    def finish(self) -> None: ...
+
 
 class Lessons:
     def log_lessons(self) -> None: ...

@@ -44,6 +44,8 @@ class Messages:
         self.then(self.number)
         return 1
 
+    def finish(self) -> None: ...
+
 
 def run(messages: Messages, stop: StopRequest) -> None:
     loop(messages.rig.trainer, messages, stop).train()

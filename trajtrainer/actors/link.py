@@ -260,14 +260,16 @@ class BehaviorLink:
             case _:
                 self._take_in(number, report)
 
-    def feed(self) -> int:
+    def feed(self, *, everything: bool = False) -> int:
         """Give the trainer what has come, as far as the pacing admits. Returns the number of items."""
         source, num_fed = self._trainer.source, 0
+        if everything:
+            self._take_turn()
         while self.learns and self._inbox:
             item = self._inbox[0]
             if isinstance(item, EpisodesAborted):
                 source.abort_episodes(item.worker)
-            elif self.pacing.admits(self._inbox):
+            elif everything or self.pacing.admits(self._inbox):
                 self.pacing.admit(item)
                 source.add(item)
             else:

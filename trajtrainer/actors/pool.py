@@ -197,6 +197,11 @@ class ActorPool:
             link.synchronize()
         return num_reports
 
+    def finish(self) -> None:
+        """Give the trainers everything that has come, even what the pacing still holds back: the run ends."""
+        for link in self.links.values():
+            link.feed(everything=True)
+
     def add(self, found: NewBehavior) -> BehaviorLink:
         """Make the link of a behavior that appears."""
         assert self.make_learner is not None

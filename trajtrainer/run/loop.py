@@ -194,6 +194,7 @@ class Loop:
         return bool(self.behaviors) and all_there and all(each.is_done() for each in self.behaviors.values())
 
     def _take_in_the_rest(self) -> None:
+        self.pool.finish()
         for behavior in list(self.behaviors.values()):
             behavior.take_in_the_rest()
 
