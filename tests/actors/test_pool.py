@@ -22,7 +22,6 @@ from trajtrainer.actors.messages import (
     Counters,
     Experience,
     Failed,
-    Found,
     Hello,
     NewBehavior,
     Order,
@@ -195,7 +194,7 @@ class Rig:
         self, number: int, spec: BehaviorSpec | None = None, order: RawImageOrder = RawImageOrder.AUTO
     ) -> StartActing:
         dtypes = [np.dtype(np.float32)]
-        self.tell(number, Found(NewBehavior(BehaviorId.parse(NAME), spec or vector_spec(), dtypes, order)))
+        self.tell(number, NewBehavior(BehaviorId.parse(NAME), spec or vector_spec(), dtypes, order))
         return self.transport.of(number, StartActing)[0]  # type: ignore[no-any-return]
 
     def ship(self, number: int, *lengths: int, version: int = 0) -> Buffer:
@@ -522,7 +521,7 @@ def test_all_actors_read_raw_images_as_the_first(caplog: pytest.LogCaptureFixtur
     rig.find(1, order=RawImageOrder.CHW)
     rig.find(2, order=RawImageOrder.CHW)
     assert rig.group.image_order.value == "chw"
-    rig.tell(0, Found(NewBehavior(BehaviorId.parse(NAME), vector_spec(), [np.dtype(np.float32)], RawImageOrder.HWC)))
+    rig.tell(0, NewBehavior(BehaviorId.parse(NAME), vector_spec(), [np.dtype(np.float32)], RawImageOrder.HWC))
     assert rig.transport.of(0, StartActing) == []
     assert rig.transport.dropped == [0]
     assert "The raw images of actor 0 seem to come in another order than those of the others" in caplog.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_rows_that_are_held_are_not_consumed_until_the_next_drain_at_most(rig: R
 
 def test_held_rows_are_given_back_with_progress_after_the_policy_is_published() -> None:
     source, events = ExperienceSource(is_concurrent=True), list[Any]()
-    source.add(_Nothing(10))
+    source.add(cast(Any, _Nothing(10)))
     source.on_consumed = lambda: events.append("wake")
     source.on_progress = lambda: events.append(source.consumed)
     source.drain_into(_anywhere, hold=True)

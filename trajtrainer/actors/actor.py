@@ -18,31 +18,8 @@ from itertools import groupby
 from time import perf_counter
 from typing import TypeVar
 
+from trajtrainer.actors import messages
 from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox, Sides
-from trajtrainer.actors.messages import (
-    Aborted,
-    ActorEndedError,
-    ActorTask,
-    Allowance,
-    Assignment,
-    Channel,
-    Connected,
-    Counters,
-    End,
-    Found,
-    FoundTeam,
-    Hello,
-    NewBehavior,
-    Order,
-    Paused,
-    Progress,
-    Reset,
-    SetParameters,
-    StartActing,
-    StatsReport,
-    Synchronized,
-    Weights,
-)
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.spec import BehaviorId
@@ -66,17 +43,17 @@ _STEPPING, _ACTING, _COLLECTING = "env_wait", "TorchPolicy.evaluate", "env_step"
 _WAITING, _SYNCHRONIZING = "actor_wait", "actor_synchronize"
 _KINDS = {name: name for name in (_STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING)}
 
-Answer = TypeVar("Answer", StartActing, Assignment)
+Answer = TypeVar("Answer", messages.StartActing, messages.Assignment)
 
 
 @dataclass(slots=True)
 class _Part:
     """One behavior of an actor."""
 
-    order: StartActing
+    order: messages.StartActing
     acting: ActingBehavior
     outbox: Outbox
-    allowance: Allowance
+    allowance: messages.Allowance
     is_paused: bool = False
     shipped_s: float = field(default_factory=perf_counter)
     reported_steps: int = 0  # of opponents
@@ -113,13 +90,13 @@ class _Part:
 class Actor:
     """Collects for the learner at the other end of ``channel``, in environments that have started."""
 
-    def __init__(self, environment: Environment, channel: Channel, timers: Timers) -> None:
+    def __init__(self, environment: Environment, channel: messages.Channel, timers: Timers) -> None:
         self.collector = Collector(environment, self._start_acting, timers)
         self._environment = environment
         self._channel = channel
         self._timers = timers
         self._parts: dict[str, _Part] = {}
-        self._orders: deque[Order] = deque()
+        self._orders: deque[messages.Order] = deque()
         self._is_running = False
         self._num_synchronized = 0
         self._has_shipped = False
@@ -151,7 +128,7 @@ class Actor:
             ActorEndedError: always, unless something failed.
             TrajtrainerError: the environments have failed for good, or a policy has diverged.
         """
-        self._channel.report(Connected())
+        self._channel.report(messages.Connected())
         while True:
             self.synchronize()
             if self.may_collect:
@@ -162,21 +139,21 @@ class Actor:
                 with self._timers(_WAITING):
                     self._orders.extend(self._channel.orders(wait=True))
 
-    def _follow(self, order: Order) -> None:
+    def _follow(self, order: messages.Order) -> None:
         match order:
-            case End():
-                raise ActorEndedError
-            case Reset(parameters):
+            case messages.End():
+                raise messages.ActorEndedError
+            case messages.Reset(parameters):
                 self._environment.reset(parameters)
                 self._is_running = True
-            case SetParameters(parameters):
+            case messages.SetParameters(parameters):
                 self._environment.set_parameters(parameters)
-            case Allowance(behavior):
+            case messages.Allowance(behavior):
                 part = self._parts[behavior]
                 part.allowance, part.is_paused = order, False
                 if part.should_pause:
                     self._ship(part)
-            case Weights(behavior, version):
+            case messages.Weights(behavior, version):
                 part = self._parts[behavior]
                 policy = part.acting.policy
                 if part.outbox.num_steps and version != policy.version:  # else only its normalizers are newer
@@ -184,12 +161,12 @@ class Actor:
                 with self._timers(_SYNCHRONIZING):
                     self._channel.load(order, policy)
                     self._num_synchronized += 1
-                self._channel.report(Synchronized(behavior))
-            case Assignment(behavior):
+                self._channel.report(messages.Synchronized(behavior))
+            case messages.Assignment(behavior):
                 sides = self._parts[behavior].acting.sides
                 assert sides is not None
                 sides.apply(order)
-            case StartActing():
+            case messages.StartActing():
                 raise AssertionError("this was not asked for")
 
     def _await(self, kind: type[Answer], behavior: str) -> Answer:
@@ -197,17 +174,17 @@ class Actor:
         while True:
             orders = self._channel.orders(wait=True)
             for number, order in enumerate(orders):
-                if isinstance(order, End):
-                    raise ActorEndedError
+                if isinstance(order, messages.End):
+                    raise messages.ActorEndedError
                 if isinstance(order, kind) and order.behavior == behavior:
                     self._orders.extend(orders[number + 1 :])
                     return order
                 self._orders.append(order)
 
-    def _start_acting(self, found: NewBehavior) -> ActingBehavior:
+    def _start_acting(self, found: messages.NewBehavior) -> ActingBehavior:
         """Ask how to act for a behavior that appears."""
-        self._channel.report(Found(found))
-        order = self._await(StartActing, found.behavior_id.name)
+        self._channel.report(found)
+        order = self._await(messages.StartActing, found.behavior_id.name)
         settings = order.settings
         policy, reporter = self._channel.begin(order, found)
         outbox = Outbox(order.sequence_length)
@@ -230,9 +207,9 @@ class Actor:
         self._parts[order.behavior] = _Part(order, acting, outbox, order.allowance)
         return acting
 
-    def _ask_for_sides(self, behavior_id: BehaviorId) -> Assignment:
-        self._channel.report(FoundTeam(behavior_id))
-        return self._await(Assignment, behavior_id.name)
+    def _ask_for_sides(self, behavior_id: BehaviorId) -> messages.Assignment:
+        self._channel.report(messages.NewTeam(behavior_id))
+        return self._await(messages.Assignment, behavior_id.name)
 
     def _ship(self, part: _Part) -> None:
         """Report everything that is finished, in order, and what is new."""
@@ -243,25 +220,25 @@ class Actor:
         statistics = self._channel.statistics(name)
         matches = () if sides is None else sides.take_matches()
         if statistics or matches or steps:
-            self._channel.report(StatsReport(name, statistics, matches, steps))
+            self._channel.report(messages.StatsReport(name, statistics, matches, steps))
         for is_aborted, group in groupby(part.outbox.drain(), lambda item: isinstance(item, EpisodesAborted)):
             if is_aborted:
                 for item in group:
                     assert isinstance(item, EpisodesAborted)
                     assert item.worker is not None
-                    self._channel.report(Aborted(name, item.worker))
+                    self._channel.report(messages.Aborted(name, item.worker))
             else:
                 batches = [item for item in group if isinstance(item, TrajectoryBatch)]
                 self._channel.hand_over(part.order, part.acting.pool, batches, part.outbox.rows_of(batches))
             self._has_shipped = True
         if pauses:
             part.is_paused = True
-            self._channel.report(Paused(name))
+            self._channel.report(messages.Paused(name))
 
     def _report_progress(self) -> None:
         self._has_shipped, self._reported_s = False, perf_counter()
         seconds = self._timers.seconds_by(_KINDS)
-        counters = Counters(
+        counters = messages.Counters(
             environment_steps=self.collector.num_messages,
             collect_s=sum(seconds[kind] for kind in (_COLLECTING, _STEPPING, _ACTING)),
             step_s=seconds[_STEPPING],
@@ -270,13 +247,13 @@ class Actor:
             synchronize_s=seconds[_SYNCHRONIZING],
             synchronizations=self._num_synchronized,
         )
-        self._channel.report(Progress(counters))
+        self._channel.report(messages.Progress(counters))
 
 
 class Host:
     """Starts an actor's environments and lets it run, in whichever thread, process or node this is."""
 
-    def __init__(self, task: ActorTask, channel: Channel) -> None:
+    def __init__(self, task: messages.ActorTask, channel: messages.Channel) -> None:
         self._environment: Environment | None = None
         self._task = task
         self._channel = channel
@@ -288,8 +265,8 @@ class Host:
             SettingsError: the actor's cores are missing.
             TrajtrainerError: the environments cannot be started or have failed for good, or a policy has diverged.
         """
-        with contextlib.suppress(ActorEndedError):
-            self._channel.report(Hello(__version__))
+        with contextlib.suppress(messages.ActorEndedError):
+            self._channel.report(messages.Hello(__version__))
             _bind_to_cores(self._task)
             self._environment = self._task.make_environment()
             Actor(self._environment, self._channel, Timers()).run()
@@ -306,7 +283,7 @@ class Host:
             environment.close()
 
 
-def _bind_to_cores(task: ActorTask) -> None:
+def _bind_to_cores(task: messages.ActorTask) -> None:
     """Bind this thread, and the threads and processes that it will start."""
     if sys.platform == "linux" and task.cores is not None:
         with contextlib.suppress(OSError):  # none of them is there

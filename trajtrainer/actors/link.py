@@ -9,21 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from trajtrainer.actors.messages import (
-    Aborted,
-    Allowance,
-    Assignment,
-    Buffer,
-    Counters,
-    Experience,
-    Opponent,
-    Order,
-    Paused,
-    StartActing,
-    StatsReport,
-    Synchronized,
-    Transport,
-)
+from trajtrainer.actors import messages
 from trajtrainer.actors.pacing import Pacing
 from trajtrainer.actors.weights import WeightsLayout
 from trajtrainer.algos.acting import Policy
@@ -75,15 +61,15 @@ class ActorHistory:
         lag_sum: over these steps, how many versions older than the newest policy they were on arrival.
     """
 
-    before: Counters = field(default_factory=Counters)
-    counters: Counters = field(default_factory=Counters)
+    before: messages.Counters = field(default_factory=messages.Counters)
+    counters: messages.Counters = field(default_factory=messages.Counters)
     first_s: float | None = None
     agent_steps: int = 0
     episodes: int = 0
     lag_sum: int = 0
 
     @property
-    def total(self) -> Counters:
+    def total(self) -> messages.Counters:
         return self.before.plus(self.counters)
 
 
@@ -101,7 +87,7 @@ class BehaviorLink:
     def __init__(
         self,
         learner: Learner,
-        transport: Transport,
+        transport: messages.Transport,
         supervisor: Supervisor,
         histories: Sequence[ActorHistory],
         stride: int,
@@ -118,9 +104,9 @@ class BehaviorLink:
         self._histories = histories
         self._stride = stride
         self._inbox: deque[Chunk | EpisodesAborted] = deque()
-        self._turn: list[tuple[int, StatsReport | Experience | Aborted]] = []
+        self._turn: list[tuple[int, messages.BehaviorReport]] = []
         self._teams: set[str] = set()
-        self._bytes: tuple[int, Buffer] | None = None  # ``Policy.num_loads``, weights
+        self._bytes: tuple[int, messages.Buffer] | None = None  # ``Policy.num_loads``, weights
         self._take_latest_policy()
         self._layout = PackedLayout(
             trainer.context.spec,
@@ -132,7 +118,7 @@ class BehaviorLink:
 
     # To the actors.
 
-    def _post(self, number: int, order: Order) -> None:
+    def _post(self, number: int, order: messages.Order) -> None:
         self._supervisor.working(number)
         self._transport.post(number, order)
 
@@ -142,7 +128,7 @@ class BehaviorLink:
         allowance, account = self.pacing.add_actor(number), self.pacing.accounts[number]
         account.loads, account.version = policy.num_loads, policy.version
         memory = context.settings.network_settings.memory
-        order = StartActing(
+        order = messages.StartActing(
             behavior=self.name,
             settings=context.settings,
             network=copy_of(policy.actor),
@@ -195,7 +181,7 @@ class BehaviorLink:
         self.pacing.accounts = accounts
         for number, account in accounts.items():
             account.is_recalled = False
-            self._post(number, Allowance(self.name))
+            self._post(number, messages.Allowance(self.name))
 
     def remove_actor(self, number: int) -> None:
         """End the unfinished episodes of an actor that is gone. The others may use what it leaves."""
@@ -214,7 +200,7 @@ class BehaviorLink:
         account = self.pacing.accounts.get(number)
         return account is not None and (not account.is_synchronized or account.is_recalled)
 
-    def _allow(self, allowances: Iterable[tuple[int, Allowance]]) -> None:
+    def _allow(self, allowances: Iterable[tuple[int, messages.Allowance]]) -> None:
         for number, allowance in allowances:
             self._post(number, allowance)
 
@@ -225,15 +211,15 @@ class BehaviorLink:
         for name, slot in self_play.slots.items():
             weights = {key: tensor.cpu().numpy() for key, tensor in slot.weights.items()}
             seed = self._seed_of(number, f"{name} opponent {slot.since}")
-            opponents[name] = Opponent(weights, slot.player.acts, seed)
-        self._post(number, Assignment(self.name, self_play.learning, self_play.number[0], opponents))
+            opponents[name] = messages.Opponent(weights, slot.player.acts, seed)
+        self._post(number, messages.Assignment(self.name, self_play.learning, self_play.number[0], opponents))
 
     def _take_latest_policy(self) -> None:
         update = self.learner.policies.latest(self.name)
         if update is not None:
             self._policy.load(update)
 
-    def _bytes_of_weights(self) -> Buffer:
+    def _bytes_of_weights(self) -> messages.Buffer:
         loads = self._policy.num_loads
         if self._bytes is None or self._bytes[0] != loads:
             self._bytes = loads, self._weights.written(self._policy.actor.state_dict())
@@ -247,12 +233,12 @@ class BehaviorLink:
 
     # From the actors.
 
-    def take(self, number: int, report: StatsReport | Experience | Aborted | Paused | Synchronized) -> None:
+    def take(self, number: int, report: messages.BehaviorReport) -> None:
         """Take in a report; in turns, not before the actor pauses: the loop must not act on part of a turn."""
         match report:
-            case Synchronized():
+            case messages.Synchronized():
                 self.pacing.accounts[number].is_synchronized = True
-            case Paused():
+            case messages.Paused():
                 self.pacing.paused(number)
                 self._take_turn()
             case _ if self.pacing.takes_turns:
@@ -289,17 +275,17 @@ class BehaviorLink:
         for number, report in turn:
             self._take_in(number, report)
 
-    def _take_in(self, number: int, report: StatsReport | Experience | Aborted) -> None:
+    def _take_in(self, number: int, report: messages.BehaviorReport) -> None:
         first = number * self._stride
         match report:
-            case StatsReport():
+            case messages.StatsReport():
                 self._take_stats(number, report)
-            case Experience():
+            case messages.Experience():
                 chunk = self._transport.chunk(number, report, self._layout, first)
                 if chunk is not None:
                     self._count(number, chunk)
                     self._inbox.append(chunk)
-            case Aborted(_, worker):
+            case messages.Aborted(_, worker):
                 self._inbox.append(EpisodesAborted(first + worker))
 
     def _count(self, number: int, chunk: Chunk) -> None:
@@ -309,7 +295,7 @@ class BehaviorLink:
         history.episodes += chunk.num_ended
         history.lag_sum += chunk.lag_sum(self._trainer.publisher.version)
 
-    def _take_stats(self, number: int, report: StatsReport) -> None:
+    def _take_stats(self, number: int, report: messages.StatsReport) -> None:
         for tag, summary in report.statistics.items():
             if summary.aggregation is not Aggregation.MOST_RECENT or number == 0:
                 self._trainer.reporter.add_many(tag, np.asarray(summary.values), summary.aggregation)

@@ -42,16 +42,6 @@ class ActorDiedError(EnvironmentFaultError):
 
 
 @dataclass(frozen=True, slots=True)
-class NewBehavior:
-    """A behavior whose agents appear for the first time."""
-
-    behavior_id: BehaviorId
-    spec: BehaviorSpec
-    obs_dtypes: Sequence[np.dtype[Any]]  # per sensor
-    raw_image_order: RawImageOrder = RawImageOrder.AUTO  # as found in its raw images; ``AUTO`` without any
-
-
-@dataclass(frozen=True, slots=True)
 class ActorTask:
     """What an actor needs to start.
 
@@ -111,7 +101,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class StartActing:
-    """Act for a behavior; the answer to ``Found``.
+    """Act for a behavior; the answer to ``NewBehavior``.
 
     Attributes:
         network: makes the decisions, with the newest weights; on the CPU.
@@ -161,7 +151,7 @@ class Opponent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who plays whom in self-play; the answer to ``FoundTeam``, and sent again whenever it changes.
+    """Who plays whom in self-play; the answer to ``NewTeam``, and sent again whenever it changes.
 
     Attributes:
         learning: the team that learns.
@@ -199,15 +189,18 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A behavior has appeared. The actor waits for ``StartActing``."""
+class NewBehavior:
+    """A behavior's agents appear for the first time. The actor waits for ``StartActing``."""
 
-    found: NewBehavior
+    behavior_id: BehaviorId
+    spec: BehaviorSpec
+    obs_dtypes: Sequence[np.dtype[Any]]  # per sensor
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO  # as found in its raw images; ``AUTO`` without any
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTeam:
-    """A team of a behavior with self-play has appeared. The actor waits for ``Assignment``."""
+class NewTeam:
+    """A team of a behavior with self-play appears. The actor waits for ``Assignment``."""
 
     behavior_id: BehaviorId
 
@@ -292,19 +285,8 @@ class Failed:
     error: Exception
 
 
-Report = (
-    Hello
-    | Connected
-    | Found
-    | FoundTeam
-    | StatsReport
-    | Experience
-    | Aborted
-    | Paused
-    | Synchronized
-    | Progress
-    | Failed
-)
+BehaviorReport = StatsReport | Experience | Aborted | Paused | Synchronized
+Report = Hello | Connected | NewBehavior | NewTeam | Progress | Failed | BehaviorReport
 
 
 class Channel(Protocol):

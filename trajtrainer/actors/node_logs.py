@@ -15,7 +15,7 @@ _NAME = re.compile(r"Player-\d{1,9}\.log")
 
 
 class NodeLogs:
-    """``PlayerLogs`` of one actor: in its folder of the run where the learner is, and elsewhere to be sent there.
+    """The ``PlayerLogs`` of one actor: in its folder of the run, or on another node in a folder to be sent there.
 
     Args:
         folder: of the run; None if nothing may be written.
@@ -29,17 +29,16 @@ class NodeLogs:
         self._has_own = False
 
     def arrive(self, node: str) -> None:
-        """Take a folder on this node as soon as there is a log, if it is another one."""
+        """Note which node the actor runs on."""
         self._is_away = self.folder is not None and node != self._node
 
     def player_log(self, worker: int) -> Path | None:
-        """See ``PlayerLogs``."""
         if self._is_away and not self._has_own:
             self.folder, self._has_own = Path(tempfile.mkdtemp(prefix="trajtrainer-logs-")), True
         return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
     def take(self) -> dict[str, bytes]:
-        """Return the ends of all logs that the run's folder does not have, and remove them: name -> text."""
+        """Take the ends of all logs that the run's folder does not have: name -> text."""
         if not self._has_own or self.folder is None:
             return {}
         found = {path.name: _end_of(path) for path in sorted(self.folder.glob("Player-*.log"))[:_MOST_FILES]}
@@ -48,7 +47,7 @@ class NodeLogs:
 
 
 def write_logs(folder: Path, logs: Mapping[str, bytes]) -> None:
-    """Write what ``NodeLogs.take`` has sent. An actor that was started again goes on with the logs that it has.
+    """Write what ``NodeLogs.take`` gave. The logs of an actor that was started again are continued.
 
     Raises:
         OSError: they cannot be written.

@@ -1,4 +1,4 @@
-"""A policy that tries more than it would by itself, for actors of off-policy trainers.
+"""A policy with exploration noise, for actors of off-policy trainers.
 
 Shape legend: N agents, D sum of branch sizes.
 """
@@ -18,12 +18,10 @@ from trajtrainer.nn.distribution import ENV_CLIP
 
 
 class NoisyPolicy(Policy):
-    """Adds noise to what a policy decides. What an on-policy trainer would need, its probability, is not that any more.
+    """Adds noise to what a policy decides. The reported probabilities are those without noise.
 
-    Args:
-        actor, seed, deterministic, evenly_first: see ``Policy``.
-        noise: standard deviation that is added to continuous actions, as the environment receives them, and probability
-            that a branch is drawn evenly from what is allowed.
+    ``noise`` is the standard deviation added to continuous actions as the environment receives them, and the
+    probability that a discrete branch is drawn uniformly from its allowed actions.
     """
 
     def __init__(
@@ -37,7 +35,6 @@ class NoisyPolicy(Policy):
         self._draws = np.random.default_rng(seed)
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """See ``Policy``."""
         actions = super().act(obs, mask, memory)
         continuous = actions.continuous
         if continuous.shape[1]:
@@ -54,7 +51,7 @@ class NoisyPolicy(Policy):
         drawn = discrete.copy()
         for branch, (start, stop) in enumerate(pairwise(self._branches)):
             which = np.flatnonzero(self._draws.random(len(drawn)) < self._noise)
-            # The greatest of random numbers is any of the allowed ones alike.
+            # The largest of random numbers is a uniform draw.
             chances = np.where(mask[which, start:stop], -1.0, self._draws.random((len(which), stop - start)))
             drawn[which, branch] = chances.argmax(1)
         return drawn

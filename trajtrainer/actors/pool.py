@@ -21,30 +21,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
+from trajtrainer.actors import messages
 from trajtrainer.actors.collector import describe
 from trajtrainer.actors.link import ActorHistory, BehaviorLink, Learner
-from trajtrainer.actors.messages import (
-    Aborted,
-    ActorDiedError,
-    Connected,
-    Counters,
-    Experience,
-    Failed,
-    Found,
-    FoundTeam,
-    Hello,
-    NewBehavior,
-    Paused,
-    Progress,
-    Report,
-    Reset,
-    SetParameters,
-    StatsReport,
-    Synchronized,
-    Transport,
-)
 from trajtrainer.actors.transports.cluster import ClusterLostError
 from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
@@ -88,7 +69,7 @@ class ActorPool:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: messages.Transport,
         settings: EnvironmentSettings,
         *,
         workers: int,
@@ -102,7 +83,7 @@ class ActorPool:
         self.links: dict[str, BehaviorLink] = {}
         self.histories = [ActorHistory() for _ in range(len(transport))]
         self.image_order = RawImageOrder.AUTO
-        self.make_learner: Callable[[NewBehavior], Learner] | None = None
+        self.make_learner: Callable[[messages.NewBehavior], Learner] | None = None
         self._stride = workers
         self._timers = timers
         self._own_parameters = own_parameters or {}
@@ -131,12 +112,12 @@ class ActorPool:
         """Let all actors begin all episodes again."""
         self._is_running = True
         self._parameters |= parameters
-        self._set(Reset, parameters, self.members)
+        self._set(messages.Reset, parameters, *self.members)
 
     def set_parameters(self, parameters: Parameters) -> None:
         """Change parameters of all environments without a reset."""
         self._parameters |= parameters
-        self._set(SetParameters, parameters, self.members)
+        self._set(messages.SetParameters, parameters, *self.members)
 
     def close(self) -> None:
         """End all actors and wait for their end. May be called again."""
@@ -146,12 +127,12 @@ class ActorPool:
         """End all actors at once and do not wait. Safe in signal handlers: quick, and takes no lock."""
         self.transport.kill()
 
-    def _set(self, order: type[Reset | SetParameters], parameters: Parameters, members: Sequence[Member]) -> None:
+    def _set(self, order: type[messages.Reset | messages.SetParameters], given: Parameters, *members: Member) -> None:
         for member in members:
             if member.phase in (Phase.READY, Phase.WORKING):
                 self._supervisor.working(member.number)
                 own = self._own_parameters.get(member.number, {})
-                self.transport.post(member.number, order({**parameters, **own}))
+                self.transport.post(member.number, order({**given, **own}))
 
     # The collector.
 
@@ -202,7 +183,7 @@ class ActorPool:
         for link in self.links.values():
             link.feed(everything=True)
 
-    def add(self, found: NewBehavior) -> BehaviorLink:
+    def add(self, found: messages.NewBehavior) -> BehaviorLink:
         """Make the link of a behavior that appears."""
         assert self.make_learner is not None
         learner = self.make_learner(found)
@@ -214,34 +195,34 @@ class ActorPool:
         self.transport.add(link.name, learner.policy, learner.trainer.reporter, source)
         return link
 
-    def _take(self, number: int, report: Report) -> None:
+    def _take(self, number: int, report: messages.Report) -> None:
         self._supervisor.heard(number)
         match report:
-            case StatsReport() | Experience() | Aborted() | Synchronized() | Paused():
-                self.links[report.behavior].take(number, report)
-            case Progress(counters):
+            case messages.Progress(counters):
                 self.histories[number].counters = counters
-            case Found(found):
-                self._meet(number, found)
-            case FoundTeam(behavior_id):
+            case messages.NewBehavior():
+                self._meet(number, report)
+            case messages.NewTeam(behavior_id):
                 self.links[behavior_id.name].add_team(number, behavior_id)
-            case Hello(version):
+            case messages.Hello(version):
                 if version != __version__:
                     reason = (
                         f"it runs trajtrainer {version}, and this is {__version__}. Install the same version there."
                     )
                     self._drop(number)
                     self._supervisor.leave_out(number, reason)
-            case Connected():
+            case messages.Connected():
                 self._supervisor.ready(number)
                 history = self.histories[number]
                 history.first_s = self._clock() if history.first_s is None else history.first_s
                 if self._is_running:
-                    self._set(Reset, self._parameters, [self.members[number]])
-            case Failed(error):
+                    self._set(messages.Reset, self._parameters, self.members[number])
+            case messages.Failed(error):
                 self._fail(number, error)
+            case _:
+                self.links[report.behavior].take(number, report)
 
-    def _meet(self, number: int, found: NewBehavior) -> None:
+    def _meet(self, number: int, found: messages.NewBehavior) -> None:
         """Let an actor act for a behavior that it has found, if it sees what the others see."""
         name = found.behavior_id.name
         if self.image_order is RawImageOrder.AUTO:
@@ -280,9 +261,8 @@ class ActorPool:
         """Restart actors that are alive, have something to do, and no longer report: stopped, or stuck."""
         for number in self._supervisor.silent(self._rests):
             self.transport.drop(number)
-            self._fail(
-                number, ActorDiedError(f"Actor {number} reported nothing for {self._supervisor.patience_s:.0f} s.")
-            )
+            reason = f"Actor {number} reported nothing for {self._supervisor.patience_s:.0f} s."
+            self._fail(number, messages.ActorDiedError(reason))
 
     def _rests(self, number: int) -> bool:
         """Return whether an actor has nothing to do until it is sent something."""
@@ -293,7 +273,7 @@ class ActorPool:
     def _fail(self, number: int, error: Exception) -> None:
         self._forget(number)
         # Its environments have used up their own quotas: restarting the whole actor would not help.
-        died = isinstance(error, ActorDiedError)
+        died = isinstance(error, messages.ActorDiedError)
         self._supervisor.failed(number, error, None if died else "its environments have failed for good")
 
     def _drop(self, number: int) -> None:
@@ -302,7 +282,7 @@ class ActorPool:
 
     def _forget(self, number: int) -> None:
         history = self.histories[number]
-        history.before, history.counters = history.total, Counters()
+        history.before, history.counters = history.total, messages.Counters()
         for link in self.links.values():
             link.remove_actor(number)
 

@@ -1,4 +1,4 @@
-"""The weights of a policy as one run of bytes."""
+"""The weights of a policy as one block of bytes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _ALIGNMENT = 64
 
 
 class WeightsLayout:
-    """The places of a network's weights, by its ``state_dict``. Both ends make it from the same network."""
+    """Where each entry of a network's ``state_dict``, on the CPU, lies in the block."""
 
     def __init__(self, entries: Mapping[str, Tensor]) -> None:
-        """Find the places of weights like these, which are on the CPU."""
         self._entries = {name: (tensor.numpy().dtype, tuple(tensor.shape)) for name, tensor in entries.items()}
         self.size = sum(_bytes(*entry) for entry in self._entries.values())
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,35 +25,14 @@ from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch, gather, jo
 Reserve = Callable[[int], Columns[NDArray[Any]] | None]
 
 
-class Chunk(Protocol):
-    """Finished trajectories that an actor has handed over, where it has put them."""
-
-    @property
-    def rows(self) -> int:
-        """Rows that they take in the learner's buffer: with a memory, in whole sequences."""
-
-    @property
-    def num_steps(self) -> int:
-        """B."""
-
-    @property
-    def num_ended(self) -> int:
-        """How many episodes end with them."""
-
-    def lag_sum(self, version: int) -> int:
-        """Return the sum over the steps of how many versions they are older than this one."""
-
-    def newest_of_last(self) -> int:
-        """Return the newest version among the policies that decided the trajectories' last steps."""
-
-    @property
-    def pack(self) -> Callable[[Sequence[Any], Columns[NDArray[Any]] | None], PackedSteps]:
-        """Copies the steps of several chunks of this kind, and gives their places back to the actor."""
-
-
 @dataclass(slots=True)
 class RowsChunk:
-    """Rows of a pool in this process; gathering them is the only copy."""
+    """Finished trajectories as rows of a pool in this process; gathering them is the only copy.
+
+    Attributes:
+        rows: that they take in the learner's buffer: with a memory, in whole sequences.
+        num_steps: B.
+    """
 
     pool: RowPool
     batches: Sequence[TrajectoryBatch]
@@ -62,16 +41,20 @@ class RowsChunk:
 
     @property
     def num_ended(self) -> int:
+        """Episodes that end with them."""
         return sum(int(np.count_nonzero(batch.ended)) for batch in self.batches)
 
     def lag_sum(self, version: int) -> int:  # noqa: ARG002
+        """Return the sum over the steps of how many versions they are older than this one."""
         return 0  # the learner's own policy acts
 
     def newest_of_last(self) -> int:
+        """Return the newest version among the policies that decided the trajectories' last steps."""
         return max(int(self.pool["version"][batch.rows[batch.offset[1:] - 1]].max()) for batch in self.batches)
 
     @staticmethod
-    def pack(chunks: Sequence[RowsChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+    def pack(chunks: Sequence[Any], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+        """Copy the steps of chunks of this kind, and give their places back to the actor."""
         pool, batches = chunks[0].pool, [batch for chunk in chunks for batch in chunk.batches]
         packed = gather(pool, batches, into)
         release(pool, batches)
@@ -80,7 +63,7 @@ class RowsChunk:
 
 @dataclass(frozen=True, slots=True)
 class PackedChunk:
-    """Packed steps in memory that an actor elsewhere has written; ``free`` gives it back."""
+    """The same as packed steps in memory that an actor elsewhere has written; ``free`` gives it back."""
 
     packed: PackedSteps
     rows: int
@@ -101,11 +84,14 @@ class PackedChunk:
         return int(self.packed["version"][self.packed.offset[1:] - 1].max())
 
     @staticmethod
-    def pack(chunks: Sequence[PackedChunk], into: Columns[NDArray[Any]] | None) -> PackedSteps:
+    def pack(chunks: Sequence[Any], into: Columns[NDArray[Any]] | None) -> PackedSteps:
         packed = join_packed([chunk.packed for chunk in chunks], into)
         for chunk in chunks:
             chunk.free()
         return packed
+
+
+Chunk = RowsChunk | PackedChunk
 
 
 class Recent(NamedTuple):

@@ -13,8 +13,13 @@ from trajtrainer.trainers.trainer import Trainer
 class TrainerThread(threading.Thread):
     """Advances one trainer whenever its source has something that is worth it (``Trainer.is_due``).
 
-    Also when acting waits at its limit (``request_drain``). ``close`` of the source ends the thread. What
-    ``advance`` raises is kept in ``failure`` for the loop to raise.
+    It also does so when acting waits at its limit (``request_drain``). Closing the source ends the thread.
+
+    Args:
+        trainer: used by this thread alone.
+        timers: of the run.
+        then: called after each ``advance``.
+        calls: of the user's code, by the run's threads.
     """
 
     def __init__(
@@ -24,20 +29,12 @@ class TrainerThread(threading.Thread):
         then: Callable[[], object] = lambda: None,
         calls: UserCalls | None = None,
     ) -> None:
-        """Advance a trainer.
-
-        Args:
-            trainer: used by this thread alone.
-            timers: of the run.
-            then: called after each ``advance``.
-            calls: of the user's code, by the run's threads.
-        """
         super().__init__(name=f"trainer {trainer.context.behavior}", daemon=True)
         self.trainer = trainer
+        self.failure: BaseException | None = None
         self._timers = timers
         self._then = then
         self._calls = UserCalls() if calls is None else calls
-        self.failure: BaseException | None = None
 
     def raise_failure(self) -> None:
         """Raise what ``advance`` raised, if it did."""
@@ -45,14 +42,13 @@ class TrainerThread(threading.Thread):
             raise self.failure
 
     def run(self) -> None:
-        """Advance the trainer until its queue is closed."""
         try:
             with self._calls.working():
                 while self._wait():
                     with self._timers("trainer_advance"):
                         self.trainer.advance()
                     self._then()
-        except BaseException as failure:  # handed to the main thread, which ends the run with it
+        except BaseException as failure:  # raised in the main thread, which ends the run with it
             self.failure = failure
 
     def _wait(self) -> bool:
