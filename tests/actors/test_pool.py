@@ -51,6 +51,7 @@ from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
 from trajtrainer.data.trajectory import PackedSteps, of_workers
 from trajtrainer.nn.actor import Actor
+from trajtrainer.settings.actors import ActorOverride, ActorSettings
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -149,13 +150,13 @@ class Rig:
         self.source = ExperienceSource(is_concurrent=turn is None, max_lag=max_lag, reports_lag=True)
         self.policies: PolicyQueue[Any] = PolicyQueue()
         self.max_lag = max_lag
-        own = {1: {"gravity": ConstantSettings(value=5.0)}}
+        own = ActorOverride(actor=1, environment_parameters={"gravity": ConstantSettings(value=5.0)})
         self.group = ActorPool(
             self.transport,
             EnvironmentSettings(**settings),
             workers=2,
             timers=Timers(),
-            own_parameters=own,
+            actors=ActorSettings(count=3, overrides=[own]),
             patience_s=PATIENCE_S,
             clock=lambda: self.now_s,
         )

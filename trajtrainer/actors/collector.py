@@ -208,8 +208,7 @@ class Collector:
         self._ids: dict[str, BehaviorId] = {}
         self._raw_images: dict[str, RawImageOrder] = {}
         self._statistic_keys: set[str] = set()
-        self._dropped_statistics = False
-        self._gave_up: set[str] = set()
+        self._warned: set[str] = set()
 
     def collect(self, timeout_s: float | None = None) -> int:
         """Wait for messages, record them, decide for all waiting agents at once and answer.
@@ -247,7 +246,16 @@ class Collector:
             keeper = behavior.keeper(team)
             recorded = keeper.record(batch, team)
             if recorded.num_given_up:
-                self._warn_of_silent_agents(parsed.name, event.worker, recorded.num_given_up)
+                self._warn_once(
+                    f"agents of {parsed.name}",
+                    "Behavior %r: %d agents of environment %d have been silent for long while ever new ones came. "
+                    "Their unfinished episodes are dropped, now and from now on: they would fill the memory. An agent "
+                    "that is destroyed sends a last record by itself; one with a new id in every step is a mistake of "
+                    "the player.",
+                    parsed.name,
+                    recorded.num_given_up,
+                    event.worker,
+                )
             trajectories = recorded.trajectories
             if trajectories is not None:
                 if behavior.sides is not None:
@@ -301,7 +309,14 @@ class Collector:
     ) -> None:
         if key not in self._statistic_keys:
             if len(self._statistic_keys) == MOST_STATISTICS or len(key) > _LONGEST_KEY:
-                self._warn_of_statistics(key)
+                self._warn_once(
+                    "statistics",
+                    "The environment reports statistics under more than %d names, or names of more than %d characters. "
+                    "New ones are dropped, from %.100r on. Numbers belong into a statistic's value, not into its name.",
+                    MOST_STATISTICS,
+                    _LONGEST_KEY,
+                    key,
+                )
                 return
             self._statistic_keys.add(key)
         if aggregation is not Aggregation.MOST_RECENT:
@@ -309,28 +324,10 @@ class Collector:
         elif worker == 0:
             reporter.set(key, value)
 
-    def _warn_of_silent_agents(self, name: str, worker: int, count: int) -> None:
-        if name not in self._gave_up:
-            self._gave_up.add(name)
-            _LOGGER.warning(
-                "Behavior %r: %d agents of environment %d have been silent for long while ever new ones came. Their "
-                "unfinished episodes are dropped, now and from now on: they would fill the memory. An agent that is "
-                "destroyed sends a last record by itself; one with a new id in every step is a mistake of the player.",
-                name,
-                count,
-                worker,
-            )
-
-    def _warn_of_statistics(self, key: str) -> None:
-        if not self._dropped_statistics:
-            self._dropped_statistics = True
-            _LOGGER.warning(
-                "The environment reports statistics under more than %d names, or names of more than %d characters. New "
-                "ones are dropped, from %.100r on. Numbers belong into a statistic's value, not into its name.",
-                MOST_STATISTICS,
-                _LONGEST_KEY,
-                key,
-            )
+    def _warn_once(self, about: str, message: str, *arguments: object) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            _LOGGER.warning(message, *arguments)
 
     def _act(self, waiting: Mapping[Acts, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
         """Decide by one forward pass per policy over the agents of all workers: worker -> behavior id -> actions."""

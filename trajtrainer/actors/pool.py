@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from trajtrainer.actors import messages
 from trajtrainer.actors.collector import describe
@@ -32,6 +32,7 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.settings.actors import ActorSettings
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 from trajtrainer.workers.supervisor import Member, Phase, Rules, Supervisor
@@ -52,8 +53,7 @@ class ActorPool:
         settings: quotas.
         workers: of each actor, at most.
         timers: of the run.
-        own_parameters: actor -> environment parameters that override those of the run.
-        noise: actor -> exploration noise.
+        actors: what is different for each actor; None for nothing.
         patience_s: how long an actor that could collect may be silent; None without limit.
         clock: seconds.
 
@@ -74,8 +74,7 @@ class ActorPool:
         *,
         workers: int,
         timers: Timers,
-        own_parameters: Mapping[int, Parameters] | None = None,
-        noise: Mapping[int, float] | None = None,
+        actors: ActorSettings | None = None,
         patience_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,8 +85,7 @@ class ActorPool:
         self.make_learner: Callable[[messages.NewBehavior], Learner] | None = None
         self._stride = workers
         self._timers = timers
-        self._own_parameters = own_parameters or {}
-        self._noise = noise or {}
+        self._overrides = [None if actors is None else actors.override(n) for n in range(len(transport))]
         self._clock = clock
         self._parameters: dict[str, Sampler] = {}
         self._is_running = False
@@ -131,7 +129,8 @@ class ActorPool:
         for member in members:
             if member.phase in (Phase.READY, Phase.WORKING):
                 self._supervisor.working(member.number)
-                own = self._own_parameters.get(member.number, {})
+                override = self._overrides[member.number]
+                own = {} if override is None else override.environment_parameters or {}
                 self.transport.post(member.number, order({**given, **own}))
 
     # The collector.
@@ -241,7 +240,8 @@ class ActorPool:
         context = link.learner.trainer.context
         expected, seen = describe(context.spec, context.obs_dtypes), describe(found.spec, found.obs_dtypes)
         if expected == seen:
-            link.add_actor(number, self._noise.get(number, 0.0))
+            override = self._overrides[number]
+            link.add_actor(number, 0.0 if override is None else override.exploration_noise)
         elif not link.learns:
             raise UnsupportedError(
                 f"Behavior {found.behavior_id.full!r} of the environment has {seen}, but the data set that it is "

@@ -33,7 +33,7 @@ from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.settings.actors import Backend, RaySettings
+from trajtrainer.settings.actors import Backend
 from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
@@ -48,20 +48,31 @@ EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
 def check_actors(settings: RunSettings) -> None:
-    """Look whether this machine has what the actors ask for, before anything is started.
+    """Check before anything is started that this machine has what the actors ask for.
 
     Raises:
-        SettingsError: it has not.
+        SettingsError: it does not.
     """
     given = settings.actors
     if given is None or not settings.acts_elsewhere:
         return
     if given.backend is Backend.RAY:
-        _check_ray(given.ray)
+        check(given.ray.address, BACKEND)
+        folder = (given.ray.runtime_env_of_ray() or {}).get("working_dir")
+        if folder is not None and "://" not in folder and not Path(folder).is_dir():
+            raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, and there is no such folder.")
     elif given.cpu_affinity is not None:  # other machines have other cores
         _check_affinity(given.cpu_affinity)
     if any(each.exploration_noise for each in given.overrides):
-        _check_noise(settings)
+        behaviors = dict(settings.behaviors)
+        if settings.default_settings is not None:
+            behaviors["default_settings"] = settings.default_settings
+        unfit = [f"{name} ({each.trainer_type})" for name, each in behaviors.items() if not is_paced(each)]
+        if unfit:
+            raise SettingsError(
+                f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns by the probabilities of the "
+                "actions, which it would change. It is for sac and dagger."
+            )
     cores = usable_cores()
     if given.backend is Backend.PROCESS and given.count + 1 > cores:
         logger.warning(
@@ -74,21 +85,16 @@ def check_actors(settings: RunSettings) -> None:
         )
 
 
-def _check_ray(given: RaySettings) -> None:
-    check(given.address, BACKEND)
-    folder = (given.runtime_env_of_ray() or {}).get("working_dir")
-    if folder is not None and "://" not in folder and not Path(folder).is_dir():
-        raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, and there is no such folder.")
-
-
-def _check_noise(settings: RunSettings) -> None:
-    defaults = settings.default_settings
-    behaviors = {**settings.behaviors, **({} if defaults is None else {"default_settings": defaults})}
-    unfit = [f"{name} ({each.trainer_type})" for name, each in behaviors.items() if not is_paced(each)]
-    if unfit:
+def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        logger.warning("actors.cpu_affinity has no effect: this system does not let processes choose their cores.")
+        return
+    present = os.sched_getaffinity(0)
+    missing = sorted({core for cores in lists for core in cores} - present)
+    if missing:
         raise SettingsError(
-            f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns by the probabilities of the "
-            "actions, which it would change. It is for sac and dagger."
+            f"actors.cpu_affinity names the cores {missing}, which this process may not use. It may use "
+            f"{sorted(present)}."
         )
 
 
@@ -109,21 +115,8 @@ def learner_on_other_cores(run: Run) -> Iterator[None]:
         yield
 
 
-def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
-    if not hasattr(os, "sched_getaffinity"):
-        logger.warning("actors.cpu_affinity has no effect: this system does not let processes choose their cores.")
-        return
-    present = os.sched_getaffinity(0)
-    missing = sorted({core for cores in lists for core in cores} - present)
-    if missing:
-        raise SettingsError(
-            f"actors.cpu_affinity names the cores {missing}, which this process may not use. It may use "
-            f"{sorted(present)}."
-        )
-
-
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
-    """Start the actors of a run: one in its loop, or several elsewhere. The first has its environments then.
+    """Start the actors of a run, in its loop or elsewhere, and return when the first has its environments.
 
     Args:
         run: the run.
@@ -132,24 +125,18 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
 
     Raises:
         SettingsError: there can be no actors with these settings.
-        TrajtrainerError: see ``ActorPool``.
+        TrajtrainerError: as ``ActorPool`` does.
     """
     given, env = settings.actors, settings.env_settings
     if given is None or not run.acts_elsewhere:
         transport = InlineTransport(partial(_environment_in_loop, run, settings, make_environment), run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
-    overrides = {number: given.override(number) for number in range(given.count)}
     run.actor_report.pool = ActorPool(
         _transport(run, settings, make_environment),
         env,
         workers=settings.envs_of_actor,
         timers=run.timers,
-        own_parameters={
-            number: each.environment_parameters
-            for number, each in overrides.items()
-            if each is not None and each.environment_parameters is not None
-        },
-        noise={number: each.exploration_noise for number, each in overrides.items() if each is not None},
+        actors=given,
         patience_s=_patience_s(env),
     )
     return run.actor_report.pool
@@ -169,10 +156,10 @@ def _environment_in_loop(run: Run, settings: RunSettings, make_environment: Envi
 
 
 def _patience_s(env: EnvironmentSettings) -> float | None:
-    """Return how long an actor that could collect may be silent, in seconds; None for as long as it likes.
+    """Return the seconds for which an actor that could collect may be silent; None without limit.
 
-    A player that does not answer is the matter of its actor, which starts another one: two messages, each of which may
-    take ``timeout_wait``. A call of a Python environment may take longer.
+    An actor itself replaces a player that does not answer. That takes two messages of up to ``timeout_wait``. Calls of
+    Python environments may take longer.
     """
     if env.env_path is None or is_player(env.env_path):
         return 2 * env.timeout_wait + _SLACK_S
@@ -214,7 +201,7 @@ def _task(
 
 
 def _log_folder(folder: RunFolder, number: int) -> Path | None:
-    """Return the folder of an actor's logs, which is there then; None if nothing may be written."""
+    """Return the folder of an actor's logs, and make it if need be; None if nothing may be written."""
     if not folder.writes:
         return None
     path = folder.open_logs / f"actor-{number}"
@@ -223,36 +210,32 @@ def _log_folder(folder: RunFolder, number: int) -> Path | None:
 
 
 def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
-    """Return the settings of one actor's environments: the run's, but for ports, seeds and what it overrides."""
+    """Return the settings of one actor's environments: the run's, except for ports, seeds and what it overrides."""
     given, env, engine = settings.actors, settings.env_settings, settings.engine_settings
     override = None if given is None else given.override(number)
     first = number * settings.envs_of_actor  # players of the actors before it
-    seed, arguments = env.seed + first, env.env_args
+    seed, arguments, path = env.seed + first, env.env_args, env.env_path
     if override is not None:
         seed = seed if override.seed == UNSEEDED else override.seed
         arguments = arguments if override.env_args is None else override.env_args
-    if given is not None and given.backend is Backend.RAY:
-        env = evolve(env, env_path=_path_for_others(env.env_path, given.ray))
-    env = evolve(env, num_envs=settings.envs_of_actor, base_port=env.base_port + first, seed=seed, env_args=arguments)
+    if given is not None and given.backend is Backend.RAY and path is not None:
+        is_sent = given.ray.runtime_env is not None and given.ray.runtime_env.working_dir is not None
+        if is_player(path) and not is_sent and not executable.is_simulation(path):
+            path = os.path.abspath(os.path.expanduser(path.strip()))  # as other nodes know it
+    env = evolve(
+        env,
+        env_path=path,
+        num_envs=settings.envs_of_actor,
+        base_port=env.base_port + first,
+        seed=seed,
+        env_args=arguments,
+    )
     if number and engine.no_graphics_monitor:
         engine = evolve(engine, no_graphics=True)
     return evolve(settings, env_settings=env, engine_settings=engine, actors=None)
 
 
-def _path_for_others(path: str | None, ray: RaySettings) -> str | None:
-    """Return a build's path as other nodes know it: whole, unless it is in the folder that is sent to them."""
-    is_sent = ray.runtime_env is not None and ray.runtime_env.working_dir is not None
-    if path is None or is_sent or not is_player(path) or executable.is_simulation(path):
-        return path
-    return os.path.abspath(os.path.expanduser(path.strip()))
-
-
 def _check_pickle(task: ActorTask) -> None:
-    """See that what makes the environments can be sent to another process.
-
-    Raises:
-        SettingsError: it cannot.
-    """
     try:
         with without_main_module():
             pickle.dumps(task)
