@@ -19,7 +19,6 @@ from trajtrainer.actors.messages import (
     Allowance,
     Buffer,
     Connected,
-    Counters,
     Experience,
     Failed,
     Hello,
@@ -450,7 +449,7 @@ def test_an_actor_that_could_collect_and_is_silent_is_started_again(caplog: pyte
     rig.find(1)
     rig.group.reset({})
     rig.now_s = PATIENCE_S
-    rig.tell(1, Progress(Counters(environment_steps=3)))
+    rig.tell(1, Progress(environment_steps=3))
     rig.now_s += 1
     rig.group.collect(0.0)
     assert rig.transport.dropped == [0]
@@ -470,9 +469,9 @@ def test_an_actor_that_has_nothing_to_do_may_be_silent() -> None:
     rig.group.reset({})
     while rig.granted(0) > rig.shipped(0):
         rig.ship(0, 1)
-    rig.tell(1, Progress(Counters()))
+    rig.tell(1, Progress())
     rig.now_s += PATIENCE_S - 1
-    rig.tell(1, Progress(Counters()))
+    rig.tell(1, Progress())
     rig.now_s += 2
     rig.group.collect(0.0)
     assert rig.transport.dropped == [], "actor 0 has reached its limit, and actor 1 has reported"

@@ -238,7 +238,7 @@ class Actor:
     def _report_progress(self) -> None:
         self._has_shipped, self._reported_s = False, perf_counter()
         seconds = self._timers.seconds_by(_KINDS)
-        counters = messages.Counters(
+        progress = messages.Progress(
             environment_steps=self.collector.num_messages,
             collect_s=sum(seconds[kind] for kind in (_COLLECTING, _STEPPING, _ACTING)),
             step_s=seconds[_STEPPING],
@@ -247,7 +247,7 @@ class Actor:
             synchronize_s=seconds[_SYNCHRONIZING],
             synchronizations=self._num_synchronized,
         )
-        self._channel.report(messages.Progress(counters))
+        self._channel.report(progress)
 
 
 class Host:

@@ -54,23 +54,23 @@ class ActorHistory:
 
     Attributes:
         before: until its last start.
-        counters: since then.
+        progress: since then.
         first_s: when it first came up; None before.
         agent_steps: of the trajectories that it has handed over.
         episodes: that ended with them.
         lag_sum: over these steps, how many versions older than the newest policy they were on arrival.
     """
 
-    before: messages.Counters = field(default_factory=messages.Counters)
-    counters: messages.Counters = field(default_factory=messages.Counters)
+    before: messages.Progress = field(default_factory=messages.Progress)
+    progress: messages.Progress = field(default_factory=messages.Progress)
     first_s: float | None = None
     agent_steps: int = 0
     episodes: int = 0
     lag_sum: int = 0
 
     @property
-    def total(self) -> messages.Counters:
-        return self.before.plus(self.counters)
+    def total(self) -> messages.Progress:
+        return self.before.plus(self.progress)
 
 
 class BehaviorLink:
@@ -276,33 +276,26 @@ class BehaviorLink:
             self._take_in(number, report)
 
     def _take_in(self, number: int, report: messages.BehaviorReport) -> None:
-        first = number * self._stride
+        first, self_play = number * self._stride, self.learner.self_play
         match report:
-            case messages.StatsReport():
-                self._take_stats(number, report)
+            case messages.StatsReport(_, statistics, matches, opponent_steps):
+                for tag, summary in statistics.items():
+                    if summary.aggregation is not Aggregation.MOST_RECENT or number == 0:
+                        self._trainer.reporter.add_many(tag, np.asarray(summary.values), summary.aggregation)
+                if self_play is not None:
+                    self.pacing.count(number, opponent_steps=opponent_steps)
+                    self_play.opponent_steps += opponent_steps
+                    for assignment, num_episodes, num_steps, results in matches:
+                        is_present = assignment == self_play.number[0]
+                        self_play.count(num_episodes, num_steps, results if is_present else ())
             case messages.Experience():
                 chunk = self._transport.chunk(number, report, self._layout, first)
                 if chunk is not None:
-                    self._count(number, chunk)
                     self._inbox.append(chunk)
+                    self.pacing.count(number, chunk.rows, chunk.num_steps)
+                    history = self._histories[number]
+                    history.agent_steps += chunk.num_steps
+                    history.episodes += chunk.num_ended
+                    history.lag_sum += chunk.lag_sum(self._trainer.publisher.version)
             case messages.Aborted(_, worker):
                 self._inbox.append(EpisodesAborted(first + worker))
-
-    def _count(self, number: int, chunk: Chunk) -> None:
-        history, steps = self._histories[number], chunk.num_steps
-        self.pacing.count(number, chunk.rows, steps)
-        history.agent_steps += steps
-        history.episodes += chunk.num_ended
-        history.lag_sum += chunk.lag_sum(self._trainer.publisher.version)
-
-    def _take_stats(self, number: int, report: messages.StatsReport) -> None:
-        for tag, summary in report.statistics.items():
-            if summary.aggregation is not Aggregation.MOST_RECENT or number == 0:
-                self._trainer.reporter.add_many(tag, np.asarray(summary.values), summary.aggregation)
-        self_play = self.learner.self_play
-        if self_play is not None:
-            self.pacing.count_opponents(report.opponent_steps)
-            self_play.opponent_steps += report.opponent_steps
-            for assignment, num_episodes, num_steps, results in report.matches:
-                is_present = assignment == self_play.number[0]
-                self_play.count(num_episodes, num_steps, results if is_present else ())

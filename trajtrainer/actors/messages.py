@@ -256,8 +256,8 @@ class Synchronized:
 
 
 @dataclass(slots=True)
-class Counters:
-    """What an actor has done since its start. Times are in seconds."""
+class Progress:
+    """What an actor has done since its start. Times are in seconds. Follows what it has handed over."""
 
     environment_steps: int = 0  # messages of environments that were answered
     collect_s: float = 0.0  # everything but waiting and synchronizing
@@ -267,15 +267,8 @@ class Counters:
     synchronize_s: float = 0.0
     synchronizations: int = 0
 
-    def plus(self, other: Counters) -> Counters:
-        return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far an actor is. Follows what it has handed over."""
-
-    counters: Counters
+    def plus(self, other: Progress) -> Progress:
+        return Progress(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Account:
 
     rows: int = 0  # of the learner's buffer
     steps: int = 0
+    opponent_steps: int = 0
     limit: int = 0  # rows that it may have collected
     is_recalled: bool = False  # it was told to pause and has not confirmed
     is_paused: bool = False  # it waits for its next turn
@@ -53,14 +54,12 @@ class Pacing:
         self.accounts[actor] = Account()
         return Allowance(self.behavior)
 
-    def count(self, actor: int, rows: int, steps: int) -> None:
+    def count(self, actor: int, rows: int = 0, steps: int = 0, opponent_steps: int = 0) -> None:
         """Count what an actor has collected."""
         account = self.accounts[actor]
         account.rows += rows
         account.steps += steps
-
-    def count_opponents(self, steps: int) -> None:
-        """Count steps of teams that do not learn."""
+        account.opponent_steps += opponent_steps
 
     def paused(self, actor: int) -> None:
         """Note that an actor has paused as told."""
@@ -106,15 +105,10 @@ class InTurn(Pacing):
         super().__init__(trainer.context.behavior)
         self._trainer = trainer
         self._self_play = self_play
-        self._opponent_steps = 0  # reported since the actor started
 
     def add_actor(self, actor: int) -> Allowance:
         super().add_actor(actor)
-        self._opponent_steps = 0
         return self._turn(self.accounts[actor])
-
-    def count_opponents(self, steps: int) -> None:
-        self._opponent_steps += steps
 
     def paused(self, actor: int) -> None:
         self.accounts[actor].is_paused = True
@@ -133,7 +127,7 @@ class InTurn(Pacing):
         opponent_steps = UNLIMITED
         if self._self_play is not None:
             own_steps, of_others = self._self_play.left()
-            steps, opponent_steps = min(steps, own_steps), self._opponent_steps + max(1, of_others)
+            steps, opponent_steps = min(steps, own_steps), account.opponent_steps + max(1, of_others)
         limits = account.rows + max(1, rows), account.steps + max(1, steps)
         return Allowance(self.behavior, *limits, opponent_steps, pauses=True)
 
@@ -168,8 +162,8 @@ class Shared(Pacing):
         self.accounts[actor] = Account()
         return dict(self.raised([actor])).get(actor, Allowance(self.behavior, rows=0))
 
-    def count(self, actor: int, rows: int, steps: int) -> None:
-        super().count(actor, rows, steps)
+    def count(self, actor: int, rows: int = 0, steps: int = 0, opponent_steps: int = 0) -> None:
+        super().count(actor, rows, steps, opponent_steps)
         self.collected += rows
         self.steps += steps
 

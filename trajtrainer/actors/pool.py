@@ -138,7 +138,7 @@ class ActorPool:
     @property
     def num_messages(self) -> int:
         """Environment steps of all actors."""
-        return sum(each.before.environment_steps + each.counters.environment_steps for each in self.histories)
+        return sum(each.before.environment_steps + each.progress.environment_steps for each in self.histories)
 
     def collect(self, timeout_s: float | None = None) -> None:
         """Take in what actors have reported, and let them continue. Waits at most this long for something.
@@ -197,8 +197,8 @@ class ActorPool:
     def _take(self, number: int, report: messages.Report) -> None:
         self._supervisor.heard(number)
         match report:
-            case messages.Progress(counters):
-                self.histories[number].counters = counters
+            case messages.Progress():
+                self.histories[number].progress = report
             case messages.NewBehavior():
                 self._meet(number, report)
             case messages.NewTeam(behavior_id):
@@ -282,7 +282,7 @@ class ActorPool:
 
     def _forget(self, number: int) -> None:
         history = self.histories[number]
-        history.before, history.counters = history.total, messages.Counters()
+        history.before, history.progress = history.total, messages.Progress()
         for link in self.links.values():
             link.remove_actor(number)
 

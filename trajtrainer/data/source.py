@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,13 +94,6 @@ class PackedChunk:
 Chunk = RowsChunk | PackedChunk
 
 
-class Recent(NamedTuple):
-    """The trajectories that are recent enough to learn from."""
-
-    packed: PackedSteps | None  # None if there are none
-    steps: LongArray | None  # indices of their steps among those given; None for all
-
-
 class ExperienceSource(TrajectoryQueue[Chunk]):
     """The learning side of the experience of one behavior. One thread puts, one drains; they may be the same.
 
@@ -168,23 +161,28 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         self.on_consumed()
         return parts
 
-    def recent(self, packed: PackedSteps, version: int, reporter: StatsReporter) -> Recent:
-        """Return the trajectories whose last steps are recent enough at this version, and report the age of all.
+    def recent(
+        self, packed: PackedSteps, version: int, reporter: StatsReporter
+    ) -> tuple[PackedSteps | None, LongArray | slice]:
+        """Keep the trajectories whose last steps are recent enough at this version, and report the age of all.
 
         The last step decides: even in one loop, a trajectory that is long for the buffer begins some policies before it
         is learned from. With a limit of 0 actors stop before each update, and unfinished trajectories continue with the
         newest policy, as in one loop: nothing is dropped.
+
+        Returns:
+            What is kept, None for nothing, and which of the given steps these are.
         """
         if not self._reports_lag:
-            return Recent(packed, None)
+            return packed, slice(None)
         lag = version - packed["version"]
         reporter.add_many("Actors/Policy Lag", lag)
         if self._max_lag is None:
-            return Recent(packed, None)
+            return packed, slice(None)
         is_recent = lag[packed.offset[1:] - 1] <= self._max_lag if self._max_lag else np.ones(1, np.bool_)
         if is_recent.all():
             reporter.add("Actors/Dropped Steps", 0, Aggregation.SUM)
-            return Recent(packed, None)
+            return packed, slice(None)
         steps = np.flatnonzero(np.repeat(is_recent, packed.lengths))
         reporter.add("Actors/Dropped Steps", len(packed) - len(steps), Aggregation.SUM)
         parts = []
@@ -192,7 +190,7 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
             numbers = list(group)
             if kept:
                 parts.append(packed.trajectories(numbers[0], numbers[-1] + 1))
-        return Recent(join_packed(parts) if parts else None, steps)
+        return join_packed(parts) if parts else None, steps
 
     def share_progress(self, part: float, publish: Callable[[], object]) -> None:
         """During an update, let acting have the present policy and room for its next steps, if it continues.

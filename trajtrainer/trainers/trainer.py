@@ -168,11 +168,10 @@ class Trainer:
             return False
         if kept < packed.num_trajectories:
             packed = packed.trajectories(0, kept)
-        recent = self.source.recent(packed, self.publisher.version, self.reporter)
-        if recent.packed is None:
+        recent, steps = self.source.recent(packed, self.publisher.version, self.reporter)
+        if recent is None:
             return False
-        rewards = rewards[:, : len(packed)] if recent.steps is None else rewards[:, recent.steps]
-        self._report(self.algorithm.add(recent.packed, rewards))
+        self._report(self.algorithm.add(recent, rewards[:, : len(packed)][:, steps]))
         return True
 
     def _update(self) -> None:

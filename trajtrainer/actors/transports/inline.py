@@ -11,7 +11,6 @@ from trajtrainer.actors.actor import Actor
 from trajtrainer.actors.messages import (
     Buffer,
     Connected,
-    Counters,
     Experience,
     NewBehavior,
     Order,
@@ -53,7 +52,7 @@ class InlineTransport:
         self._environment: Environment | None = None
         self._actor: Actor | None = None
         self._is_connected = False
-        self._counters = Counters()
+        self._progress = Progress()
         self._take: Take = lambda _number, _report: None
         self._orders: deque[Order] = deque()
         self._behaviors: dict[str, tuple[Policy, StatsReporter]] = {}
@@ -122,16 +121,16 @@ class InlineTransport:
         if not self._is_connected:
             self._is_connected = True
             take(0, Connected())
-            take(0, Progress(self._counters))  # once is enough: the pool keeps the object itself
+            take(0, self._progress)  # once is enough: the pool keeps the object itself
             return 1
         actor.synchronize()
         if not actor.may_collect:
             self._wait_for_learner(timeout_s)
             return 0
-        before, counters = actor.collector.num_messages, self._counters
+        before, progress = actor.collector.num_messages, self._progress
         actor.step(timeout_s)
-        counters.environment_steps = actor.collector.num_messages
-        return counters.environment_steps - before
+        progress.environment_steps = actor.collector.num_messages
+        return progress.environment_steps - before
 
     def _wait_for_learner(self, timeout_s: float | None) -> None:
         begin_s = time.monotonic()
