@@ -185,9 +185,9 @@ class Actor:
         """Ask how to act for a behavior that appears."""
         self._channel.report(found)
         order = self._await(messages.StartActing, found.behavior_id.name)
-        settings = order.settings
+        settings, memory = order.settings, order.settings.network_settings.memory
         policy, reporter = self._channel.begin(order, found)
-        outbox = Outbox(order.sequence_length)
+        outbox = Outbox(1 if memory is None else memory.sequence_length)
         pool = RowPool(found.spec, found.obs_dtypes, memory_size=policy.memory_size, groups=order.groups)
         sides = None
         if order.self_play:

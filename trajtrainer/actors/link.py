@@ -127,7 +127,6 @@ class BehaviorLink:
         context, policy = self._trainer.context, self._policy
         allowance, account = self.pacing.add_actor(number), self.pacing.accounts[number]
         account.loads, account.version = policy.num_loads, policy.version
-        memory = context.settings.network_settings.memory
         order = messages.StartActing(
             behavior=self.name,
             settings=context.settings,
@@ -137,7 +136,6 @@ class BehaviorLink:
             noise=noise,
             evenly_first=policy.evenly_first,
             groups=self._trainer.algorithm.needs_groups,
-            sequence_length=1 if memory is None else memory.sequence_length,
             ship_steps=max(1, self.learner.lead // (_CHUNKS * len(self._supervisor.members))),
             learns=self.learns,
             self_play=self.learner.self_play is not None,

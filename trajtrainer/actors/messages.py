@@ -110,7 +110,6 @@ class StartActing:
         noise: exploration noise of its actions (``NoisyPolicy``); 0 for none.
         evenly_first: draw actions uniformly until a policy arrives that has learned (``Policy``).
         groups: the learner needs the groupmates.
-        sequence_length: L, of the rows that count; 1 without a memory.
         ship_steps: steps that are worth handing over.
         learns: the experience is used. False for a behavior that learns from a data set.
         self_play: only one of its teams learns (``Assignment``).
@@ -125,7 +124,6 @@ class StartActing:
     noise: float
     evenly_first: bool
     groups: bool
-    sequence_length: int
     ship_steps: int
     learns: bool
     self_play: bool

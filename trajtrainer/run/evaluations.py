@@ -34,20 +34,18 @@ from trajtrainer.evaluation.process import EvaluatorProcess
 from trajtrainer.evaluation.result import EvaluationResult, actions_in_words
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
+from trajtrainer.run.actors import EnvironmentFactory
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.run import Run
 from trajtrainer.run.snapshots import Snapshot
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.run.writers import EVALUATION_REWARD
-from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED, Sampler
 from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.workers.quota import RestartQuota
 
 logger = logging.getLogger(__name__)
-
-EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 _LARGEST_PORT = 65535
 _LARGEST_SEED = 2**30  # copies of the environment count on from here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +16,8 @@ from trajtrainer.actors.pool import ActorPool
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.plugins import Registry, blaming_packages
 from trajtrainer.core.timers import Timers
-from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.run.actors import check_actors, learner_on_other_cores, start_actors
+from trajtrainer.run.actors import EnvironmentFactory, check_actors, learner_on_other_cores, start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -49,8 +48,6 @@ _STOPPED_EARLY = "Stopped before the environment was connected; nothing was trai
 # So long a run that ends without waiting for the user's code waits for writers of statistics.
 _WRITERS_S = 30.0
 _OF_PACKAGES: tuple[Registry[Any], ...] = (ALGORITHMS, REWARD_SIGNALS, ENCODERS)
-
-EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
 @dataclass(slots=True)
