@@ -139,26 +139,17 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class ActingBehavior:
-    """The collector's part of one behavior, which all teams of its name share.
-
-    Attributes:
-        processor: writes the rows of ``pool`` and cuts them into trajectories.
-        tracker: keeps the memories of agents whose experience is not used.
-        policy: acts for all teams except those that ``sides`` has policies for.
-        trajectories: the finished ones.
-        learns: the experience is used.
-        sides: the teams, if only one of them learns; None if all do.
-    """
+    """The collector's part of one behavior, which all teams of its name share."""
 
     spec: BehaviorSpec
     pool: RowPool
-    processor: AgentProcessor
-    tracker: OpponentTracker
-    policy: Policy
-    trajectories: Outbox
+    processor: AgentProcessor  # writes the rows of ``pool`` and cuts them into trajectories
+    tracker: OpponentTracker  # keeps the memories of agents whose experience is not used
+    policy: Policy  # acts for all teams except those that ``sides`` has policies for
+    trajectories: Outbox  # the finished ones
     reporter: StatsReporter
-    learns: bool = True
-    sides: Sides | None = None
+    learns: bool = True  # the experience is used
+    sides: Sides | None = None  # the teams, if only one of them learns
 
     def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
         """Return what records a team: only the experience of a team that learns is kept."""

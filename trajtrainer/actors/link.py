@@ -32,41 +32,28 @@ _CHUNKS = 8
 class Learner:
     """The learner of one behavior, as its actors see it.
 
-    Attributes:
-        policy: acts in the learner's loop; elsewhere copies of it act.
-        policies: the channel from the trainer to ``policy``.
-        self_play: None if all teams learn.
-        lead: rows by which acting may be ahead of learning, of which actors hand over a part at a time; 0 to hand over
-            whatever is finished at once.
+    Acting may be ``lead`` rows ahead of learning, and actors hand over a part of them at a time. With a lead of 0 they
+    hand over whatever is finished at once.
     """
 
     trainer: Trainer
-    policy: Policy
-    policies: PolicyQueue[Tensor]
-    self_play: SelfPlay | None
+    policy: Policy  # acts in the learner's loop; elsewhere copies of it act
+    policies: PolicyQueue[Tensor]  # the channel from the trainer to ``policy``
+    self_play: SelfPlay | None  # None if all teams learn
     pacing: Pacing
     lead: int
 
 
 @dataclass(slots=True)
 class ActorHistory:
-    """What an actor has done in the whole run.
+    """What an actor has done in the whole run."""
 
-    Attributes:
-        before: until its last start.
-        progress: since then.
-        first_s: when it first came up; None before.
-        agent_steps: of the trajectories that it has handed over.
-        episodes: that ended with them.
-        lag_sum: over these steps, how many versions older than the newest policy they were on arrival.
-    """
-
-    before: messages.Progress = field(default_factory=messages.Progress)
-    progress: messages.Progress = field(default_factory=messages.Progress)
-    first_s: float | None = None
-    agent_steps: int = 0
-    episodes: int = 0
-    lag_sum: int = 0
+    before: messages.Progress = field(default_factory=messages.Progress)  # until its last start
+    progress: messages.Progress = field(default_factory=messages.Progress)  # since then
+    first_s: float | None = None  # when it first came up
+    agent_steps: int = 0  # of the trajectories that it has handed over
+    episodes: int = 0  # that ended with them
+    lag_sum: int = 0  # over these steps: versions by which they were older than the newest policy on arrival
 
     @property
     def total(self) -> messages.Progress:
@@ -74,15 +61,7 @@ class ActorHistory:
 
 
 class BehaviorLink:
-    """One behavior with its actors.
-
-    Args:
-        learner: of the behavior.
-        transport: of the actors.
-        supervisor: of the actors.
-        histories: of the actors, by number.
-        stride: workers of each actor, at most.
-    """
+    """One behavior with its actors. ``histories`` are by actor; ``stride`` is how many workers each has at most."""
 
     def __init__(
         self,

@@ -43,21 +43,13 @@ class ActorDiedError(EnvironmentFaultError):
 
 @dataclass(frozen=True, slots=True)
 class ActorTask:
-    """What an actor needs to start.
+    """What an actor needs to start. Picklable, unless the actor stays in this process."""
 
-    Attributes:
-        number: from 0.
-        make_environment: starts its environments; picklable unless the actor stays in this process.
-        cores: to which the actor and what it starts are bound; None for all.
-        log_level: of this package.
-        logs: of its players, where they may have to be sent to the learner.
-    """
-
-    number: int
-    make_environment: Callable[[], Environment]
-    cores: Sequence[int] | None
-    log_level: int
-    logs: NodeLogs | None = None
+    number: int  # from 0
+    make_environment: Callable[[], Environment]  # starts its environments
+    cores: Sequence[int] | None  # to which the actor and what it starts are bound; None for all
+    log_level: int  # of this package
+    logs: NodeLogs | None = None  # of its players, where they may have to be sent to the learner
 
 
 # Orders, from the learner.
@@ -101,33 +93,20 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class StartActing:
-    """Act for a behavior; the answer to ``NewBehavior``.
-
-    Attributes:
-        network: makes the decisions, with the newest weights; on the CPU.
-        version: of these weights.
-        seed: of what the policy draws.
-        noise: exploration noise of its actions (``NoisyPolicy``); 0 for none.
-        evenly_first: draw actions uniformly until a policy arrives that has learned (``Policy``).
-        groups: the learner needs the groupmates.
-        ship_steps: steps that are worth handing over.
-        learns: the experience is used. False for a behavior that learns from a data set.
-        self_play: only one of its teams learns (``Assignment``).
-        allowance: the first one.
-    """
+    """Act for a behavior; the answer to ``NewBehavior``."""
 
     behavior: str
     settings: TrainerSettings
-    network: ActingNetwork
-    version: int
-    seed: int
-    noise: float
-    evenly_first: bool
-    groups: bool
-    ship_steps: int
-    learns: bool
-    self_play: bool
-    allowance: Allowance
+    network: ActingNetwork  # makes the decisions, with the newest weights; on the CPU
+    version: int  # of these weights
+    seed: int  # of what the policy draws
+    noise: float  # exploration noise of its actions (``NoisyPolicy``); 0 for none
+    evenly_first: bool  # draw actions uniformly until a policy arrives that has learned (``Policy``)
+    groups: bool  # the learner needs the groupmates
+    ship_steps: int  # how many are worth handing over
+    learns: bool  # the experience is used; False for a behavior that learns from a data set
+    self_play: bool  # only one of its teams learns (``Assignment``)
+    allowance: Allowance  # the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +128,12 @@ class Opponent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who plays whom in self-play; the answer to ``NewTeam``, and sent again whenever it changes.
-
-    Attributes:
-        learning: the team that learns.
-        number: how often the learning team has changed. Results of matches belong to one such number.
-        opponents: behavior id -> who plays for a team that does not learn.
-    """
+    """Who plays whom in self-play; the answer to ``NewTeam``, and sent again whenever it changes."""
 
     behavior: str
-    learning: int
-    number: int
-    opponents: Mapping[str, Opponent]
+    learning: int  # the team that learns
+    number: int  # how often the learning team has changed; results of matches belong to one such number
+    opponents: Mapping[str, Opponent]  # by behavior id, for each team that does not learn
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,12 @@ Reserve = Callable[[int], Columns[NDArray[Any]] | None]
 
 @dataclass(slots=True)
 class RowsChunk:
-    """Finished trajectories as rows of a pool in this process; gathering them is the only copy.
-
-    Attributes:
-        rows: that they take in the learner's buffer: with a memory, in whole sequences.
-        num_steps: B.
-    """
+    """Finished trajectories as rows of a pool in this process; gathering them is the only copy."""
 
     pool: RowPool
     batches: Sequence[TrajectoryBatch]
-    rows: int
-    num_steps: int
+    rows: int  # that they take in the learner's buffer: with a memory, in whole sequences
+    num_steps: int  # B
 
     @property
     def num_ended(self) -> int:
