@@ -168,11 +168,8 @@ class Shared(Pacing):
         self.steps += steps
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:
-        self.consumed = self._count_consumed()
+        self.consumed = self.source.consumed
         return self._share(actors, len(self.accounts))
-
-    def _count_consumed(self) -> int:
-        return self.source.consumed
 
     def _share(self, actors: Iterable[int], parts: int, *, any_amount: bool = False) -> Iterator[tuple[int, Allowance]]:
         """Yield allowances that divide what is left into ``parts``."""
@@ -223,21 +220,18 @@ class ByUpdates(Shared):
         self._shared_at = -1  # ``consumed`` when rows were last shared out
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:
-        self.consumed = self._count_consumed()
+        version = self._trainer.publisher.version
+        if version != self._seen_version:
+            self._seen_version, self._learned, self._fed = version, self.source.drained, 0
+        # Rows of the next update count as soon as they are known. So, with a lag, the one after it is collected whole
+        # in the meantime, even if this one takes more than it needs.
+        self.consumed = max(self.consumed, self._learned + max(0, self._fed - self._buffer_size - 1))
         # After an update even a small raise counts: the next update may lack just that.
         any_amount, self._shared_at = self.consumed != self._shared_at, self.consumed
         # With a lag of 0 the learner has time to answer, so half of what is left is kept for whoever is done first.
         num_actors = len(self.accounts)
         parts = num_actors if self._max_lag or num_actors == 1 else 2 * num_actors
         return self._share(actors, parts, any_amount=any_amount)
-
-    def _count_consumed(self) -> int:
-        version = self._trainer.publisher.version
-        if version != self._seen_version:
-            self._seen_version, self._learned, self._fed = version, self.source.drained, 0
-        # Rows of the next update count as soon as they are known. So, with a lag, the one after it is collected whole
-        # in the meantime, even if this one takes more than it needs.
-        return max(self.consumed, self._learned + max(0, self._fed - self._buffer_size - 1))
 
     def paused(self, actor: int) -> None:
         account = self.accounts[actor]
