@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.envs.gymnasium_samples import CountingEnv
 from tests.plugins import Install
-from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.steps import EnvironmentEvent, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
@@ -143,7 +143,7 @@ def test_a_broken_signal_is_noticed(fault: str, noticed_by: set[str]) -> None:
     )
 
 
-class Idle(PPOLearner):
+class Idle(PPO):
     """Learns nothing."""
 
     def update(self, *args: Any) -> dict[str, Any]:
@@ -151,14 +151,14 @@ class Idle(PPOLearner):
         return {}
 
 
-class Forgetful(PPOLearner):
+class Forgetful(PPO):
     """Does not restore its optimizer."""
 
     def load_optimizer_states(self, states: Any) -> None:
         pass
 
 
-class Divergent(PPOLearner):
+class Divergent(PPO):
     """Reports what is not a number."""
 
     def add(self, *args: Any) -> dict[str, Any]:
@@ -178,7 +178,7 @@ EVERY_TRAINING = {
     [(Idle, {"test_it_learns"}), (Forgetful, {"test_what_is_saved_is_restored"}), (Divergent, EVERY_TRAINING)],
 )
 def test_a_broken_algorithm_is_noticed(
-    algorithm: type[PPOLearner], noticed_by: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: type[PPO], noticed_by: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ALGORITHMS.builtin, "ppo", AlgorithmRow(PPOHyperparameters, algorithm))
     assert failures(TestPPO(), tmp_path=tmp_path) == noticed_by

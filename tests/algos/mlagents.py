@@ -17,13 +17,9 @@ from torch import Tensor, nn
 from tests.algos.minibatches import minibatch_of, with_rows
 from tests.data.groups import padded_groups
 from trajtrainer.algos.poca.groups import gathered, moments_of
-from trajtrainer.algos.poca.learner import LAYOUT as POCA_LAYOUT
-from trajtrainer.algos.poca.optimizer import POCA
-from trajtrainer.algos.ppo.learner import LAYOUT, SHARED_LAYOUT
-from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.data.trajectory import PackedGroups
-from trajtrainer.nn.critic import SharedCritic
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions
@@ -129,7 +125,7 @@ def restore(ppo: PPO, checkpoint: Json) -> None:
     state = from_mlagents(checkpoint, _state(ppo))
     ppo.actor.load_state_dict(state["modules"]["actor"])
     ppo.critic.load_state_dict(state["modules"]["critic"])
-    ppo.load_state(state["optimizers"]["adam"])
+    ppo.load_optimizer_states(state["optimizers"])
 
 
 def assert_weights(ppo: PPO, checkpoint: Json, atol: float = 1e-5) -> None:
@@ -144,13 +140,12 @@ def assert_weights(ppo: PPO, checkpoint: Json, atol: float = 1e-5) -> None:
 
 def _state(ppo: PPO) -> Json:
     modules = {"actor": ppo.actor, "critic": ppo.critic}
-    layout = SHARED_LAYOUT if isinstance(ppo.critic, SharedCritic) else LAYOUT
     return {
         "step": 0,
         "modules": {name: module.state_dict() for name, module in modules.items()},
         "keys": {name: mlagents_keys(module) for name, module in modules.items()},
-        "layout": POCA_LAYOUT if isinstance(ppo, POCA) else layout,
-        "optimizers": {"adam": ppo.state()},
+        "layout": ppo.checkpoint_layout,
+        "optimizers": ppo.optimizer_states(),
     }
 
 

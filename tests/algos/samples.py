@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 import torch
@@ -11,16 +13,23 @@ from torch import Tensor
 
 from tests.algos.minibatches import minibatch_of
 from tests.nn.specs import behavior, network, vector
-from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray
+from trajtrainer.core.timers import Timers
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
+
+T = TypeVar("T")
 
 ROWS = 40
 LENGTH = 4  # of a sequence
@@ -43,7 +52,36 @@ def make(spec: BehaviorSpec, settings: NetworkSettings, **hyper: Any) -> tuple[A
     for body in (actor.body, critic.body):
         body.update_normalization(observations(spec))
     trainer = TrainerSettings(hyperparameters=PPOHyperparameters(**hyper), network_settings=settings)
-    return actor, critic, PPO(actor, critic, trainer)
+    return actor, critic, learner(spec, actor, critic, trainer)
+
+
+def learner(
+    spec: BehaviorSpec,
+    actor: Actor,
+    critic: ValueNetwork | SharedCritic | GroupCritic,
+    settings: TrainerSettings,
+    kind: type[PPO] = PPO,
+) -> PPO:
+    """Make a learner of minibatches: its buffer has no room."""
+    context = LearningContext(
+        behavior="B",
+        spec=spec,
+        settings=settings,
+        obs_dtypes=[np.dtype(np.float32)] * len(spec.observation_specs),
+        seed=0,
+        device=torch.device("cpu"),
+        training=False,
+        timers=Timers(),
+        is_stopping=lambda: False,
+    )
+    signals = [ExtrinsicReward(spec, RewardSignalSettings(), context.device) for _ in critic.signals]
+    return kind(context, {"actor": actor, "critic": critic}, signals)
+
+
+def without_closed_form(make: Callable[[], T]) -> T:
+    """Make learners that differentiate by autograd, whatever their networks."""
+    with mock.patch("trajtrainer.algos.ppo.closed_form._HAND_WRITTEN_BELOW", 0):
+        return make()
 
 
 def observations(spec: BehaviorSpec) -> tuple[Tensor, ...]:

@@ -10,6 +10,7 @@ import itertools
 import pkgutil
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ import trajtrainer
 from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
 from tests.algos.offline_steps import numbers_of
-from tests.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch
+from tests.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch, without_closed_form
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.algos.offline.closed_form import FastBC, FastIQL
 from trajtrainer.algos.ppo import closed_form, losses
-from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm
+from trajtrainer.algos.ppo.closed_form import ClosedForm
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.closed_form import StackedEvaluation, StackedTwins
 from trajtrainer.algos.sac.settings import SACHyperparameters
@@ -201,7 +203,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
         distribution, _ = actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
         values, _ = critic(batch.obs, batch.critic_memory, batch.sequence_length)
         stack = StackedNetworks(actor, critic)
-        outputs = stack(stack.encoded(batch.obs), (batch.memory, batch.critic_memory), batch.sequence_length)
+        outputs = stack(batch.obs, (batch.memory, batch.critic_memory), batch.sequence_length)
     logits = torch.from_numpy(outputs.policy[:, 3:])
     return (
         {"mu": outputs.policy[:, :3], "logits": logits[~batch["mask"]], "values": outputs.values.T},
@@ -212,7 +214,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
 # PPO
 
 
-@twin(closed_form.policy_loss, [(2, False), (1, True)])
+@twin(closed_form.clipped_policy_loss, [(2, False), (1, True)])
 def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     columns, padded = shape
     ratio, advantage = _seeded(ROWS, columns).exp().requires_grad_(), _seeded(ROWS, seed=1)
@@ -221,7 +223,7 @@ def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     loss = losses.clipped_policy_loss(log_prob.exp(), advantage, 0.2, mask)
     loss.backward()  # type: ignore[no-untyped-call]
     weight = closed_form.row_weight(ROWS, mask)
-    found, gradient = closed_form.policy_loss(log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight)
+    found, gradient = closed_form.clipped_policy_loss(log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight)
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": log_prob.grad}
 
 
@@ -305,12 +307,11 @@ def _update(name: str, layers: int, clipping: bool, memory: int | None) -> tuple
     loss, expected = ppo.loss(batch, coefficients, diagnostics=True)
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = [parameter.grad for parameter in (*actor.parameters(), *critic.parameters())]
-    step = ppo._step
-    assert isinstance(step, ClosedForm)
-    found = step(batch, coefficients, diagnostics=True)
-    (flat,) = step.parameters
+    assert ppo.closed_form is not None
+    found = ppo.closed_form.differentiate(batch, coefficients, True)
+    (flat,) = ppo.leaves
     assert flat.grad is not None
-    return ([piece.view(flat.grad) for piece in step.pieces], found), (gradients, expected)
+    return ([piece.view(flat.grad) for piece in ppo.closed_form.pieces], found), (gradients, expected)
 
 
 @twin(ClosedForm, [None, 6], atol=2e-5)
@@ -324,14 +325,14 @@ def state(memory: int | None) -> tuple[Numbers, Numbers]:
         moments, weights = None, None
         for size in sizes:  # which chooses the way
             actor, critic, ppo = make(spec, settings, batch_size=size)
-            assert isinstance(ppo._step, ClosedForm) == (size == _SMALL)
+            assert (ppo.closed_form is not None) == (size == _SMALL)
             modules = nn.ModuleList([actor, critic])
             if moments is not None and weights is not None:
                 modules.load_state_dict(weights)
-                ppo.load_state(moments)
-            ppo.update(batch, Coefficients(1e-3, 0.2, 0.01))
-            moments, weights = copy.deepcopy(ppo.state()), copy.deepcopy(modules.state_dict())
-        return _numbers(modules.parameters(), moments)
+                ppo.load_optimizer_states(moments)
+            ppo.gradient_step(batch, Coefficients(1e-3, 0.2, 0.01))
+            moments, weights = copy.deepcopy(ppo.optimizer_states()), copy.deepcopy(modules.state_dict())
+        return _numbers(modules.parameters(), ppo.optimizer_states()["adam"])
 
     return trained((_SMALL, _LARGE, _SMALL)), trained((_LARGE, _LARGE, _LARGE))
 
@@ -357,13 +358,13 @@ def as_published(shape: tuple[str, Activation, int | None]) -> tuple[Numbers, Nu
         settings = network(
             memory=memory, normalize=True, activation=activation, initialization=Initialization.ORTHOGONAL, clip_obs=2.0
         )
-        actor, critic, ppo = make(spec, settings, **asdict(PUBLISHED, filter=lambda one, _: one.init))
-        assert isinstance(ppo._step, ClosedForm)
-        if not by_hand:
-            ppo._step = Autograd(ppo.objectives(), PUBLISHED)
+        published = asdict(PUBLISHED, filter=lambda one, _: one.init)
+        given = partial(make, spec, settings, **published)
+        actor, critic, ppo = given() if by_hand else without_closed_form(given)
+        assert (ppo.closed_form is not None) == by_hand
         for _ in range(3):
-            tags = ppo.update(batch, Coefficients(1e-3, 0.2, 0.3))
-        found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.state()) | tags)
+            tags = ppo.gradient_step(batch, Coefficients(1e-3, 0.2, 0.3))
+        found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
     assert found[0]["Policy/Gradient Norm"] > 0.05
     return found[0], found[1]
 
@@ -374,7 +375,7 @@ def calls(count: int) -> tuple[Numbers, Numbers]:
     return {"results": SideBySide().run(pow, arguments)}, {"results": list(itertools.starmap(pow, arguments))}
 
 
-@twin(Autograd, rtol=0, atol=0)
+@twin(PPO.differentiate, rtol=0, atol=0)
 def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
     """Weights, moments and statistics after updates of networks with a camera."""
     spec = behavior([camera(3, 20, 20), vector(4)], 2, (3,))
@@ -383,10 +384,10 @@ def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
     together._is_alone = False  # on any machine
     for threads in (together, None):
         actor, critic, ppo = make(spec, network())
-        step = Autograd(ppo.objectives(), PPOHyperparameters(), threads)
+        ppo._threads = threads
         for _number in range(8):
-            tags = step(batch, ppo.coefficients(0), diagnostics=True)
-        found.append(_numbers((*actor.parameters(), *critic.parameters()), step.state()) | tags)
+            tags = ppo.gradient_step(batch, ppo.coefficients(0))
+        found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
     return found[0], found[1]
 
 
@@ -728,5 +729,5 @@ def test_every_twin_names_a_reference_and_is_in_the_suite() -> None:
                 module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
                 named.add(getattr(importlib.import_module(module), node.name))
     assert named
-    assert named | {Autograd} == TWINS, "Autograd is the reference, and on two threads its own twin"
+    assert named | {PPO.differentiate} == TWINS, "it is a reference, and on two threads its own twin"
     assert all(inspect.getdoc(one) for one in TWINS)

@@ -18,7 +18,7 @@ from torch import Tensor
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.poca import values as poca_values
 from trajtrainer.algos.poca.groups import moments_of
-from trajtrainer.algos.poca.update_buffer import GroupBuffer, GroupTargets
+from trajtrainer.algos.poca.update_buffer import GroupBuffer
 from trajtrainer.algos.poca.values import GroupEstimates, GroupValueEstimator
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
@@ -215,6 +215,12 @@ def _numbers(column: NDArray[Any], first: int) -> NDArray[Any]:
     return np.broadcast_to(np.arange(first, first + len(column), dtype=np.float32)[:, None], column.shape).copy()
 
 
+def _nothing(length: int) -> dict[str, NDArray[Any]]:
+    """Targets of one signal."""
+    zeros = np.zeros((length, 1), np.float32)
+    return {"value": zeros, "returns": zeros, "advantage": zeros[:, 0], "baseline": zeros}
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=3), st.sampled_from([1, LENGTH]), st.integers(4, 12))
 def test_minibatches_hold_the_groupmates_of_their_rows(seeds: list[int], length: int, batch_size: int) -> None:
@@ -235,10 +241,7 @@ def test_minibatches_hold_the_groupmates_of_their_rows(seeds: list[int], length:
         if length > 1:
             packed = replace(packed, steps=packed.steps.with_columns({"memory": np.zeros((len(packed), 4), "f4")}))
         expected |= _mates(packed)
-        nothing = np.zeros((1, len(packed)), np.float32)
-        assert packed.groups is not None
-        moments = moments_of(np.arange(len(packed)), packed.groups.mates)
-        buffer.append(packed, GroupTargets(nothing, nothing, nothing[0], None, nothing, None, moments))
+        buffer.append(packed, _nothing(len(packed)), {})
     order = buffer.moments_in_order(torch.randperm(buffer.num_moments))
     assert order.sort().values.tolist() == list(range(buffer.num_sequences))
     seen = []
@@ -288,11 +291,7 @@ def test_sequences_of_a_moment_stand_together() -> None:
     mates = np.array([[4 * k + t for k in range(3) if 4 * k + t != step] for step in range(12) for t in [step % 4]])
     assert packed.groups is not None
     groups = replace(packed.groups, mates=mates.astype(np.int32), others=packed.groups.others.slice(0, 0))
-    nothing = np.zeros((1, 12), np.float32)
-    moments = moments_of(np.arange(12), groups.mates)
-    buffer.append(
-        replace(packed, groups=groups), GroupTargets(nothing, nothing, nothing[0], None, nothing, None, moments)
-    )
+    buffer.append(replace(packed, groups=groups), _nothing(12), {})
     assert buffer.num_moments == 4
     order = buffer.moments_in_order(torch.randperm(4)).view(4, 3)
     assert (order % 4 == order[:, :1] % 4).all()
@@ -326,11 +325,9 @@ def test_minibatches_give_the_estimates_of_collection(memory: MemorySettings | N
         packed = steps(spec, seed)
         packed = replace(packed, steps=packed.steps.with_columns({"memory": np.zeros((len(packed), size), "f4")}))
         found = estimator.estimate(packed, spec.action_spec, CPU)
-        nothing = np.zeros(len(packed), np.float32)
-        targets = GroupTargets(
-            found.values, found.values, nothing, found.memory, found.baselines, found.baseline_memory, found.moments
-        )
-        buffer.append(packed, targets)
+        learned = {**_nothing(len(packed)), "value": found.values.T, "returns": found.values.T}
+        learned["baseline"] = found.baselines.T
+        buffer.append(packed, learned, {"critic_memory": found.memory, "baseline_memory": found.baseline_memory})
     order = buffer.moments_in_order(torch.randperm(buffer.num_moments))
     count = 0
     for minibatch in buffer.minibatches(order, 9, {}):

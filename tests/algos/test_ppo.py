@@ -12,9 +12,10 @@ from attrs import evolve
 from tests.algos import mlagents
 from tests.algos.minibatches import with_rows
 from tests.algos.mlagents import Case
-from trajtrainer.algos.poca.optimizer import POCA
+from tests.algos.samples import learner
+from trajtrainer.algos.poca.poca import POCA
 from trajtrainer.algos.poca.settings import POCAHyperparameters
-from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
@@ -46,12 +47,13 @@ def _ppo(case: Case, **changes: Any) -> PPO:
     signals = list(settings.reward_signals)
     actor = Actor(case.spec, settings.network_settings)
     if isinstance(hyper, POCAHyperparameters):
-        ppo: PPO = POCA(actor, GroupCritic(case.spec, settings.network_settings, signals), settings)
+        groups = GroupCritic(case.spec, settings.network_settings, signals)
+        ppo = learner(case.spec, actor, groups, settings, POCA)
     else:
         assert isinstance(hyper, PPOHyperparameters)
         shared = hyper.shared_critic
         critic = SharedCritic(actor, signals) if shared else ValueNetwork(case.spec, settings.network_settings, signals)
-        ppo = PPO(actor, critic, settings)
+        ppo = learner(case.spec, actor, critic, settings)
     mlagents.restore(ppo, case.checkpoint("start"))
     return ppo
 
@@ -60,7 +62,7 @@ def test_golden_updates(case: Case) -> None:
     ppo, minibatch = _ppo(case), mlagents.minibatch(case)
     for number, expected in enumerate(case.json["statistics"], start=1):
         coefficients = ppo.coefficients(case.json["step"])
-        found = {tag: value.item() for tag, value in ppo.update(minibatch, coefficients).items()}
+        found = {tag: value.item() for tag, value in ppo.gradient_step(minibatch, coefficients).items()}
         assert found.keys() >= EXTRA_TAGS
         found |= {
             "Policy/Learning Rate": coefficients.learning_rate,
@@ -132,12 +134,12 @@ def test_state_continues_identically(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
     minibatch = mlagents.minibatch(case)
     first, second = _ppo(case), _ppo(case)
-    first.update(minibatch, first.coefficients(10))
+    first.gradient_step(minibatch, first.coefficients(10))
     second.actor.load_state_dict(first.actor.state_dict())
     second.critic.load_state_dict(first.critic.state_dict())
-    second.load_state(first.state())
+    second.load_optimizer_states(first.optimizer_states())
     for ppo in (first, second):
-        ppo.update(minibatch, ppo.coefficients(20))
+        ppo.gradient_step(minibatch, ppo.coefficients(20))
     for ours, theirs in zip(first.actor.parameters(), second.actor.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -146,13 +148,13 @@ def test_state_of_another_network_is_refused(shared_data: Path) -> None:
     folder = shared_data / "golden" / "updates"
     small, large = _ppo(Case.read(folder / "ppo_discrete")), _ppo(Case.read(folder / "ppo_continuous"))
     with pytest.raises(ValueError, match=r"the Adam's exp_avg 4 has the shape \(5, 16\), expected"):
-        large.load_state(small.state())
+        large.load_optimizer_states(small.optimizer_states())
 
 
 def test_diagnostics_are_left_out_on_request(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
     ppo = _ppo(case)
-    found = ppo.update(mlagents.minibatch(case), ppo.coefficients(0), diagnostics=False)
+    found = ppo.gradient_step(mlagents.minibatch(case), ppo.coefficients(0), diagnostics=False)
     assert found.keys() == {"Losses/Policy Loss", "Losses/Value Loss"}
     assert not any(value.requires_grad for value in found.values())
 
@@ -161,6 +163,6 @@ def test_nothing_is_learnt_at_the_end_of_the_schedules(shared_data: Path) -> Non
     case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous_fresh")
     ppo = _ppo(case)
     before = [p.clone() for p in ppo.actor.parameters()]
-    ppo.update(mlagents.minibatch(case), ppo.coefficients(evolve(case.settings, max_steps=1000).max_steps * 100))
+    ppo.gradient_step(mlagents.minibatch(case), ppo.coefficients(evolve(case.settings, max_steps=1000).max_steps * 100))
     for old, new in zip(before, ppo.actor.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=0, atol=1e-8)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from tests.algos.minibatches import minibatch_of
 from tests.algos.sac_mlagents import make_sac
+from tests.algos.samples import learner
 from tests.trainers.rig import vector_spec
-from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.values import TwinNetworks
 from trajtrainer.core.spec import BehaviorSpec
@@ -167,7 +168,7 @@ def ppo_pair(env: Nothing, spec: BehaviorSpec) -> tuple[Any, PPO]:
     actor, critic = Actor(spec, chosen.network_settings), ValueNetwork(spec, chosen.network_settings, ["extrinsic"])
     copy_weights(of_policy(model), actor.parameters())
     copy_weights(of_values(model), critic.parameters())
-    return model, PPO(actor, critic, chosen)
+    return model, learner(spec, actor, critic, chosen)
 
 
 def of_policy(model: Any) -> list[Tensor]:
@@ -220,7 +221,7 @@ def test_ppos_networks(env: Nothing, spec: BehaviorSpec, act: Callable[[], Tenso
             old_values=torch.zeros(1, BATCH),
             advantage=advantage,
         )
-        ppo.update(batch, ppo.coefficients(0))
+        ppo.gradient_step(batch, ppo.coefficients(0))
     assert clipped > 0.2
     assert_same(of_policy(model), ppo.actor.parameters(), 2e-5)
     assert_same(of_values(model), ppo.critic.parameters(), 2e-5)

@@ -18,12 +18,9 @@ from tests.algos.samples import SPECS
 from tests.algos.test_poca import steps as group_steps
 from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.poca.learner import POCALearner
-from trajtrainer.algos.poca.losses import critic_loss
-from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.poca.poca import POCA, critic_loss
 from trajtrainer.algos.ppo.losses import normalized
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.ppo.weights import WEIGHT_TAG, ImportanceWeights
+from trajtrainer.algos.ppo.ppo import PPO, WEIGHT_TAG
 from trajtrainer.algos.returns import gae, lambda_return, v_trace
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
@@ -156,19 +153,26 @@ def _step_by_step(actor: Actor, packed: PackedSteps) -> FloatArray:
     return np.array(found)
 
 
+def _weights(
+    spec: BehaviorSpec, memory: int | None, actor: Actor, packed: PackedSteps, **hyper: Any
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    learner = _learner(spec, memory, v_trace=True, **hyper)
+    learner.networks = {**learner.networks, "actor": actor}
+    return learner._importance_weights(packed, [torch.from_numpy(sensor) for sensor in packed.obs])
+
+
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("name", SPECS)
 def test_weights_are_those_of_each_step_by_itself(name: str, memory: int | None) -> None:
     spec = SPECS[name]
     actor, packed = _actor(spec, memory, normalize=True), _packed(spec, memory)
-    hyper = PPOHyperparameters(v_trace=True, rho_bar=1.25, c_bar=0.75)
-    weights = ImportanceWeights(actor, hyper, LENGTH).of(packed, [torch.from_numpy(o) for o in packed.obs])
+    log_prob, rho, trace = _weights(spec, memory, actor, packed, rho_bar=1.25, c_bar=0.75)
     expected = _step_by_step(actor, packed)
-    np.testing.assert_allclose(weights.log_prob, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-4, atol=1e-5)
     ratio = np.exp((expected.astype(np.float64) - packed["log_prob"]).sum(1))
-    np.testing.assert_allclose(weights.rho, ratio.clip(max=1.25), rtol=1e-3)
-    np.testing.assert_allclose(weights.trace, ratio.clip(max=0.75), rtol=1e-3)
-    assert weights.rho.dtype == np.float32
+    np.testing.assert_allclose(rho, ratio.clip(max=1.25), rtol=1e-3)
+    np.testing.assert_allclose(trace, ratio.clip(max=0.75), rtol=1e-3)
+    assert rho.dtype == np.float32
     assert ratio.min() < 0.75
     assert ratio.max() > 1.25
 
@@ -177,17 +181,14 @@ def test_a_weight_without_bounds_is_truncated() -> None:
     spec = SPECS["continuous"]
     actor, packed = _actor(spec, None), _packed(spec, None)
     packed["log_prob"][0], packed["log_prob"][1] = -1e30, 1e30
-    weights = ImportanceWeights(actor, PPOHyperparameters(v_trace=True), 1)
-    found = weights.of(packed, [torch.from_numpy(o) for o in packed.obs])
-    assert (found.rho[0], found.rho[1]) == (1.0, 0.0)
+    _, rho, _ = _weights(spec, None, actor, packed)
+    assert (rho[0], rho[1]) == (1.0, 0.0)
 
 
 # Learners
 
 
-def _learner(
-    spec: BehaviorSpec, memory: int | None, kind: str = "ppo", *, lag: int | None = None, **hyper: Any
-) -> PPOLearner:
+def _learner(spec: BehaviorSpec, memory: int | None, kind: str = "ppo", *, lag: int | None = None, **hyper: Any) -> PPO:
     learning = {"batch_size": 6, "buffer_size": 15, "num_epoch": 2, "learning_rate": 0.01, **hyper}
     given: dict[str, Any] = {"hidden_units": 8, "num_layers": 1}
     if memory is not None:
@@ -208,7 +209,7 @@ def _learner(
             max_policy_lag=lag,
         )
     )
-    assert isinstance(algorithm, PPOLearner)
+    assert isinstance(algorithm, PPO)
     return algorithm
 
 
@@ -221,7 +222,7 @@ def _rewards(packed: PackedSteps) -> FloatArray:
     return np.stack([packed["reward"], packed["group_reward"]])
 
 
-def _of(learner: PPOLearner, packed: PackedSteps) -> tuple[Mapping[str, Any], dict[str, NDArray[Any]]]:
+def _of(learner: PPO, packed: PackedSteps) -> tuple[Mapping[str, Any], dict[str, NDArray[Any]]]:
     """Give a learner steps; return its statistics, and what its buffer has of them without padding."""
     statistics = learner.add(packed, _rewards(packed))
     buffer = learner._buffer
@@ -294,7 +295,7 @@ def test_targets_of_baselines() -> None:
     spec = SPECS["hybrid"]
     packed = replace(_packed(spec, None), groups=group_steps(spec, seed=1).groups)
     learner = _learner(spec, None, "poca", v_trace=True)
-    assert isinstance(learner, POCALearner)
+    assert isinstance(learner, POCA)
     estimates = learner._values.estimate(packed, spec.action_spec, CPU)
     assert packed.groups is not None
     bootstrap = estimates.bootstrap.copy()
@@ -342,15 +343,11 @@ def test_weights_count_after_advantages_are_normalised(monkeypatch: pytest.Monke
     _, found = _of(learner, packed)
     seen = []
 
-    class Step:
-        follows_kl = False
+    def differentiate(minibatch: Any, *_: Any) -> dict[str, torch.Tensor]:
+        seen.append(minibatch["advantage"])
+        return {}
 
-        def __call__(self, minibatch: Any, *_: Any, **__: Any) -> dict[str, torch.Tensor]:
-            seen.append(minibatch["advantage"])
-            return {}
-
-    monkeypatch.setattr(learner._ppo, "_step", Step())
-    monkeypatch.setattr(learner._ppo, "encoded", lambda _: None, raising=False)
+    monkeypatch.setattr(learner.closed_form, "differentiate", differentiate)
     learner.update(0, lambda _: None)
     expected = normalized(torch.from_numpy(found["advantage"].copy()), None) * torch.from_numpy(found["weight"].copy())
     torch.testing.assert_close(seen[0].sort().values, expected.sort().values, rtol=1e-4, atol=1e-5)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.algos.poca import learner as poca
-from trajtrainer.algos.ppo import learner as ppo
+from trajtrainer.algos.poca import poca
+from trajtrainer.algos.ppo import ppo
 from trajtrainer.algos.sac import optimizer as sac
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents

@@ -17,7 +17,7 @@ import torch
 from tests.export.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
 from tests.nn.golden import PPO_CASES, SAC_CASES, policy_case
 from tests.nn.specs import behavior, entities, network, vector
-from trajtrainer.algos.ppo.learner import LAYOUT
+from trajtrainer.algos.ppo.ppo import LAYOUT
 from trajtrainer.checkpoints.mlagents.convert import to_mlagents
 from trajtrainer.checkpoints.mlagents.layout import EXTRA
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record

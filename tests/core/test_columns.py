@@ -12,7 +12,7 @@ import torch
 
 from tests.data.streams import OBS_DTYPES, mixed_spec
 from tests.trainers.acting import Acting
-from trajtrainer.algos.ppo.optimizer import PPO
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.optimizer import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
@@ -69,7 +69,7 @@ def test_entries_have_the_shapes_of_the_behavior() -> None:
         entries_of(Store.POOL, mixed_spec(), [np.float32])
 
 
-@pytest.mark.parametrize(("kind", "update"), [("ppo", PPO.update), ("sac", SAC.update)])
+@pytest.mark.parametrize(("kind", "update"), [("ppo", PPO.gradient_step), ("sac", SAC.update)])
 def test_a_new_column_is_one_line_and_comes_to_the_learner(
     kind: str, update: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_new_column_is_one_line_and_comes_to_the_learner(
         seen.append(minibatch)
         return update(self, minibatch, *rest, **options)
 
-    monkeypatch.setattr(learner, "update", watched)
+    monkeypatch.setattr(learner, update.__name__, watched)
     hyper: Any = PPOHyperparameters(batch_size=16, buffer_size=64)
     if kind == "sac":
         hyper = SACHyperparameters(batch_size=16, buffer_size=1000, buffer_init_steps=32)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.nn.specs import behavior, network, vector
-from trajtrainer.algos.ppo.learner import LAYOUT
+from trajtrainer.algos.ppo.ppo import LAYOUT
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor

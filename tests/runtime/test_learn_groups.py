@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from tests.test_learn_api import Lamp, learn, settings
-from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.data.trajectory import PackedSteps
 
 
 def _learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, needs_groups: bool) -> tuple[Any, list[PackedSteps]]:
     """The weights after a short run, and what the algorithm took."""
     taken: list[PackedSteps] = []
-    add = PPOLearner.add
+    add = PPO.add
 
-    def recording(self: PPOLearner, packed: PackedSteps, *arguments: Any) -> Any:
+    def recording(self: PPO, packed: PackedSteps, *arguments: Any) -> Any:
         taken.append(packed)
         return add(self, packed, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PPOLearner, "add", recording)
-        patch.setattr(PPOLearner, "needs_groups", needs_groups)
+        patch.setattr(PPO, "add", recording)
+        patch.setattr(PPO, "needs_groups", needs_groups)
         run = learn(tmp_path, settings(max_steps=600), Lamp, run_id=f"groups-{needs_groups}", num_envs=3)
     checkpoint = torch.load(run.run_folder / "Lamp" / "checkpoint.pt", weights_only=True)
     return checkpoint["Policy"], taken

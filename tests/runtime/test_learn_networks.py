@@ -13,7 +13,7 @@ import yaml
 from tests.nn.specs import camera
 from tests.ports import free_port
 from tests.runtime.runs import FinishedRun, behaviors_settings, learn, ppo
-from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.data.rows import RowPool
@@ -129,7 +129,7 @@ def test_pictures_stay_bytes_from_the_wire_to_the_encoder(tmp_path: Path) -> Non
     run = train(load(yaml.safe_dump(settings), "settings"), None)
     trainer = run.behaviors["VisualBall"].trainer
     learner = trainer.algorithm
-    assert isinstance(learner, PPOLearner)
+    assert isinstance(learner, PPO)
     assert list(learner.context.obs_dtypes) == [np.uint8]
     rows = learner._buffer.column("obs.0")
     assert rows.dtype == torch.uint8

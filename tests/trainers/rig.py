@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.ppo.learner import PPOLearner
+from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.sac.learner import SACLearner
 from trajtrainer.checkpoints.state import from_checkpoint, learned_state, to_checkpoint
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
@@ -157,8 +157,8 @@ class Rig(TrainerRig):
     """With PPO."""
 
     @property
-    def learner(self) -> PPOLearner:
-        assert isinstance(self.trainer.algorithm, PPOLearner)
+    def learner(self) -> PPO:
+        assert isinstance(self.trainer.algorithm, PPO)
         return self.trainer.algorithm
 
 

@@ -15,11 +15,8 @@ from torch import Tensor
 from tests.algos.mlagents import Case, groupmates
 from tests.data.packing import packed_steps
 from tests.trainers.rig import Rig, restore
-from trajtrainer.algos.poca.groups import moments_of
-from trajtrainer.algos.poca.update_buffer import GroupTargets
-from trajtrainer.algos.ppo import learner
+from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.losses import normalized
-from trajtrainer.algos.ppo.update_buffer import Targets
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.checkpoints.state import learned_state
 
@@ -63,13 +60,12 @@ def _fill(rig: Rig, case: Case) -> None:
     )
     returns = np.stack([data[f"returns__{s.name}"] for s in rig.learner.signals]).astype(np.float32)
     memory = torch.from_numpy(data["critic_memory"][::length]) if "critic_memory" in data else None
-    targets = Targets(returns, returns, data["advantages"], memory)
+    learned = {"value": returns.T, "returns": returns.T, "advantage": data["advantages"]}
     if case.settings.trainer_type == "poca":
         packed = replace(packed, groups=groupmates(data, case.spec))
         baselines = np.stack([data[f"baselines__{s.name}"] for s in rig.learner.signals]).astype(np.float32)
-        moments = moments_of(np.arange(n), groupmates(data, case.spec).mates)
-        targets = GroupTargets(returns, returns, data["advantages"], memory, baselines, None, moments)
-    buffer.append(packed, targets)
+        learned["baseline"] = baselines.T
+    buffer.append(packed, learned, {"critic_memory": memory})
     if buffer.loss_mask is not None:
         buffer.loss_mask.copy_(torch.from_numpy(data["masks"]))
 
@@ -94,7 +90,7 @@ def test_golden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     _fill(rig, case)
     orders = _orders(case, rig.learner._buffer.sequence_length)
     monkeypatch.setattr(rig.learner, "_epoch_order", lambda _: next(orders))
-    monkeypatch.setattr(learner, "normalized", _normalized_with_padding)
+    monkeypatch.setattr(losses, "normalized", _normalized_with_padding)
     rig.trainer._update()
     assert next(orders, None) is None
     found = rig.statistics()

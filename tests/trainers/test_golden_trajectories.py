@@ -159,7 +159,7 @@ def _assert_rows(rig: Rig, expected: dict[str, Any], rows: slice) -> None:
 def _assert_normalizers(case: Case, rig: Rig, number: int) -> None:
     names = {"steps": "normalization_steps", "mean": "running_mean", "variance": "running_variance"}
     found = 0
-    for who, module in (("actor", rig.trainer.actor), ("critic", rig.learner._critic)):
+    for who, module in (("actor", rig.trainer.actor), ("critic", rig.learner.critic)):
         for i, normalizer in module.body.encoder.normalizers().items():
             for ours, theirs in names.items():
                 expected = torch.tensor(case.arrays[f"t{number}_norm_{who}_{i}.normalizer.{theirs}"])

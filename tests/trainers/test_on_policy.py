@@ -96,13 +96,13 @@ def test_rows_are_given_back_before_the_update() -> None:
     rig = Rig(_settings())
     rig.put(Trajectory(40, ended=True), Trajectory(3))
     free_in_update = []
-    update = rig.learner._ppo.update
+    update = rig.learner.gradient_step
 
     def spy(*args: Any, **kwargs: Any) -> Any:
         free_in_update.append(rig.pool.num_free == rig.pool.capacity)
         return update(*args, **kwargs)
 
-    rig.learner._ppo.update = spy  # type: ignore[method-assign]
+    rig.learner.gradient_step = spy  # type: ignore[method-assign]
     assert rig.trainer.advance()
     assert free_in_update
     assert all(free_in_update)
@@ -311,7 +311,7 @@ def test_an_update_ends_between_two_gradient_steps(
     hyper = PPOHyperparameters(batch_size=8, buffer_size=32, num_epoch=2, shared_critic=shared)
     settings = _settings(hyperparameters=hyper, network_settings=network)
     rig = Rig(settings)
-    update = rig.learner._ppo.update
+    update = rig.learner.gradient_step
     after: list[list[torch.Tensor]] = []
     rig.is_stopping = lambda: len(after) == 3
 
@@ -320,7 +320,7 @@ def test_an_update_ends_between_two_gradient_steps(
         after.append(weights(rig.trainer))
         return found
 
-    monkeypatch.setattr(rig.learner._ppo, "update", stop_soon)
+    monkeypatch.setattr(rig.learner, "gradient_step", stop_soon)
     rig.put(Trajectory(33, ended=True))
     rig.trainer.advance()
     assert len(after) == 3, "of 8"

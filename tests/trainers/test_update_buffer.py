@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.data.packing import packed_steps
 from tests.data.streams import mixed_spec
-from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
+from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.algos.values import sequence_offsets
 from trajtrainer.data.trajectory import offsets
 
@@ -61,7 +61,12 @@ def _append(buffer: UpdateBuffer, lengths: list[int], first: int = 1) -> None:
     )
     begins = [o + i for o, n in zip(offset, lengths, strict=False) for i in range(0, n, length)]
     memory = torch.from_numpy(np.repeat(number[begins, None], MEMORY, 1)) if length > 1 else None
-    buffer.append(packed, Targets(np.stack([number, 2 * number]), np.stack([-number, number]), number, memory))
+    learned = {
+        "value": np.stack([number, 2 * number], 1),
+        "returns": np.stack([-number, number], 1),
+        "advantage": number,
+    }
+    buffer.append(packed, learned, {"critic_memory": memory})
 
 
 @settings(deadline=None)
@@ -99,7 +104,7 @@ def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, blo
     _append(buffer, [7, 9, 4, 3])
     order = torch.randperm(buffer.num_sequences, generator=torch.Generator().manual_seed(0))
     advantage = 100 + buffer.column("advantage")
-    minibatches = list(buffer.minibatches(order, 7, {"advantage": advantage, "encoded": 2 * advantage[:, None]}))
+    minibatches = list(buffer.minibatches(order, 7, {"advantage": advantage, "doubled": 2 * advantage[:, None]}))
     rows = 7 // length * length
     assert len(minibatches) == buffer.num_rows // rows
     for minibatch in minibatches:
@@ -107,7 +112,7 @@ def test_an_epoch_holds_every_sequence_once(monkeypatch: pytest.MonkeyPatch, blo
         assert len(minibatch) == rows
         assert minibatch.sequence_length == length
         assert torch.equal(minibatch.obs[0][:, 0], number)
-        assert torch.equal(minibatch["encoded"][:, 0], 2 * minibatch["advantage"])
+        assert torch.equal(minibatch["doubled"][:, 0], 2 * minibatch["advantage"])
         assert torch.equal(minibatch["returns"].t(), torch.stack([-number, number]))
         assert torch.equal(minibatch["value"].t(), torch.stack([number, 2 * number]))
         if length == 1:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
 
 # How many numbers of observations may go through the critic at once (64 MB of float32): bounds what the layers
@@ -127,6 +128,33 @@ class ValueEstimator:
                 bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
                 self._memories.keep(packed.agent[some], packed.ended[some], memory)
         return Estimates(_numpy(values), _numpy(bootstrap), before)
+
+
+@torch.no_grad()
+def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], sequence_length: int) -> FloatArray:
+    """Return the log-probabilities, by the policy as it is now, of what was done, f32 [B, C + K].
+
+    A recurrent one begins each sequence with the memory that was stored, as gradient steps do.
+
+    Args:
+        actor: of the policy.
+        packed: B steps.
+        obs: of them, per sensor [B, *O], on the actor's device.
+        sequence_length: L.
+    """
+    device, body = obs[0].device, actor.body
+    given = [torch.from_numpy(packed[name]).to(device) for name in ("mask", "continuous", "discrete")]
+    if body.memory is not None:
+        begins = sequence_begins(packed, sequence_length)
+        memory = torch.from_numpy(packed["memory"][begins]).to(device)
+        features = torch.cat([body.features(part) for part in in_parts(obs)])
+        offset = torch.from_numpy(np.append(begins, len(packed)))
+        obs = [body.memory.unroll(features, offset, memory, sequence_length).out]
+    found = []
+    for mask, continuous, discrete, *seen in in_parts([*given, *obs]):
+        encoding = seen[0] if body.memory is not None else body(seen)[0]
+        found.append(actor.head(encoding, mask).log_prob(continuous, discrete))
+    return _numpy(torch.cat(found))
 
 
 def mean_values(values: FloatArray, packed: PackedSteps) -> NDArray[np.float64]:

@@ -27,11 +27,10 @@ class Minibatch:
 
     Attributes:
         rows: the columns of an update buffer or of a replay, b rows, and what the learner puts beside them:
-            ``loss_mask`` f32 [b], 0 in padding, where there is any; on-policy ``encoded`` f32 [b, in], what the first
-            layers take of the observations, where that is of use; off-policy ``next_obs``, ``rewards`` f32 [b, V] times
-            strength, ``discount`` f32 [b, V], what a signal's value of the next state counts, and ``noise`` f32 [b, C],
-            standard normal, for the action that the policy would take now; ``next_mask`` bool [b, D] and ``next_noise``
-            for the one after it, where it is needed.
+            ``loss_mask`` f32 [b], 0 in padding, where there is any; off-policy ``next_obs``, ``rewards`` f32 [b, V]
+            times strength, ``discount`` f32 [b, V], what a signal's value of the next state counts, and ``noise`` f32
+            [b, C], standard normal, for the action that the policy would take now; ``next_mask`` bool [b, D] and
+            ``next_noise`` for the one after it, where it is needed.
         sequences: ``memory`` of the actor before each sequence, ``critic_memory`` and (of a critic of groups)
             ``baseline_memory``, f32 [Q, H], where they have one.
         sequence_length: L.

@@ -26,4 +26,4 @@ class POCAHyperparameters(OnPolicy):
             yield misfit(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))
 
 
-ROW = AlgorithmRow(POCAHyperparameters, "trajtrainer.algos.poca.learner:POCALearner")
+ROW = AlgorithmRow(POCAHyperparameters, "trajtrainer.algos.poca.poca:POCA")

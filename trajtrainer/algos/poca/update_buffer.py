@@ -10,7 +10,7 @@ agents at their moments, V reward signals, Q sequences, H memory size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,47 +19,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.poca.groups import Moments, gathered
-from trajtrainer.algos.ppo.update_buffer import Targets, UpdateBuffer
+from trajtrainer.algos.poca.groups import gathered, moments_of
+from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
 from trajtrainer.core.columns import Columns, Entry
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.nn.multi_agent import flat_actions
 
 # From this number on they are those of others: more than there will ever be rows.
 _FIRST_OTHER = 1 << 40
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTargets(Targets):
-    """Targets of the critic of groups for packed steps, and its estimates.
-
-    Attributes:
-        baseline: f32 [V, B], at collection time.
-        baseline_memory: f32 [Q, H], as ``critic_memory``.
-        moments: of the steps, by their numbers as ``PackedGroups`` has them.
-        baseline_returns: f32 [V, B], where they are not ``returns``, as old policies are corrected for.
-    """
-
-    baseline: FloatArray
-    baseline_memory: Tensor | None
-    moments: Moments
-    baseline_returns: FloatArray | None = field(default=None, kw_only=True)
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """See ``Targets``. Moments are counted from the first of these."""
-        # By its name, as super() does not know a class with slots.
-        columns = {**Targets.columns(self), "baseline": self.baseline.T, "moment": self.moments.of_step}
-        if self.baseline_returns is not None:
-            columns["baseline_returns"] = self.baseline_returns.T
-        return columns
-
-    def memories(self) -> dict[str, Tensor]:
-        """See ``Targets``."""
-        found = Targets.memories(self)
-        return found if self.baseline_memory is None else {**found, "baseline_memory": self.baseline_memory}
 
 
 class GroupBuffer(UpdateBuffer):
@@ -86,17 +55,16 @@ class GroupBuffer(UpdateBuffer):
         sizes = super()._memory_sizes(memory_size, critic_memory_size)
         return {**sizes, "baseline_memory": critic_memory_size}
 
-    def append(self, packed: PackedSteps, targets: Targets) -> None:
-        """See ``UpdateBuffer``. The targets are ``GroupTargets``, the steps have groupmates."""
-        assert isinstance(targets, GroupTargets)
+    def append(self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], memories: Memories) -> None:
+        """See ``UpdateBuffer``. The steps have groupmates."""
         assert packed.groups is not None
-        members, of_step = targets.moments
+        members, of_step = moments_of(np.arange(len(packed)), packed.groups.mates)
         others = packed.groups.others
         behind = _FIRST_OTHER + self._num_others + np.arange(len(others))
         numbers = np.concatenate([self.rows_for(packed), behind, [-1]])  # the last entry is that of -1
         self._members.append(torch.from_numpy(numbers[members]).to(self._device))
         self._others.append(others.map(lambda column: torch.from_numpy(column).to(self._device, _kept_as(column))))
-        super().append(packed, replace(targets, moments=Moments(members, of_step + self._num_moments)))
+        super().append(packed, {**learned, "moment": of_step + self._num_moments}, memories)
         self._num_moments += len(members)
         self._num_others += len(others)
 

@@ -34,7 +34,6 @@ class GroupEstimates(NamedTuple):
         bootstrap: f32 [V, S], of what is left of the group after each trajectory, whether or not it ended.
         memory: f32 [Q, H], the critic's memory of values before each sequence; None without one.
         baseline_memory: f32 [Q, H], likewise of baselines.
-        moments: of the steps.
     """
 
     values: FloatArray
@@ -42,7 +41,6 @@ class GroupEstimates(NamedTuple):
     bootstrap: FloatArray
     memory: Tensor | None
     baseline_memory: Tensor | None
-    moments: Moments
 
 
 class _Encodings(NamedTuple):
@@ -75,8 +73,8 @@ class GroupValueEstimator:
         encodings = self._encode(packed, packed.groups, moments, agents)
         if not self._critic.memory_size:
             values, baselines, bootstrap = (_numpy(self._critic.heads(encoding)) for encoding in encodings)
-            return GroupEstimates(values, baselines, bootstrap, None, None, moments)
-        return self._remembering(packed, encodings, moments)
+            return GroupEstimates(values, baselines, bootstrap, None, None)
+        return self._remembering(packed, encodings)
 
     def reset_worker(self, worker: int | None) -> None:
         """Clear the memories of one worker's agents, or of all: their episodes were broken off."""
@@ -107,7 +105,7 @@ class GroupValueEstimator:
             bootstrap[start : start + per_part] = critic.body.values(agents.observing(seen), there)
         return _Encodings(values, baselines, bootstrap)
 
-    def _remembering(self, packed: PackedSteps, encodings: _Encodings, moments: Moments) -> GroupEstimates:
+    def _remembering(self, packed: PackedSteps, encodings: _Encodings) -> GroupEstimates:
         critic, device = self._critic, encodings.values.device
         first_sequence = sequence_offsets(packed.lengths, self._length)
         num_signals = len(critic.signals)
@@ -129,7 +127,7 @@ class GroupValueEstimator:
             out, _ = critic.body.remember(encodings.bootstrap[index], memories[0], 1)
             bootstrap[:, index] = critic.heads(out)
             self._memories.keep(packed.agent[some], packed.ended[some], torch.cat(memories, 1))
-        return GroupEstimates(_numpy(found[0]), _numpy(found[1]), _numpy(bootstrap), before[0], before[1], moments)
+        return GroupEstimates(_numpy(found[0]), _numpy(found[1]), _numpy(bootstrap), before[0], before[1])
 
 
 class _Agents:

@@ -119,4 +119,4 @@ class PPOHyperparameters(OnPolicy):
     shared_critic: bool = False
 
 
-ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.learner:PPOLearner")
+ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.ppo:PPO")

@@ -7,7 +7,6 @@ signals, H memory size, O an observation's own shape.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,43 +14,15 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from trajtrainer.algos.ppo.weights import Weights
 from trajtrainer.algos.values import sequence_begins, sequence_offsets
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.steps import FloatArray, LongArray
+from trajtrainer.core.steps import LongArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch, in_order, torch_dtype
 
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Targets of the critic for packed steps, and its estimates.
-
-    Attributes:
-        value: f32 [V, B], at collection time.
-        returns: f32 [V, B].
-        advantage: f32 [B], mean over the signals.
-        critic_memory: f32 [Q, H], before each sequence; None where the critic has no memory of its own.
-        weights: where old policies are corrected for.
-    """
-
-    value: FloatArray
-    returns: FloatArray
-    advantage: FloatArray
-    critic_memory: Tensor | None
-    weights: Weights | None = field(default=None, kw_only=True)
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of the rows, [B, ...]."""
-        columns = {"value": self.value.T, "returns": self.returns.T, "advantage": self.advantage}
-        if self.weights is not None:
-            columns |= {"log_prob": self.weights.log_prob, "weight": self.weights.rho}
-        return columns
-
-    def memories(self) -> dict[str, Tensor]:
-        """Return the columns of the sequences, [Q, H]."""
-        return {} if self.critic_memory is None else {"critic_memory": self.critic_memory}
+# Columns of the sequences [Q, H]; None for one that there is not.
+Memories = Mapping[str, Tensor | None]
 
 
 class UpdateBuffer:
@@ -88,7 +59,7 @@ class UpdateBuffer:
             capacity: rows.
             device: of the networks.
             needs: of the reward signals, see ``RewardSignal``.
-            weighted: whether the targets have weights.
+            weighted: whether there are importance weights, the column ``weight`` f32 [N].
         """
         entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals)
         entries |= self._more(num_signals, weighted)
@@ -139,15 +110,10 @@ class UpdateBuffer:
         """Return the filled rows of a column, or of ``loss_mask`` where there is a memory, [N, ...]: a view."""
         return self._rows[name][: self.num_rows]
 
-    @property
-    def observations(self) -> tuple[Tensor, ...]:
-        """Return the filled rows per sensor [N, *O]: views."""
-        return tuple(column[: self.num_rows] for column in self._rows.obs)
-
     def observed(self) -> tuple[Tensor, ...]:
         """Return what was observed, per sensor [B, *O]: the filled rows without padding."""
-        mask = self.loss_mask
-        return self.observations if mask is None else tuple(column[mask > 0] for column in self.observations)
+        mask, filled = self.loss_mask, [column[: self.num_rows] for column in self._rows.obs]
+        return tuple(filled if mask is None else [column[mask > 0] for column in filled])
 
     @property
     def weight(self) -> Tensor | None:
@@ -180,24 +146,26 @@ class UpdateBuffer:
         places = self._places(packed, sequence_offsets(packed.lengths, self.sequence_length))
         return self.num_rows + (np.arange(len(packed)) if places is None else places)
 
-    def append(self, packed: PackedSteps, targets: Targets) -> None:
+    def append(self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], memories: Memories) -> None:
         """Add the rows of trajectories.
 
         Args:
             packed: the steps; columns that were gathered into ``reserve`` stay where they are.
-            targets: of the same steps.
+            learned: columns of the same steps that ``packed`` does not have, or has otherwise, [B, ...].
+            memories: the critic's, before each sequence.
         """
         first = sequence_offsets(packed.lengths, self.sequence_length)
         start, stop = self.num_rows, self.num_rows + int(first[-1]) * self.sequence_length
         self._grow(stop)
-        self._write(packed, targets, start, stop, self._places(packed, first))
+        self._write(packed, learned, start, stop, self._places(packed, first))
         if "memory" in self._sequences:
             begins = sequence_begins(packed, self.sequence_length)
             self._sequences["memory"][self.num_sequences : stop // self.sequence_length] = torch.from_numpy(
                 packed["memory"][begins]
             )
-        for name, memory in targets.memories().items():
-            self._sequences[name][self.num_sequences : stop // self.sequence_length] = memory
+        for name, memory in memories.items():
+            if memory is not None:
+                self._sequences[name][self.num_sequences : stop // self.sequence_length] = memory
         self.num_rows = stop
 
     def clear(self) -> None:
@@ -210,17 +178,18 @@ class UpdateBuffer:
         Args:
             order: i64 [any], numbers of sequences: a permutation, or several.
             batch_size: rows; rounded down to whole sequences, at least one.
-            columns: to be given instead of or beside the buffer's: ``advantage`` f32 [N], ``encoded`` f32 [N, in].
+            columns: to be given instead of or beside the buffer's, [N, ...].
         """
         rows = self._rows.slice(0, self.num_rows).with_columns(columns)
         yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
-    def _write(self, packed: PackedSteps, targets: Targets, start: int, stop: int, places: LongArray | None) -> None:
+    def _write(
+        self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], start: int, stop: int, places: LongArray | None
+    ) -> None:
         """Write steps into the rows ``start`` to ``stop``, one after the other or with padding in between."""
         block = self._rows_of(start, stop)
-        learned = targets.columns()
         if sensor_name(0, NEXT_OBSERVATIONS) in block:
-            learned |= _following(packed)
+            learned = {**learned, **_following(packed)}
         is_there = places is None and _address(packed.obs[0]) == _address(block.obs[0])
         for name, column in block.items():
             values = learned.get(name)

@@ -1,4 +1,4 @@
-"""Which gradient step is chosen, and what each of them leaves as it was. What they compute: ``test_parity``."""
+"""Which way of differentiating is chosen, and what each leaves as it was. What they compute: ``test_parity``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import threading
 import pytest
 import torch
 
-from tests.algos.samples import SIGNALS, SPECS, make, minibatch
+from tests.algos.samples import SIGNALS, SPECS, learner, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
-from trajtrainer.algos.poca.optimizer import POCA
+from trajtrainer.algos.poca.poca import POCA
 from trajtrainer.algos.poca.settings import POCAHyperparameters
-from trajtrainer.algos.ppo.gradient_step import Autograd, ClosedForm, multiply_adds
-from trajtrainer.algos.ppo.optimizer import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.fast import side_by_side
 from trajtrainer.nn.fast.halves import HalvedGroups, group_encoding
-from trajtrainer.nn.fast.side_by_side import SideBySide
+from trajtrainer.nn.fast.side_by_side import SideBySide, multiply_adds
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
@@ -36,11 +34,10 @@ def way(spec: BehaviorSpec, settings: NetworkSettings, batch_size: int = 64, *, 
     actor = Actor(spec, settings)
     critic = SharedCritic(actor, SIGNALS) if shared else ValueNetwork(spec, settings, SIGNALS)
     hyper = PPOHyperparameters(batch_size=batch_size, shared_critic=shared)
-    step = PPO(actor, critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._step
-    if isinstance(step, ClosedForm):
+    ppo = learner(spec, actor, critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))
+    if ppo.closed_form is not None:
         return "closed form"
-    assert isinstance(step, Autograd)
-    return "in turn" if step.threads is None else "side by side"
+    return "in turn" if ppo._threads is None else "side by side"
 
 
 @pytest.mark.parametrize(
@@ -69,10 +66,10 @@ def test_the_critic_of_large_groups_takes_both_cores(hidden: int, halved: bool) 
     critic = GroupCritic(spec, settings, SIGNALS)
     hyper = POCAHyperparameters(batch_size=256)
     trainer = TrainerSettings(trainer_type="poca", hyperparameters=hyper, network_settings=settings)
-    step = POCA(Actor(spec, settings), critic, trainer)._step
+    poca = learner(spec, Actor(spec, settings), critic, trainer, POCA)
     assert isinstance(group_encoding(critic, 256), HalvedGroups) == halved
-    assert isinstance(step, Autograd)
-    assert (step.threads is None) == halved
+    assert poca.closed_form is None
+    assert (poca._threads is None) == halved
 
 
 def test_large_networks_for_pictures_that_policy_and_values_share_take_both_cores() -> None:
@@ -83,10 +80,8 @@ def test_large_networks_for_pictures_that_policy_and_values_share_take_both_core
         actor = Actor(spec, settings)
         critic = SharedCritic(actor, SIGNALS) if shared else ValueNetwork(spec, settings, SIGNALS)
         hyper = PPOHyperparameters(batch_size=rows, shared_critic=shared)
-        return (
-            PPO(actor, critic, TrainerSettings(hyperparameters=hyper, network_settings=settings))._encode_pictures
-            is not None
-        )
+        trainer = TrainerSettings(hyperparameters=hyper, network_settings=settings)
+        return learner(spec, actor, critic, trainer)._encode_pictures is not None
 
     assert is_halved(spec, settings)
     assert not is_halved(spec, settings, shared=False), "they have a core each"
@@ -97,7 +92,7 @@ def test_large_networks_for_pictures_that_policy_and_values_share_take_both_core
 
 def test_the_choice_is_by_numbers_that_do_not_depend_on_the_machine() -> None:
     # 7 -> 16 -> 16, twice as often for twice the rows.
-    assert multiply_adds(Actor(SPECS["hybrid"], network()), 10) == 10 * (7 * 16 + 16 * 16)
+    assert multiply_adds(Actor(SPECS["hybrid"], network()).body, 10) == 10 * (7 * 16 + 16 * 16)
     assert {way(PICTURES, network(hidden=64), 128) for _ in range(3)} == {"side by side"}
 
 
@@ -108,10 +103,10 @@ def test_a_branch_without_allowed_actions_moves_nothing() -> None:
     batch["mask"].fill_(True)
     loss, _ = ppo.loss(batch, ppo.coefficients(0))
     loss.backward()  # type: ignore[no-untyped-call]
-    ppo.update(batch, ppo.coefficients(0))
-    (flat,) = (parameter.grad for parameter in ppo._step.parameters)
+    ppo.gradient_step(batch, ppo.coefficients(0))
+    (flat,) = (parameter.grad for parameter in ppo.leaves)
     assert flat is not None
-    for piece, parameter in zip(ppo._step.pieces, actor.parameters(), strict=False):
+    for piece, parameter in zip(ppo._pieces, actor.parameters(), strict=False):
         torch.testing.assert_close(piece.view(flat), parameter.grad, rtol=1e-4, atol=1e-6)
 
 
@@ -125,7 +120,7 @@ def test_the_modules_go_on_working() -> None:
         before = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
         stack = StackedNetworks(actor, critic)
         after = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
-        outputs = stack(stack.encoded(batch.obs))
+        outputs = stack(batch.obs)
     assert all(torch.equal(weights[name], value) for name, value in actor.state_dict().items())
     assert torch.equal(before[0].mu, after[0].mu)
     assert torch.equal(before[1], after[1])
@@ -136,15 +131,15 @@ def test_the_modules_go_on_working() -> None:
     # Loaded weights reach the stack, and a copy of a module is independent of it.
     independent = copy.deepcopy(actor)
     actor.load_state_dict({name: torch.zeros_like(value) for name, value in actor.state_dict().items()})
-    assert not stack(stack.encoded(batch.obs)).policy.any()
+    assert not stack(batch.obs).policy.any()
     assert any(parameter.any() for parameter in independent.parameters())
 
 
 def test_the_parameters_are_what_they_were_in_number_and_order() -> None:
     actor, critic, ppo = make(SPECS["hybrid"], network())
-    (flat,) = ppo._step.parameters
+    (flat,) = ppo.leaves
     assert flat.numel() == sum(p.numel() for p in [*actor.parameters(), *critic.parameters()])
-    for number, piece in enumerate(ppo._step.pieces):
+    for number, piece in enumerate(ppo._pieces):
         piece.view(flat).fill_(number)
     for number, parameter in enumerate([*actor.parameters(), *critic.parameters()]):
         assert bool((parameter == number).all())
@@ -177,11 +172,11 @@ def test_errors_come_through(wrong: int, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_actor_and_critic_learn_at_the_same_time(cores: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
     actor, critic, ppo = make(PICTURES, network(hidden=64), batch_size=128)
-    assert isinstance(ppo._step, Autograd)
+    assert ppo.closed_form is None
     names: set[str] = set()
     for network_ in (actor, critic):
         network_.body.encoder.register_forward_hook(lambda *_: names.add(threading.current_thread().name))
-    found = ppo.update(minibatch(PICTURES), ppo.coefficients(0))
+    found = ppo.gradient_step(minibatch(PICTURES), ppo.coefficients(0))
     assert found.keys() >= {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Gradient Norm"}
     assert len(names) == threads
 

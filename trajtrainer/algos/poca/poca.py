@@ -1,0 +1,168 @@
+"""MA-POCA: PPO for agents in groups, with a critic that sees all of a group.
+
+Shape legend: V reward signals, B packed steps, S trajectories, Q sequences of the buffer, b rows of a minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trajtrainer.algos.algorithm import LearningContext, Statistics
+from trajtrainer.algos.poca.update_buffer import GroupBuffer
+from trajtrainer.algos.poca.values import GroupValueEstimator
+from trajtrainer.algos.ppo.losses import value_loss
+from trajtrainer.algos.ppo.ppo import LAYOUT as PPO_LAYOUT
+from trajtrainer.algos.ppo.ppo import PPO, WEIGHT_TAG, Loss
+from trajtrainer.algos.ppo.update_buffer import Memories
+from trajtrainer.algos.returns import lambda_return, v_trace
+from trajtrainer.algos.schedules import Coefficients
+from trajtrainer.core.steps import FloatArray
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.fast.halves import HalvedGroups, group_encoding
+from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.nn.mlagents import OptimizerPlace
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.rewards.signal import RewardSignal
+
+LAYOUT = replace(PPO_LAYOUT, optimizers={"adam": OptimizerPlace("Optimizer:adam", ("actor", "critic"))})
+
+
+class POCA(PPO):
+    """Multi-agent posthumous credit assignment (MA-POCA; Cohen et al. 2021, arXiv:2111.05992).
+
+    Values are of the whole group, so an agent whose episode has ended earns what the others still reach. An agent's
+    advantage is what the group reaches beyond its baseline, the value without knowing what the agent does.
+    """
+
+    needs_groups = True
+    counts_group_rewards = True
+    estimator_class = GroupValueEstimator
+    buffer_class = GroupBuffer
+    timer = "TorchPOCAOptimizer.update"
+    checkpoint_layout = LAYOUT
+    critic: GroupCritic
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        super().__init__(context, networks, signals)
+        self._encode = group_encoding(self.critic, self._hyper.batch_size)
+        if isinstance(self._encode, HalvedGroups):
+            self._threads = None  # it takes both cores by itself
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        """Make PPO's actor, and a critic of groups."""
+        network = context.settings.network_settings
+        critic = GroupCritic(context.spec, network, list(context.settings.reward_signals))
+        return {"actor": Actor(context.spec, network), "critic": critic}
+
+    def targets(
+        self,
+        packed: PackedSteps,
+        rewards: FloatArray,
+        obs: Sequence[Tensor],
+        bootstrap_obs: Sequence[Tensor],  # noqa: ARG002
+    ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
+        """Return those of PPO, and the baselines."""
+        assert packed.groups is not None
+        # V(s) of the group, of each step and of what is left of it after each trajectory, and baselines b(s).
+        estimates = self._values.estimate(packed, self.context.spec.action_spec, self.context.device)
+        values, baselines = estimates.values, estimates.baselines
+        statistics = self._means("Baseline Estimate", baselines, packed) | self._means("Value Estimate", values, packed)
+        bootstrap = self._bootstrap(estimates.bootstrap, packed.terminated & packed.groups.all_done)
+        gammas = [signal.gamma for signal in self.signals]
+        trajectories = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
+        columns: dict[str, NDArray[Any]] = {"value": values.T, "baseline": baselines.T}
+        if self._corrects:
+            columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
+            returns, actions = v_trace(*trajectories, rho, trace)
+            # The others' actions are known to the baseline: its only correction is that of the agent's own.
+            columns["baseline_returns"] = (baselines + rho * (actions - baselines)).T
+            columns["weight"] = statistics[WEIGHT_TAG] = rho
+        else:
+            # TD(lambda): returns, the target of values and baselines.
+            returns = actions = lambda_return(*trajectories)
+        # A = R - b(s).
+        columns |= {"returns": returns.T, "advantage": (actions - baselines).mean(0)}
+        return columns, {"critic_memory": estimates.memory, "baseline_memory": estimates.baseline_memory}, statistics
+
+    def _epoch_order(self, num_sequences: int) -> Tensor:  # noqa: ARG002
+        """Return the order of the sequences in one epoch, i64 [Q]: those of a moment beside one another.
+
+        A minibatch of whole groups has a tenth of the agents to encode where groups are of ten, whereas a row alone
+        brings all its groupmates with it.
+        """
+        buffer = self._buffer
+        assert isinstance(buffer, GroupBuffer)
+        return buffer.moments_in_order(torch.randperm(buffer.num_moments, generator=self._shuffle))
+
+    def _critic_loss(self, minibatch: Minibatch, coefficients: Coefficients, _diagnostics: bool) -> Loss:
+        memories = minibatch.critic_memory, minibatch.baseline_memory
+        groups, baseline_returns = minibatch.groups, minibatch.rows.get("baseline_returns")
+        assert groups is not None
+        values, baselines, _ = self.critic.of_encoding(
+            self._encode(groups), groups, memories, minibatch.sequence_length
+        )
+        loss = critic_loss(
+            values,
+            baselines,
+            minibatch["returns"].t(),
+            minibatch.loss_mask,
+            old_values=minibatch["value"].t() if self._hyper.value_clipping else None,
+            old_baselines=minibatch["baseline"].t(),
+            baseline_returns=None if baseline_returns is None else baseline_returns.t(),
+            epsilon=coefficients.epsilon,
+            vf_coef=self._hyper.vf_coef,
+        )
+        statistics = {"Losses/Value Loss": loss.value.detach(), "Losses/Baseline Loss": loss.baseline.detach()}
+        return loss.total, statistics
+
+
+class CriticLoss(NamedTuple):
+    """The critic's loss, and its two parts."""
+
+    total: Tensor
+    value: Tensor
+    baseline: Tensor
+
+
+def critic_loss(
+    values: Tensor,
+    baselines: Tensor,
+    returns: Tensor,
+    mask: Tensor | None,
+    *,
+    old_values: Tensor | None,
+    old_baselines: Tensor,
+    baseline_returns: Tensor | None = None,
+    epsilon: float,
+    vf_coef: float = 0.5,
+) -> CriticLoss:
+    """Return the squared errors of values and baselines, the baselines' counting half as much.
+
+    Baselines are always clipped to within ``epsilon`` of those at collection time, values where ``old_values`` is given
+    (docs/mlagents-behavior.md#poca).
+
+    Args:
+        values: [V, b].
+        baselines: [V, b].
+        returns: [V, b], the target of both.
+        mask: [b], or None when every row is real.
+        old_values: [V, b] or None.
+        old_baselines: [V, b].
+        baseline_returns: [V, b], the target of the baselines where it is not that of the values.
+        epsilon: half width of the clipping range.
+        vf_coef: weight of the whole.
+    """
+    of_values = value_loss(values, returns, mask, old_values=old_values, epsilon=epsilon)
+    target = returns if baseline_returns is None else baseline_returns
+    of_baselines = value_loss(baselines, target, mask, old_values=old_baselines, epsilon=epsilon)
+    return CriticLoss(vf_coef * (of_values + 0.5 * of_baselines), of_values, of_baselines)

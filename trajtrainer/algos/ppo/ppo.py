@@ -1,0 +1,500 @@
+"""Proximal policy optimization (PPO; Schulman et al. 2017, arXiv:1707.06347), with the conventions of ML-Agents.
+
+Symbols are the paper's: r ratio of the probabilities by the new and the old policy, A advantage, V value, R return,
+epsilon half width of the clipping range, c1 weight of the value loss (``vf_coef``), c2 that of the entropy (``beta``).
+
+Shape legend: V reward signals, B packed steps, S trajectories, Q sequences, b rows of a minibatch, C continuous
+actions, K discrete branches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.algos.ppo import losses
+from trajtrainer.algos.ppo.closed_form import closed_form
+from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
+from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
+from trajtrainer.algos.returns import gae, v_trace
+from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
+from trajtrainer.algos.values import ValueEstimator, log_probabilities, mean_values
+from trajtrainer.core.columns import Columns, Store, entries_of, entry_bytes
+from trajtrainer.core.steps import BoolArray, FloatArray
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
+from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.halves import picture_encoding
+from trajtrainer.nn.fast.side_by_side import two_threads
+from trajtrainer.nn.minibatch import Minibatch, masked_mean
+from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, OptimizerPlace, Place
+from trajtrainer.nn.multi_agent import GroupCritic
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.rewards.novelty import RunningReturns
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.hyperparameters import ScheduleType
+
+WEIGHT_TAG = "Policy/Importance Weight"
+
+# An update ends where the policy has moved by so many times target_kl, as in Stable-Baselines3.
+_TOO_FAR = 1.5
+
+# One minibatch in so many also gives KL divergence, clip fraction and gradient norm, which take about a twentieth of a
+# small update's time; where an epoch has fewer, the first one of as many epochs as have so many.
+_DIAGNOSTICS_EVERY = 8
+
+# Steps that wait to be added: few of pictures, which take as long per step however many there are.
+_WAITING_BYTES = 1 << 22
+
+_CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+_EXTRA = "on_policy"  # entry of a checkpoint
+LAYOUT, SHARED_LAYOUT = (
+    CheckpointLayout(
+        networks={"actor": Place(POLICY), "critic": Place(critic)},
+        optimizers={"adam": OptimizerPlace("Optimizer:value_optimizer", ("actor", "critic"))},
+    )
+    for critic in (CRITIC, POLICY)
+)
+"""Of PPO in checkpoints, with an own and with a shared critic."""
+
+# A loss, and its statistics: tag -> 0-d tensor without gradient.
+Loss = tuple[Tensor, dict[str, Tensor]]
+
+
+class Objective(NamedTuple):
+    """A loss by a minibatch, its coefficients and whether diagnostics are wanted; and the parameters that it trains.
+
+    Two objectives have no parameter in common.
+    """
+
+    parameters: Sequence[Tensor]
+    loss: Callable[[Minibatch, Coefficients, bool], Loss]
+
+
+class PPO(Algorithm):
+    """Gathers a buffer of fresh experience, learns from it for some epochs, drops it. Users may subclass this.
+
+    When the run shall end, an update ends between two gradient steps and the buffer is dropped, as it is at every stop:
+    its steps count, but no checkpoint holds it, since a resumed run must learn from the policy it goes on with. What is
+    saved is the state after the gradient steps that were made, an update of fewer epochs.
+
+    Attributes:
+        estimator_class: of the values at collection time.
+        buffer_class: of the experience.
+        timer: name of a gradient step.
+        adapted_rate: the learning rate as ``learning_rate_schedule: adaptive`` has brought it.
+        has_moved_far: whether the last gradient step was left out, because the policy is as far from the one that acted
+            as ``target_kl`` lets it be.
+    """
+
+    estimator_class: ClassVar[Callable[..., Any]] = ValueEstimator
+    buffer_class: ClassVar[type[UpdateBuffer]] = UpdateBuffer
+    timer: ClassVar[str] = "TorchPPOOptimizer.update"
+    clones = True
+    checkpoint_layout = LAYOUT
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        super().__init__(context, networks, signals)
+        network, hyper, critic = context.settings.network_settings, context.settings.hyperparameters, networks["critic"]
+        assert isinstance(hyper, OnPolicy)
+        assert isinstance(critic, ValueNetwork | SharedCritic | GroupCritic)
+        self.critic = critic
+        self._hyper = hyper
+        self._length = 1 if network.memory is None else network.memory.sequence_length
+        self._shuffle = torch.Generator().manual_seed(context.draws_seed)
+
+        # Intake.
+        self._values = self.estimator_class(critic, self._length)
+        self._corrects = bool(context.max_policy_lag) if hyper.v_trace is None else hyper.v_trace
+        self._buffer = self.buffer_class(
+            context.spec,
+            context.obs_dtypes,
+            num_signals=len(signals),
+            sequence_length=self._length,
+            memory_size=self.actor.memory_size,
+            critic_memory_size=0 if isinstance(critic, SharedCritic) else critic.memory_size,
+            capacity=hyper.buffer_size + 1 if context.training else 0,
+            device=context.device,
+            needs=frozenset().union(*(signal.needs for signal in signals)),
+            weighted=self._corrects,
+        )
+        gamma = next((signal.gamma for signal in signals if isinstance(signal, ExtrinsicReward)), 0.0)
+        self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
+        self._normalizes_at_once = network.normalize and not hyper.normalize_after_update
+        entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
+        # Normalisers that act a quarter of a buffer late make 3DBall learn visibly later.
+        half = 0 if self._normalizes_at_once else hyper.buffer_size // 2
+        self._steps_to_wait_for = max(hyper.batch_size, min(half, _WAITING_BYTES // entry_bytes(entries)))
+
+        # Gradient steps.
+        self.adapted_rate = hyper.learning_rate
+        self.has_moved_far = False
+        self._adapts = hyper.learning_rate_schedule is ScheduleType.ADAPTIVE
+        self._encode_pictures = None
+        if isinstance(critic, SharedCritic):
+            self.checkpoint_layout = SHARED_LAYOUT
+            self._encode_pictures = picture_encoding(self.actor.body, hyper.batch_size)
+        self.objectives = self._objectives()
+        self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
+        self.closed_form = closed_form(self.actor, critic, hyper)
+        if self.closed_form is None:
+            self._pieces = [whole(one) for objective in self.objectives for one in objective.parameters]
+        else:
+            self._pieces = self.closed_form.pieces
+        self.leaves = list(dict.fromkeys(piece.leaf for piece in self._pieces))
+        self._adam = Adam(self.leaves, hyper.learning_rate, eps=hyper.adam_eps)
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        """Make an actor, and a critic with a body of its own or (``shared_critic``) on the actor's."""
+        hyper, network = context.settings.hyperparameters, context.settings.network_settings
+        assert isinstance(hyper, PPOHyperparameters)
+        names = list(context.settings.reward_signals)
+        actor = Actor(context.spec, network)
+        critic = SharedCritic(actor, names) if hyper.shared_critic else ValueNetwork(context.spec, network, names)
+        return {"actor": actor, "critic": critic}
+
+    # Intake
+
+    @property
+    def drain_threshold(self) -> tuple[int, int]:
+        """The rest of the buffer, or a minibatch, by which the normalizers that act may then be late."""
+        return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
+
+    def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
+        """Return the next rows of the buffer."""
+        return self._buffer.reserve(num_steps)
+
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        """Add trajectories to the buffer, with their ``targets``."""
+        device = self.context.device
+        obs = [torch.from_numpy(column).to(device) for column in packed.obs]
+        bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
+        if self._normalizes_at_once:
+            update_normalizations(self.actor, self.critic, obs)
+        if self.context.is_stopping():
+            return {}  # there is no update to come
+        if self._returns is not None:
+            rewards = self._scaled(self._returns, packed, rewards)
+        columns, memories, statistics = self.targets(packed, rewards, obs, bootstrap_obs)
+        self._buffer.append(packed, columns, memories)
+        return statistics
+
+    def targets(
+        self, packed: PackedSteps, rewards: FloatArray, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
+    ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
+        """Return what is to be learned of trajectories: columns of their steps [B, ...] and memories of sequences.
+
+        Args:
+            packed: B steps of S trajectories.
+            rewards: f32 [V, B], times strength.
+            obs: per sensor [B, *O], on the critic's device.
+            bootstrap_obs: of what comes after each trajectory, per sensor [S, *O], likewise.
+        """
+        # V(s) of each step and of what comes after each trajectory.
+        values, bootstrap, memory = self._values.estimate(packed, obs, bootstrap_obs)
+        statistics = self._means("Value Estimate", values, packed)
+        bootstrap = self._bootstrap(bootstrap, packed.terminated)
+        gammas = [signal.gamma for signal in self.signals]
+        trajectories = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
+        columns: dict[str, NDArray[Any]] = {"value": values.T}
+        if self._corrects:
+            # V-trace (Espeholt et al. 2018): older policies acted. The ratios start from the policy as it is now.
+            columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
+            returns, actions = v_trace(*trajectories, rho, trace)
+            advantage = actions - values
+            columns["weight"] = statistics[WEIGHT_TAG] = rho
+        else:
+            # Generalized advantage estimates (Schulman et al. 2016), and the lambda-returns R = A + V.
+            advantage = gae(*trajectories)
+            returns = advantage + values
+        columns |= {"returns": returns.T, "advantage": advantage.mean(0)}
+        return columns, {"critic_memory": memory}, statistics
+
+    def _importance_weights(
+        self, packed: PackedSteps, obs: Sequence[Tensor]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return log-probabilities [B, C + K] by the policy as it is now, and rho and c of V-trace, [B]."""
+        log_prob = log_probabilities(self.actor, packed, obs, self._length)
+        with np.errstate(over="ignore"):  # infinity is truncated, too
+            ratio = np.exp((log_prob - packed["log_prob"]).sum(1))
+        rho_bar, c_bar = np.float32(self._hyper.rho_bar), np.float32(self._hyper.c_bar)
+        return log_prob, np.minimum(ratio, rho_bar), np.minimum(ratio, c_bar)
+
+    def _bootstrap(self, values: FloatArray, over: BoolArray) -> FloatArray:
+        """Return values [V, S] of what comes after each trajectory: 0 where nothing does, unless the signal goes on."""
+        bootstrap = values.copy()
+        for row, signal in zip(bootstrap, self.signals, strict=True):
+            if not signal.ignore_done:
+                row[over] = 0.0
+        return bootstrap
+
+    def _means(self, what: str, values: FloatArray, packed: PackedSteps) -> Statistics:
+        """Return the mean of estimates [V, B] over each trajectory, by its tag."""
+        means = mean_values(values, packed)
+        return {f"Policy/{signal.title} {what}": mean for signal, mean in zip(self.signals, means, strict=True)}
+
+    def _scaled(self, returns: RunningReturns, packed: PackedSteps, rewards: FloatArray) -> FloatArray:
+        """Return rewards [V, B], the environment's divided by the deviation of its discounted sums, and limited."""
+        scaled, most = rewards.copy(), np.float32(self._hyper.clip_reward)
+        for row, signal in zip(scaled, self.signals, strict=True):
+            if isinstance(signal, ExtrinsicReward):
+                returns.add(packed, row)
+                np.clip(row / np.float32(returns.deviation), -most, most, out=row)
+        return scaled
+
+    def reset_worker(self, worker: int | None) -> None:
+        """Clear the critic's memories and the sums of rewards."""
+        self._values.reset_worker(worker)
+        if self._returns is not None:
+            self._returns.of_agent.reset_worker(worker)
+
+    # Update
+
+    def is_ready(self, step: int) -> bool:  # noqa: ARG002
+        """Return whether the buffer is full."""
+        return self._buffer.num_rows > self._hyper.buffer_size
+
+    def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
+        """Learn from the buffer for some epochs. The policy that acts changes when all of them are done."""
+        buffer, hyper, network = self._buffer, self._hyper, self.context.settings.network_settings
+        coefficients = self.coefficients(step)
+        variance = losses.explained_variance(buffer.column("value").sum(1), buffer.column("returns").sum(1))
+
+        # A with mean 0 and deviation 1.
+        columns = {}
+        if not hyper.normalize_advantage_per_mini_batch:
+            columns["advantage"] = losses.normalized(buffer.column("advantage"), buffer.loss_mask, buffer.weight)
+
+        # Epochs of minibatches, until the run ends or the policy has moved too far.
+        found: dict[str, list[Tensor]] = {}
+        for diagnostics, minibatch in self.until_stop(self._minibatches(columns)):
+            with self.context.timers(self.timer):
+                statistics = self.gradient_step(minibatch, coefficients, diagnostics=diagnostics)
+            for signal in self.signals:
+                statistics |= signal.update(minibatch)
+            for tag, value in statistics.items():
+                found.setdefault(tag, []).append(value)
+            if self.has_moved_far:
+                break
+            self.gradient_steps += 1
+
+        if network.normalize and hyper.normalize_after_update:
+            update_normalizations(self.actor, self.critic, buffer.observed())
+        buffer.clear()
+        # Read back from the device once per update.
+        means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}
+        means |= self.clone(step)
+        means["Policy/Learning Rate"] = coefficients.learning_rate
+        means["Policy/Epsilon"] = coefficients.epsilon
+        means["Policy/Beta"] = coefficients.beta
+        explained = variance.item()
+        if math.isfinite(explained):
+            means["Policy/Explained Variance"] = explained
+        return {tag: np.array([mean]) for tag, mean in means.items()}
+
+    def coefficients(self, step: int) -> Coefficients:
+        """Return learning rate, epsilon and c2 at trainer step ``step``."""
+        hyper, last = self._hyper, self.context.settings.max_steps
+        rate = decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step)
+        return Coefficients(
+            learning_rate=self.adapted_rate if self._adapts else rate,
+            epsilon=decayed(hyper.epsilon_schedule, hyper.epsilon, MIN_EPSILON, last, step),
+            beta=decayed(hyper.beta_schedule, hyper.beta, MIN_BETA, last, step),
+        )
+
+    def _minibatches(self, columns: Mapping[str, Tensor]) -> Iterator[tuple[bool, Minibatch]]:
+        """Yield the minibatches of all epochs, and which of them give diagnostics.
+
+        The epochs follow on each other as one, so that of a small buffer the rows of several are gathered at a time.
+        """
+        buffer, hyper = self._buffer, self._hyper
+        # A buffer that is smaller than a minibatch is one minibatch; ML-Agents learns nothing then.
+        batch_size = min(hyper.batch_size, buffer.num_rows)
+        sequences = max(1, batch_size // buffer.sequence_length)
+        per_epoch = buffer.num_sequences // sequences
+        apart = math.ceil(_DIAGNOSTICS_EVERY / per_epoch)
+        orders = [self._epoch_order(buffer.num_sequences)[: per_epoch * sequences] for _ in range(hyper.num_epoch)]
+        order = torch.cat(orders).to(self.context.device)
+        for number, minibatch in enumerate(buffer.minibatches(order, batch_size, columns)):
+            epoch, place = divmod(number, per_epoch)
+            yield epoch % apart == 0 and place % _DIAGNOSTICS_EVERY == 0, minibatch
+
+    def _epoch_order(self, num_sequences: int) -> Tensor:
+        """Return the order of the sequences in one epoch, i64 [Q]."""
+        return torch.randperm(num_sequences, generator=self._shuffle)
+
+    def gradient_step(
+        self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = True
+    ) -> dict[str, Tensor]:
+        """Make a step of Adam, unless the policy has moved too far.
+
+        Returns:
+            Statistics, tag -> 0-d tensor without gradient on the networks' device: nothing is read back. Diagnostics
+            are KL divergence, clip fraction and the gradient's norm.
+        """
+        hyper, rate = self._hyper, coefficients.learning_rate
+        follows_kl = self._adapts or hyper.target_kl is not None
+        diagnostics |= follows_kl
+        if hyper.normalize_advantage_per_mini_batch:
+            advantage = losses.normalized(minibatch["advantage"], minibatch.loss_mask, minibatch.rows.get("weight"))
+            minibatch = minibatch.with_rows({"advantage": advantage})
+
+        # Gradient of -L^CLIP + c1 L^VF - c2 S (equation 9), by hand where that is faster.
+        differentiate = self.differentiate if self.closed_form is None else self.closed_form.differentiate
+        statistics = differentiate(minibatch, coefficients, diagnostics)
+
+        # Its norm, of actor and critic together, is at most max_grad_norm.
+        if hyper.max_grad_norm is not None or diagnostics:
+            gradients = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients)
+            if hyper.max_grad_norm is not None:
+                torch._foreach_mul_(gradients, (hyper.max_grad_norm / (norm + _CLIP_EPSILON)).clamp(max=1.0))
+            if diagnostics:
+                statistics["Policy/Gradient Norm"] = norm
+
+        # The divergence of the policy from the one that acted adapts the learning rate, or ends the update.
+        if follows_kl:
+            # Of all actions together, whatever the ratio is of: as if they were independent, which their formulas are.
+            columns = 1 if hyper.joint_ratio else minibatch["log_prob"].shape[1]
+            kl = statistics["Policy/Approximate KL"].item() * columns
+            if self._adapts:
+                rate = self.adapted_rate = adapted(self.adapted_rate, kl, hyper.desired_kl)
+            self.has_moved_far = hyper.target_kl is not None and kl > _TOO_FAR * hyper.target_kl
+
+        # Adam.
+        if not self.has_moved_far:
+            self._adam.param_groups[0]["lr"] = rate
+            self._adam.step()
+        return statistics
+
+    # Losses
+
+    def differentiate(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> dict[str, Tensor]:
+        """Write the gradient of the loss into the parameters, by autograd. Return statistics."""
+
+        def one(objective: Objective) -> dict[str, Tensor]:
+            loss, statistics = objective.loss(minibatch, coefficients, diagnostics)
+            # What zero_grad does, without its profiling hooks.
+            for parameter in objective.parameters:
+                parameter.grad = None
+            loss.backward()  # type: ignore[no-untyped-call]
+            return statistics
+
+        objectives = [(objective,) for objective in self.objectives]
+        found = [one(*each) for each in objectives] if self._threads is None else self._threads.run(one, objectives)
+        return {tag: value for statistics in found for tag, value in statistics.items()}
+
+    def loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool = False) -> Loss:
+        """Return ``-L^CLIP + c1 L^VF - c2 S`` and its statistics."""
+        return _sum(*(objective.loss(minibatch, coefficients, diagnostics) for objective in self.objectives))
+
+    def _objectives(self) -> list[Objective]:
+        """Return the loss of the actor and that of the critic, or of both where they have a body in common."""
+        actor, critic = list(self.actor.parameters()), list(self.critic.parameters())
+        if isinstance(self.critic, SharedCritic):
+            return [Objective(actor + critic, self._shared_loss)]
+        return [Objective(actor, self._actor_loss), Objective(critic, self._critic_loss)]
+
+    def _actor_loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Loss:
+        distribution, _ = self.actor.distribution(
+            minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length
+        )
+        return self.policy_loss(distribution, minibatch, coefficients, diagnostics)
+
+    def _critic_loss(self, minibatch: Minibatch, coefficients: Coefficients, _diagnostics: bool) -> Loss:
+        values, _ = self.critic(minibatch.obs, minibatch.critic_memory, minibatch.sequence_length)
+        return self.value_loss(values, minibatch, coefficients)
+
+    def _shared_loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Loss:
+        assert isinstance(self.critic, SharedCritic)
+        if self._encode_pictures is None:
+            distribution, values, _ = self.critic.actor_and_values(
+                minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length
+            )
+        else:
+            distribution, values = self.critic.actor_and_values_of(
+                self._encode_pictures(minibatch.obs), minibatch["mask"]
+            )
+        return _sum(
+            self.policy_loss(distribution, minibatch, coefficients, diagnostics),
+            self.value_loss(values, minibatch, coefficients),
+        )
+
+    def policy_loss(
+        self, distribution: ActionDistribution, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool
+    ) -> Loss:
+        """Return ``-L^CLIP - c2 S`` of the policy's distribution."""
+        mask, epsilon = minibatch.loss_mask, coefficients.epsilon
+        # r = pi(a|s) / pi_old(a|s), one per continuous action and branch, or of the whole action.
+        log_ratio = distribution.log_prob(minibatch["continuous"], minibatch["discrete"]) - minibatch["log_prob"]
+        if self._hyper.joint_ratio:
+            log_ratio = log_ratio.sum(1, keepdim=True)
+        ratio = log_ratio.exp()
+        # L^CLIP = E[min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)] (equation 7).
+        policy_loss = losses.clipped_policy_loss(ratio, minibatch["advantage"], epsilon, mask)
+        # S, the entropy.
+        entropy = masked_mean(distribution.entropy(joint=self._hyper.joint_entropy), mask)
+        with torch.no_grad():
+            statistics = {"Losses/Policy Loss": policy_loss.abs()}
+            if diagnostics:
+                statistics |= losses.ratio_statistics(log_ratio, ratio, epsilon, mask)
+        return policy_loss - coefficients.beta * entropy, statistics
+
+    def value_loss(self, values: Tensor, minibatch: Minibatch, coefficients: Coefficients) -> Loss:
+        """Return ``c1 L^VF`` of the critic's values [V, b]."""
+        # L^VF = E[(V - R)^2], perhaps clipped.
+        old_values = minibatch["value"].t() if self._hyper.value_clipping else None
+        value_loss = losses.value_loss(
+            values, minibatch["returns"].t(), minibatch.loss_mask, old_values=old_values, epsilon=coefficients.epsilon
+        )
+        return self._hyper.vf_coef * value_loss, {"Losses/Value Loss": value_loss.detach()}
+
+    # Checkpoints
+
+    def optimizer_states(self) -> dict[str, dict[str, Any]]:
+        """Return that of Adam as ``torch.optim.Adam.state_dict`` does, the actor's parameters before the critic's."""
+        return {"adam": adam_state(self._adam, self._pieces)}
+
+    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """Take what ``optimizer_states`` gave, or moments of some of the parameters; the others start anew."""
+        load_adam_state(self._adam, self._pieces, states["adam"])
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return the one that orders minibatches."""
+        return {"shuffle": self._shuffle}
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return the adapted learning rate, and the scale of rewards."""
+        state: dict[str, Any] = {}
+        if self._adapts:
+            state["learning_rate"] = self.adapted_rate
+        if self._returns is not None:
+            state["returns"] = self._returns.state()
+        return {_EXTRA: state} if state else {}
+
+    def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
+        """Take what ``extra_state`` gave."""
+        state = extra.get(_EXTRA, {})
+        if "learning_rate" in state:
+            self.adapted_rate = float(state["learning_rate"])
+        if self._returns is not None and "returns" in state:
+            self._returns.load_state(state["returns"])
+
+
+def _sum(first: Loss, *others: Loss) -> Loss:
+    total, statistics = first
+    for loss, more in others:
+        total, statistics = total + loss, statistics | more
+    return total, statistics
