@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trajtrainer.algos import returns
+from trajtrainer.algos.values import gae, lambda_return
 
 Floats = NDArray[np.float32]
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
@@ -42,8 +41,8 @@ def test_golden_formulas(shared_data: Path) -> None:
         bootstrap = np.array([[case["value_next"]]], np.float32)
         offset = np.array([0, case["length"]])
         found = {
-            "gae": returns.gae(rewards, values, bootstrap, offset, gamma, lambd),
-            "lambda_return": returns.lambda_return(rewards, values, bootstrap, offset, gamma, lambd),
+            "gae": gae(rewards, values, bootstrap, offset, gamma, lambd),
+            "lambda_return": lambda_return(rewards, values, bootstrap, offset, gamma, lambd),
         }
         for formula, result in found.items():
             expected = arrays[f"{name}_{formula}"]
@@ -53,8 +52,8 @@ def test_golden_formulas(shared_data: Path) -> None:
 def test_worked_numbers() -> None:
     one, zero = np.ones((1, 2), np.float32), np.zeros((1, 1), np.float32)
     offset = np.array([0, 2])
-    np.testing.assert_allclose(returns.gae(one, 0 * one, zero, offset, [0.99], 0.95)[0], [1.9405, 1.0], rtol=1e-6)
-    found = returns.lambda_return(one, 0.5 * one, zero, offset, [0.99], 0.95)
+    np.testing.assert_allclose(gae(one, 0 * one, zero, offset, [0.99], 0.95)[0], [1.9405, 1.0], rtol=1e-6)
+    found = lambda_return(one, 0.5 * one, zero, offset, [0.99], 0.95)
     np.testing.assert_allclose(found[0], [1.96525, 1.0], rtol=1e-6)
 
 
@@ -62,8 +61,8 @@ def test_worked_numbers() -> None:
 def test_equals_the_plain_recursion(lengths: list[int], seed: int, gamma: float, lambd: float) -> None:
     gammas = [gamma, 0.9]
     rewards, values, bootstrap, offset = _pack(lengths, 2, seed)
-    found = returns.gae(rewards, values, bootstrap, offset, gammas, lambd)
-    found_lambda = returns.lambda_return(rewards, values, bootstrap, offset, gammas, lambd)
+    found = gae(rewards, values, bootstrap, offset, gammas, lambd)
+    found_lambda = lambda_return(rewards, values, bootstrap, offset, gammas, lambd)
     for s, v in np.ndindex(len(lengths), 2):
         rows = slice(offset[s], offset[s + 1])
         r, value = rewards[v, rows].astype(np.float64), values[v, rows].astype(np.float64)
@@ -77,25 +76,17 @@ def test_equals_the_plain_recursion(lengths: list[int], seed: int, gamma: float,
 @given(LENGTHS, st.integers(0, 1000))
 def test_a_trajectory_does_not_see_its_neighbours(lengths: list[int], seed: int) -> None:
     rewards, values, bootstrap, offset = _pack(lengths, 1, seed)
-    together = returns.gae(rewards, values, bootstrap, offset, [0.99], 0.95)
+    together = gae(rewards, values, bootstrap, offset, [0.99], 0.95)
     for s, length in enumerate(lengths):
         rows = slice(offset[s], offset[s + 1])
-        alone = returns.gae(
-            rewards[:, rows], values[:, rows], bootstrap[:, s : s + 1], np.array([0, length]), [0.99], 0.95
-        )
+        alone = gae(rewards[:, rows], values[:, rows], bootstrap[:, s : s + 1], np.array([0, length]), [0.99], 0.95)
         np.testing.assert_array_equal(together[:, rows], alone)
 
 
 def test_inputs_are_left_alone() -> None:
     rewards, values, bootstrap, offset = _pack([3, 5], 2, 0)
     before = [a.copy() for a in (rewards, values, bootstrap)]
-    returns.gae(rewards, values, bootstrap, offset, [0.99, 0.9], 0.95)
-    returns.lambda_return(rewards, values, bootstrap, offset, [0.99, 0.9], 0.95)
+    gae(rewards, values, bootstrap, offset, [0.99, 0.9], 0.95)
+    lambda_return(rewards, values, bootstrap, offset, [0.99, 0.9], 0.95)
     for array, copy in zip((rewards, values, bootstrap), before, strict=True):
         np.testing.assert_array_equal(array, copy)
-
-
-@pytest.mark.parametrize(("lengths", "expected"), [([1], [0]), ([3, 1, 2], [2, 1, 0, 0, 1, 0])])
-def test_steps_to_end(lengths: list[int], expected: list[int]) -> None:
-    offset = np.concatenate([[0], np.cumsum(lengths)])
-    assert returns.steps_to_end(offset).tolist() == expected

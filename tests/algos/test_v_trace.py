@@ -21,7 +21,7 @@ from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.poca.poca import POCA, critic_loss
 from trajtrainer.algos.ppo.losses import normalized
 from trajtrainer.algos.ppo.ppo import PPO, WEIGHT_TAG
-from trajtrainer.algos.returns import gae, lambda_return, v_trace
+from trajtrainer.algos.values import gae, lambda_return, v_trace
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.core.timers import Timers

@@ -1,4 +1,10 @@
-"""Value estimates of whole trajectories at collection time, with a recurrent critic's memories.
+"""What is to be learned of whole trajectories: values, advantages and returns.
+
+``gae``, ``lambda_return`` and ``v_trace`` solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory, V-trace with a c
+of each step. All trajectories of a pack are solved at once by doubling: after pass k each x holds the terms of its next
+2^k steps, and the pass adds to it, times c^(2^k), the x that lies 2^k steps ahead. That is log2(longest trajectory)
+passes over the whole pack, whatever the number and the lengths of its trajectories, against one Python iteration per
+step. Sums are kept in float64 and returned as float32.
 
 Shape legend: V reward signals, B packed steps, S trajectories, L sequence length, Q sequences of up to L steps (each
 trajectory is cut into sequences from its start), H memory size.
@@ -18,6 +24,9 @@ from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray
 from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
+
+DoubleArray = NDArray[np.float64]
+Offsets = IntArray | LongArray
 
 # How many numbers of observations may go through the critic at once (64 MB of float32): bounds what the layers
 # between take.
@@ -209,3 +218,124 @@ def in_parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def _numpy(tensor: Tensor) -> FloatArray:
     array: FloatArray = tensor.cpu().numpy()
     return array
+
+
+def _column(values: Sequence[float] | float) -> DoubleArray:
+    """Return one coefficient per signal, as a column [V, 1]."""
+    return np.atleast_1d(np.asarray(values, np.float64))[:, None]
+
+
+def _solve(terms: DoubleArray, coefficient: DoubleArray, offset: Offsets) -> DoubleArray:
+    """Return ``x[t] = terms[t] + coefficient[t] * x[t + 1]`` [V, B], x = 0 after a trajectory's last step.
+
+    Overwrites ``terms``. Coefficients are [V, B], or [V, 1] if they are the same for each step.
+    """
+    coefficient = np.broadcast_to(coefficient, terms.shape).copy()
+    coefficient[:, offset[1:] - 1] = 0.0
+    shift, longest = 1, int(np.diff(offset).max())
+    while shift < longest:
+        terms[:, :-shift] += coefficient[:, :-shift] * terms[:, shift:]
+        coefficient[:, :-shift] *= coefficient[:, shift:]
+        shift *= 2
+    return terms
+
+
+def _next_values(values: FloatArray | DoubleArray, bootstrap: FloatArray, offset: Offsets) -> DoubleArray:
+    following = np.empty(values.shape, np.float64)
+    following[:, :-1] = values[:, 1:]
+    following[:, offset[1:] - 1] = bootstrap
+    return following
+
+
+def gae(
+    rewards: FloatArray,
+    values: FloatArray,
+    bootstrap: FloatArray,
+    offset: Offsets,
+    gamma: Sequence[float],
+    lambd: float,
+) -> FloatArray:
+    """Return generalized advantage estimates (Schulman et al. 2016).
+
+    ``A[t] = sum over i of (gamma * lambd)^i * (r[t+i] + gamma * V[t+i+1] - V[t+i])``.
+
+    Args:
+        rewards: f32 [V, B], times strength.
+        values: f32 [V, B], the value of each step's observation.
+        bootstrap: f32 [V, S], the value of the observation after each trajectory; 0 after a true end.
+        offset: whole numbers [S + 1], no empty trajectory.
+        gamma: [V], discount of each signal.
+        lambd: weight of the longer estimates.
+
+    Returns:
+        f32 [V, B].
+    """
+    discount = _column(gamma)
+    delta = rewards + discount * _next_values(values, bootstrap, offset) - values
+    return _solve(delta, discount * lambd, offset).astype(np.float32)
+
+
+def lambda_return(
+    rewards: FloatArray,
+    values: FloatArray,
+    bootstrap: FloatArray,
+    offset: Offsets,
+    gamma: Sequence[float],
+    lambd: float,
+) -> FloatArray:
+    """Return lambda-returns.
+
+    ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, with the bootstrap value in full after the last
+    step. Arguments and result as ``gae``.
+    """
+    discount = _column(gamma)
+    terms = rewards + discount * (1 - lambd) * _next_values(values, bootstrap, offset)
+    last = offset[1:] - 1
+    terms[:, last] = rewards[:, last] + discount * bootstrap
+    return _solve(terms, discount * lambd, offset).astype(np.float32)
+
+
+class VTrace(NamedTuple):
+    """What V-trace makes of trajectories.
+
+    Attributes:
+        values: f32 [V, B], the targets of the values.
+        actions: f32 [V, B], estimates of the values of the actions that were taken.
+    """
+
+    values: FloatArray
+    actions: FloatArray
+
+
+def v_trace(
+    rewards: FloatArray,
+    values: FloatArray,
+    bootstrap: FloatArray,
+    offset: Offsets,
+    gamma: Sequence[float],
+    lambd: float,
+    rho: FloatArray,
+    trace: FloatArray,
+) -> VTrace:
+    """Return the V-trace targets (Espeholt et al. 2018) of trajectories that another policy acted.
+
+    ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (its
+    equation 1 and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])``, which its section
+    4.2 has with a lambda of 1. With weights of 1 both are the lambda-return, and ``q - V`` is the generalised advantage
+    estimate.
+
+    Args:
+        rewards: as the other arguments up to ``lambd`` those of ``gae``.
+        values: f32 [V, B].
+        bootstrap: f32 [V, S].
+        offset: whole numbers [S + 1].
+        gamma: [V].
+        lambd: weight of the longer estimates.
+        rho: f32 [B], truncated importance weight of each step.
+        trace: f32 [B], how much each step lets through of what comes after it.
+    """
+    discount = _column(gamma)
+    actions = rewards + discount * _next_values(values, bootstrap, offset)
+    moved = _solve(rho * (actions - values), discount * lambd * trace, offset)
+    actions += discount * lambd * _next_values(moved, np.zeros_like(bootstrap), offset)
+    return VTrace((values + moved).astype(np.float32), actions.astype(np.float32))

@@ -20,8 +20,8 @@ from trajtrainer.algos.ppo.losses import value_loss
 from trajtrainer.algos.ppo.ppo import LAYOUT as PPO_LAYOUT
 from trajtrainer.algos.ppo.ppo import PPO, WEIGHT_TAG, Loss
 from trajtrainer.algos.ppo.update_buffer import Memories
-from trajtrainer.algos.returns import lambda_return, v_trace
 from trajtrainer.algos.schedules import Coefficients
+from trajtrainer.algos.values import lambda_return, v_trace
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor

@@ -23,9 +23,8 @@ from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.closed_form import closed_form
 from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
-from trajtrainer.algos.returns import gae, v_trace
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
-from trajtrainer.algos.values import ValueEstimator, log_probabilities, mean_values
+from trajtrainer.algos.values import ValueEstimator, gae, log_probabilities, mean_values, v_trace
 from trajtrainer.core.columns import Columns, Store, entries_of, entry_bytes
 from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
