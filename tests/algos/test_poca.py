@@ -230,8 +230,7 @@ def test_minibatches_hold_the_groupmates_of_their_rows(seeds: list[int], length:
         [np.float32, np.float32],
         num_signals=1,
         sequence_length=length,
-        memory_size=4 if length > 1 else 0,
-        critic_memory_size=0,
+        memories={"memory": 4 if length > 1 else 0, "critic_memory": 0},
         capacity=4,
         device=CPU,
     )
@@ -282,8 +281,7 @@ def test_sequences_of_a_moment_stand_together() -> None:
         [np.float32, np.float32],
         num_signals=1,
         sequence_length=1,
-        memory_size=0,
-        critic_memory_size=0,
+        memories={"memory": 0, "critic_memory": 0},
         capacity=4,
         device=CPU,
     )
@@ -316,8 +314,7 @@ def test_minibatches_give_the_estimates_of_collection(memory: MemorySettings | N
         [np.float32, np.float32],
         num_signals=2,
         sequence_length=length,
-        memory_size=size,
-        critic_memory_size=size,
+        memories={"memory": size, "critic_memory": size},
         capacity=4,
         device=CPU,
     )

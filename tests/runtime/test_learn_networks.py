@@ -157,8 +157,7 @@ def test_20480_steps_of_a_camera_take_less_than_450_mb() -> None:
         [np.uint8],
         num_signals=1,
         sequence_length=1,
-        memory_size=0,
-        critic_memory_size=0,
+        memories={"memory": 0, "critic_memory": 0},
         capacity=20481,
         device=torch.device("meta"),
     )

@@ -25,8 +25,7 @@ def _buffer(length: int = 1, capacity: int = 10) -> UpdateBuffer:
         [np.float32, np.uint8],
         num_signals=2,
         sequence_length=length,
-        memory_size=MEMORY if length > 1 else 0,
-        critic_memory_size=MEMORY if length > 1 else 0,
+        memories={"memory": MEMORY if length > 1 else 0, "critic_memory": MEMORY if length > 1 else 0},
         capacity=capacity,
         device=torch.device("cpu"),
     )

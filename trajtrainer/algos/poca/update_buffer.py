@@ -34,26 +34,26 @@ _FIRST_OTHER = 1 << 40
 class GroupBuffer(UpdateBuffer):
     """PPO's rows with their groupmates."""
 
-    def __init__(self, spec: BehaviorSpec, *arguments: Any, **named: Any) -> None:
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        *arguments: Any,
+        num_signals: int,
+        memories: Mapping[str, int],
+        more: Mapping[str, Entry] | None = None,
+        **named: Any,
+    ) -> None:
         """Take room as ``UpdateBuffer`` does."""
-        super().__init__(spec, *arguments, **named)
+        of_signals = Entry(np.dtype(np.float32), (num_signals,))
+        columns = {**(more or {}), "baseline": of_signals, "moment": Entry(np.dtype(np.int64), ())}
+        if "weight" in columns:
+            columns["baseline_returns"] = of_signals
+        memories = {**memories, "baseline_memory": memories["critic_memory"]}
+        super().__init__(spec, *arguments, num_signals=num_signals, memories=memories, more=columns, **named)
         self._action_spec = spec.action_spec
         self._members: list[Tensor] = []
         self._others: list[Columns[Tensor]] = []
         self._num_moments = self._num_others = 0
-
-    def _more(self, num_signals: int, weighted: bool) -> dict[str, Entry]:
-        of_signals = Entry(np.dtype(np.float32), (num_signals,))
-        more = {"baseline": of_signals, "moment": Entry(np.dtype(np.int64), ())}
-        return {
-            **super()._more(num_signals, weighted),
-            **more,
-            **({"baseline_returns": of_signals} if weighted else {}),
-        }
-
-    def _memory_sizes(self, memory_size: int, critic_memory_size: int) -> dict[str, int]:
-        sizes = super()._memory_sizes(memory_size, critic_memory_size)
-        return {**sizes, "baseline_memory": critic_memory_size}
 
     def append(self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], memories: Memories) -> None:
         """See ``UpdateBuffer``. The steps have groupmates."""
@@ -61,7 +61,7 @@ class GroupBuffer(UpdateBuffer):
         members, of_step = moments_of(np.arange(len(packed)), packed.groups.mates)
         others = packed.groups.others
         behind = _FIRST_OTHER + self._num_others + np.arange(len(others))
-        numbers = np.concatenate([self.rows_for(packed), behind, [-1]])  # the last entry is that of -1
+        numbers = np.concatenate([self.places(packed), behind, [-1]])  # the last entry is that of -1
         self._members.append(torch.from_numpy(numbers[members]).to(self._device))
         self._others.append(others.map(lambda column: torch.from_numpy(column).to(self._device, _kept_as(column))))
         super().append(packed, {**learned, "moment": of_step + self._num_moments}, memories)

@@ -25,7 +25,7 @@ from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
 from trajtrainer.algos.values import ValueEstimator, gae, log_probabilities, mean_values, v_trace
-from trajtrainer.core.columns import Columns, Store, entries_of, entry_bytes
+from trajtrainer.core.columns import Columns, Entry, Store, entries_of, entry_bytes
 from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
@@ -116,17 +116,17 @@ class PPO(Algorithm):
         # Intake.
         self._values = self.estimator_class(critic, self._length)
         self._corrects = bool(context.max_policy_lag) if hyper.v_trace is None else hyper.v_trace
+        critic_memory = 0 if isinstance(critic, SharedCritic) else critic.memory_size
         self._buffer = self.buffer_class(
             context.spec,
             context.obs_dtypes,
             num_signals=len(signals),
             sequence_length=self._length,
-            memory_size=self.actor.memory_size,
-            critic_memory_size=0 if isinstance(critic, SharedCritic) else critic.memory_size,
+            memories={"memory": self.actor.memory_size, "critic_memory": critic_memory},
             capacity=hyper.buffer_size + 1 if context.training else 0,
             device=context.device,
+            more={"weight": Entry(np.dtype(np.float32), ())} if self._corrects else {},
             needs=frozenset().union(*(signal.needs for signal in signals)),
-            weighted=self._corrects,
         )
         gamma = next((signal.gamma for signal in signals if isinstance(signal, ExtrinsicReward)), 0.0)
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None

@@ -40,12 +40,11 @@ class UpdateBuffer:
         *,
         num_signals: int,
         sequence_length: int,
-        memory_size: int,
-        critic_memory_size: int,
+        memories: Mapping[str, int],
         capacity: int,
         device: torch.device,
+        more: Mapping[str, Entry] | None = None,
         needs: Collection[str] = (),
-        weighted: bool = False,
     ) -> None:
         """Take room for ``capacity`` rows; it grows when more come.
 
@@ -54,47 +53,26 @@ class UpdateBuffer:
             obs_dtypes: per sensor, f32 or u8.
             num_signals: V.
             sequence_length: L.
-            memory_size: H of the actor; 0 without a memory.
-            critic_memory_size: H of the critic; 0 where it has no memory of its own.
+            memories: H of ``memory``, the actor's, and of ``critic_memory``; 0 for one that there is not.
             capacity: rows.
             device: of the networks.
+            more: columns beside those of the table.
             needs: of the reward signals, see ``RewardSignal``.
-            weighted: whether there are importance weights, the column ``weight`` f32 [N].
         """
-        entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals)
-        entries |= self._more(num_signals, weighted)
+        entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals) | dict(more or {})
         if "done" in needs:
             entries["done"] = Entry(np.dtype(np.bool_), ())
         if NEXT_OBSERVATIONS in needs:
             sensors = range(len(obs_dtypes))
             entries |= {sensor_name(i, NEXT_OBSERVATIONS): entries[sensor_name(i)] for i in sensors}
-        if memory_size:
+        if memories["memory"]:
             entries["loss_mask"] = Entry(np.dtype(np.float32), ())
-        capacity = -(-capacity // sequence_length) * sequence_length
-        self._device = device
-        self._sequences = Columns(
-            {
-                name: torch.zeros(capacity // sequence_length, size, device=device)
-                for name, size in self._memory_sizes(memory_size, critic_memory_size).items()
-                if size
-            }
-        )
-        self._set_rows(
-            {
-                name: torch.zeros(capacity, *entry.shape, dtype=torch_dtype(entry.dtype), device=device)
-                for name, entry in entries.items()
-            }
-        )
         self.sequence_length = sequence_length
         self.num_rows = 0
-
-    def _more(self, num_signals: int, weighted: bool) -> dict[str, Entry]:  # noqa: ARG002
-        """Return the columns that it keeps beside those of the table."""
-        return {"weight": Entry(np.dtype(np.float32), ())} if weighted else {}
-
-    def _memory_sizes(self, memory_size: int, critic_memory_size: int) -> dict[str, int]:
-        """Return the columns of the sequences with H of each."""
-        return {"memory": memory_size, "critic_memory": critic_memory_size}
+        self._device = device
+        rows = {name: torch.zeros(0, *one.shape, dtype=torch_dtype(one.dtype)) for name, one in entries.items()}
+        sequences = {name: torch.zeros(0, size) for name, size in memories.items() if size}
+        self._resize(Columns(rows), Columns(sequences), capacity)
 
     @property
     def num_sequences(self) -> int:
@@ -107,21 +85,11 @@ class UpdateBuffer:
         return len(self._rows["advantage"])
 
     def column(self, name: str) -> Tensor:
-        """Return the filled rows of a column, or of ``loss_mask`` where there is a memory, [N, ...]: a view."""
+        """Return the filled rows of a column, [N, ...]: a view."""
         return self._rows[name][: self.num_rows]
 
-    def observed(self) -> tuple[Tensor, ...]:
-        """Return what was observed, per sensor [B, *O]: the filled rows without padding."""
-        mask, filled = self.loss_mask, [column[: self.num_rows] for column in self._rows.obs]
-        return tuple(filled if mask is None else [column[mask > 0] for column in filled])
-
-    @property
-    def weight(self) -> Tensor | None:
-        """Importance weights f32 [N], 0 in padding; None where there are none."""
-        return self.column("weight") if "weight" in self._rows else None
-
     def sequences(self, name: str) -> Tensor:
-        """Return the filled entries of ``memory`` or ``critic_memory``, f32 [Q, H]: a view."""
+        """Return the filled entries of a memory, f32 [Q, H]: a view."""
         return self._sequences[name][: self.num_sequences]
 
     @property
@@ -129,11 +97,21 @@ class UpdateBuffer:
         """f32 [N], 0 in padding; None where there is none."""
         return self.column("loss_mask") if "loss_mask" in self._rows else None
 
+    @property
+    def weight(self) -> Tensor | None:
+        """Importance weights f32 [N], 0 in padding; None where there are none."""
+        return self.column("weight") if "weight" in self._rows else None
+
+    def observed(self) -> tuple[Tensor, ...]:
+        """Return what was observed, per sensor [B, *O]: the filled rows without padding."""
+        mask, filled = self.loss_mask, [column[: self.num_rows] for column in self._rows.obs]
+        return tuple(filled if mask is None else [column[mask > 0] for column in filled])
+
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
         """Return where the next steps can be written directly, which saves ``append`` a copy of them.
 
         Returns:
-            Views of the next ``num_steps`` rows; None where steps do not simply follow one another (padding), or stand
+            Views of the next ``num_steps`` rows; None where steps do not simply follow one another (padding), or are
             on another device.
         """
         if self.sequence_length > 1 or self._host is None:
@@ -141,10 +119,10 @@ class UpdateBuffer:
         self._grow(self.num_rows + num_steps)
         return self._host.slice(self.num_rows, self.num_rows + num_steps)
 
-    def rows_for(self, packed: PackedSteps) -> LongArray:
+    def places(self, packed: PackedSteps) -> LongArray:
         """Return the row that each step will have, i64 [B], when it is appended next."""
-        places = self._places(packed, sequence_offsets(packed.lengths, self.sequence_length))
-        return self.num_rows + (np.arange(len(packed)) if places is None else places)
+        first = sequence_offsets(packed.lengths, self.sequence_length)[:-1] * self.sequence_length
+        return self.num_rows + np.arange(len(packed)) + np.repeat(first - packed.offset[:-1], packed.lengths)
 
     def append(self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], memories: Memories) -> None:
         """Add the rows of trajectories.
@@ -154,18 +132,28 @@ class UpdateBuffer:
             learned: columns of the same steps that ``packed`` does not have, or has otherwise, [B, ...].
             memories: the critic's, before each sequence.
         """
-        first = sequence_offsets(packed.lengths, self.sequence_length)
-        start, stop = self.num_rows, self.num_rows + int(first[-1]) * self.sequence_length
+        length, start = self.sequence_length, self.num_rows
+        stop = start + int(sequence_offsets(packed.lengths, length)[-1]) * length
         self._grow(stop)
-        self._write(packed, learned, start, stop, self._places(packed, first))
+        learned = {"loss_mask": np.ones(len(packed), np.float32), **learned}
+        if sensor_name(0, NEXT_OBSERVATIONS) in self._rows:
+            learned |= _following(packed)
+        places = self.places(packed) if length > 1 else np.arange(start, stop)
+        for name, column in self._block(start, stop).items():
+            values = learned[name] if name in learned else packed[name]
+            if length > 1:
+                column[:] = 0
+                column[places - start] = values
+            elif _address(values) != _address(column):
+                column[:] = values
+            if self._host is None:
+                self._rows[name][start:stop] = torch.from_numpy(column)
         if "memory" in self._sequences:
-            begins = sequence_begins(packed, self.sequence_length)
-            self._sequences["memory"][self.num_sequences : stop // self.sequence_length] = torch.from_numpy(
-                packed["memory"][begins]
-            )
+            begins = sequence_begins(packed, length)
+            memories = {"memory": torch.from_numpy(packed["memory"][begins]), **memories}
         for name, memory in memories.items():
             if memory is not None:
-                self._sequences[name][self.num_sequences : stop // self.sequence_length] = memory
+                self._sequences[name][start // length : stop // length] = memory
         self.num_rows = stop
 
     def clear(self) -> None:
@@ -183,53 +171,29 @@ class UpdateBuffer:
         rows = self._rows.slice(0, self.num_rows).with_columns(columns)
         yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
-    def _write(
-        self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], start: int, stop: int, places: LongArray | None
-    ) -> None:
-        """Write steps into the rows ``start`` to ``stop``, one after the other or with padding in between."""
-        block = self._rows_of(start, stop)
-        if sensor_name(0, NEXT_OBSERVATIONS) in block:
-            learned = {**learned, **_following(packed)}
-        is_there = places is None and _address(packed.obs[0]) == _address(block.obs[0])
-        for name, column in block.items():
-            values = learned.get(name)
-            if values is None:
-                values = np.ones(len(packed), np.float32) if name == "loss_mask" else packed[name]
-            if places is not None:
-                column[:] = 0
-                column[places] = values
-            elif not (is_there and values.base is column.base):
-                column[:] = values
-            if self._host is None:
-                self._rows[name][start:stop] = torch.from_numpy(column)
-
-    def _rows_of(self, start: int, stop: int) -> Columns[NDArray[Any]]:
+    def _block(self, start: int, stop: int) -> Columns[NDArray[Any]]:
         """Return the rows ``start`` to ``stop`` to write into; of another device, others to be copied there."""
         if self._host is not None:
             return self._host.slice(start, stop)
-        return self._rows.map(lambda column: np.empty((stop - start, *column.shape[1:]), _numpy_dtype(column)))
-
-    def _places(self, packed: PackedSteps, first: LongArray) -> LongArray | None:
-        """Return where the steps go behind what there is, [B]; None for one after the other, without padding."""
-        if self.sequence_length == 1:
-            return None
-        places: LongArray = np.arange(len(packed)) + np.repeat(
-            first[:-1] * self.sequence_length - packed.offset[:-1], packed.lengths
-        )
-        return places
-
-    def _set_rows(self, rows: dict[str, Tensor]) -> None:
-        self._rows = Columns(rows)
-        # Numpy slices in a fraction of torch's time, which counts where few steps come at a time.
-        self._host = self._rows.map(Tensor.numpy) if self._device.type == "cpu" else None
+        return self._rows.map(lambda column: torch.empty(stop - start, *column.shape[1:], dtype=column.dtype).numpy())
 
     def _grow(self, rows: int) -> None:
-        if rows <= self.capacity:
-            return
-        capacity = -(-max(rows, 2 * self.capacity) // self.sequence_length) * self.sequence_length
-        self._set_rows({name: _longer(column, capacity) for name, column in self._rows.items()})
-        sequences = capacity // self.sequence_length
-        self._sequences = self._sequences.map(lambda column: _longer(column, sequences))
+        if rows > self.capacity:
+            self._resize(self._rows, self._sequences, max(rows, 2 * self.capacity))
+
+    def _resize(self, rows: Columns[Tensor], sequences: Columns[Tensor], capacity: int) -> None:
+        """Make room for ``capacity`` rows, rounded up to whole sequences, and take over what there is."""
+
+        def longer(column: Tensor, length: int) -> Tensor:
+            found = torch.zeros(length, *column.shape[1:], dtype=column.dtype, device=self._device)
+            found[: len(column)] = column
+            return found
+
+        count = -(-capacity // self.sequence_length)
+        self._sequences = sequences.map(lambda column: longer(column, count))
+        self._rows = rows.map(lambda column: longer(column, count * self.sequence_length))
+        # Numpy slices in a fraction of torch's time, which counts where few steps come at a time.
+        self._host = self._rows.map(Tensor.numpy) if self._device.type == "cpu" else None
 
 
 def _following(packed: PackedSteps) -> dict[str, NDArray[Any]]:
@@ -245,14 +209,3 @@ def _following(packed: PackedSteps) -> dict[str, NDArray[Any]]:
 
 def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-def _numpy_dtype(column: Tensor) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = torch.empty(0, dtype=column.dtype).numpy().dtype
-    return dtype
-
-
-def _longer(column: Tensor, length: int) -> Tensor:
-    longer = column.new_zeros(length, *column.shape[1:])
-    longer[: len(column)] = column
-    return longer
