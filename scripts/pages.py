@@ -1,11 +1,13 @@
-"""``python scripts/pages.py`` writes the pages that are made of docstrings: docs/settings.md and docs/api.md."""
+"""``python scripts/pages.py`` writes docs/settings.md and docs/api.md from docstrings, and the code in docs/ppo.md."""
 
 from __future__ import annotations
 
 import enum
 import inspect
 import json
+import pkgutil
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -284,7 +286,36 @@ def _item(title: str, name: str, text: str) -> str:
     return f"- `{name}`: {_marked(text)}"
 
 
-PAGES = {"settings.md": settings_page, "api.md": api_page}
+_BLOCK = re.compile(
+    r"<!-- code (?P<name>\S+) \| (?P<first>.*?) \| (?P<end>.*?) ?-->\n```python.*?\n.*?```\n", re.DOTALL
+)
+
+
+def ppo_page() -> str:
+    """Return docs/ppo.md with its blocks of code as they are now. Its words are changed in the page itself.
+
+    A block is named by its function in ``trajtrainer.algos``, the beginning of its first line, and that of the line
+    behind its last; without the latter it goes to the end of the function.
+    """
+    return _BLOCK.sub(_current, (DOCS / "ppo.md").read_text(encoding="utf-8"))
+
+
+def _current(block: re.Match[str]) -> str:
+    lines = inspect.getsource(pkgutil.resolve_name(f"trajtrainer.algos.{block['name']}")).splitlines()
+    starts = [number for number, line in enumerate(lines) if line.strip().startswith(block["first"])]
+    if len(starts) != 1:
+        raise LookupError(f"{block['name']} has {len(starts)} lines that begin with {block['first']!r}")
+    rest = lines[starts[0] :]
+    ends = [number for number, line in enumerate(rest) if line.strip().startswith(block["end"])] if block["end"] else []
+    if block["end"] and not ends:
+        raise LookupError(f"no line of {block['name']} after {block['first']!r} begins with {block['end']!r}")
+    code = textwrap.dedent("\n".join(rest[: ends[0]] if ends else rest)).strip("\n")
+    marker = block[0].split("\n", 1)[0]
+    module, name = block["name"].split(":")
+    return f'{marker}\n```python title="algos/{module.replace(".", "/")}.py, {name}"\n{code}\n```\n'
+
+
+PAGES = {"settings.md": settings_page, "api.md": api_page, "ppo.md": ppo_page}
 
 
 if __name__ == "__main__":

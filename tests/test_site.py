@@ -1,4 +1,4 @@
-"""The documentation's site: pages made of docstrings are current, and it builds without a link that leads nowhere."""
+"""The documentation's site: pages made of code are current, and it builds without a link that leads nowhere."""
 
 from __future__ import annotations
 
@@ -32,9 +32,15 @@ def pages() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["settings.md", "api.md"])
-def test_pages_made_of_docstrings_are_current(pages: ModuleType, name: str) -> None:
+@pytest.mark.parametrize("name", ["settings.md", "api.md", "ppo.md"])
+def test_pages_made_of_code_are_current(pages: ModuleType, name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == pages.PAGES[name](), "run: python scripts/pages.py"
+
+
+def test_a_block_of_code_that_is_no_longer_there_is_told(pages: ModuleType) -> None:
+    lost = "<!-- code ppo.ppo:PPO.update | # no such line | -->\n```python\n```\n"
+    with pytest.raises(LookupError, match="no such line"):
+        pages._BLOCK.sub(pages._current, lost)
 
 
 def test_docstrings_tell_of_no_setting_that_is_not_there(pages: ModuleType) -> None:

@@ -81,15 +81,15 @@ class POCA(PPO):
         gammas = [signal.gamma for signal in self.signals]
         trajectories = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
         columns: dict[str, NDArray[Any]] = {"value": values.T, "baseline": baselines.T}
-        if self._corrects:
+        if not self._corrects:
+            # TD(lambda): returns, the target of values and baselines.
+            returns = actions = lambda_return(*trajectories)
+        else:
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
             returns, actions = v_trace(*trajectories, rho, trace)
             # The others' actions are known to the baseline: its only correction is that of the agent's own.
             columns["baseline_returns"] = (baselines + rho * (actions - baselines)).T
             columns["weight"] = statistics[WEIGHT_TAG] = rho
-        else:
-            # TD(lambda): returns, the target of values and baselines.
-            returns = actions = lambda_return(*trajectories)
         # A = R - b(s).
         columns |= {"returns": returns.T, "advantage": (actions - baselines).mean(0)}
         return columns, {"critic_memory": estimates.memory, "baseline_memory": estimates.baseline_memory}, statistics

@@ -208,16 +208,16 @@ class PPO(Algorithm):
         gammas = [signal.gamma for signal in self.signals]
         trajectories = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
         columns: dict[str, NDArray[Any]] = {"value": values.T}
-        if self._corrects:
+        if not self._corrects:
+            # Generalized advantage estimates (Schulman et al. 2016), and the lambda-returns R = A + V.
+            advantage = gae(*trajectories)
+            returns = advantage + values
+        else:
             # V-trace (Espeholt et al. 2018): older policies acted. The ratios start from the policy as it is now.
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
             returns, actions = v_trace(*trajectories, rho, trace)
             advantage = actions - values
             columns["weight"] = statistics[WEIGHT_TAG] = rho
-        else:
-            # Generalized advantage estimates (Schulman et al. 2016), and the lambda-returns R = A + V.
-            advantage = gae(*trajectories)
-            returns = advantage + values
         columns |= {"returns": returns.T, "advantage": advantage.mean(0)}
         return columns, {"critic_memory": memory}, statistics
 
