@@ -43,12 +43,11 @@ from trajtrainer.nn.fast import lstm, stacked_bodies
 from trajtrainer.nn.fast.acting import Acting
 from trajtrainer.nn.fast.acting_head import ActingHead
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.nn.fast.decisions import Decisions
-from trajtrainer.nn.fast.distribution import GaussianScale, softmax
+from trajtrainer.nn.fast.distribution import Decisions, GaussianScale, softmax
 from trajtrainer.nn.fast.halves import HalvedGroups, HalvedPictures
 from trajtrainer.nn.fast.side_by_side import SideBySide
+from trajtrainer.nn.fast.stacked_bodies import Linear
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
-from trajtrainer.nn.fast.stacked_parameters import Linear
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows

@@ -24,7 +24,7 @@ from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.acting import is_mlp
 from trajtrainer.nn.fast.adam import Adam, Piece, adam_state, load_adam_state
-from trajtrainer.nn.fast.decisions import Decisions
+from trajtrainer.nn.fast.distribution import Decisions
 from trajtrainer.nn.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.minibatch import Minibatch
 

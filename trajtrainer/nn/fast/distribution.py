@@ -1,21 +1,27 @@
 """The formulas of distributions over actions in numpy, whose operations on few numbers cost a third of torch's.
 
-Acting (``acting_head``) and PPO's gradient (``ppo_loss``) are made of them. The reference of each is what
+Acting and the gradients of losses by hand are made of them. The reference of each is what
 ``trajtrainer.nn.distribution`` computes in torch; there, too, are their sources.
 
-Shapes: b rows, C continuous actions.
+Shapes: b rows, C continuous actions, K branches, D sum of branch sizes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from trajtrainer.core.steps import FloatArray
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.nn.distribution import EPSILON, LOG_ROOT_TWO_PI
+from trajtrainer.nn.heads import FORBIDDEN_LOGIT
+from trajtrainer.nn.minibatch import Minibatch
+
+RowWeight = float | FloatArray
+"""What a row counts in a mean over the rows: the same number for all, or [b, 1]."""
 
 
 class GaussianScale(NamedTuple):
@@ -79,3 +85,120 @@ def log_of(probs: FloatArray) -> FloatArray:
     """Return ``ln(p + e)``."""
     logarithms: FloatArray = probs + EPSILON
     return np.log(logarithms, out=logarithms)
+
+
+class Decisions:
+    """The actions of b rows, their log-probabilities and the gradient through them.
+
+    Twin of ``trajtrainer.nn.distribution.ActionDistribution`` of a policy whose sigma does not depend on the state.
+
+    Args:
+        outputs: of the policy: means and logits side by side [b, C + D].
+        log_sigma: [1, C].
+        minibatch: with what was done.
+        branches: sizes of the branches.
+
+    Attributes:
+        log_prob: of what was done [b, C + K].
+    """
+
+    def __init__(
+        self, outputs: FloatArray, log_sigma: FloatArray, minibatch: Minibatch, branches: tuple[int, ...]
+    ) -> None:
+        size = self._size = log_sigma.shape[1]
+        self._log_sigma = log_sigma
+        self._gaussians = self._branches = None
+        log_probs = []
+        if size:
+            self._gaussians = _Gaussians(outputs[:, :size], log_sigma, minibatch["continuous"].numpy())
+            log_probs.append(self._gaussians.log_prob)
+        if branches:
+            mask, discrete = minibatch["mask"].numpy(), minibatch["discrete"].numpy()
+            self._branches = _Branches(outputs[:, size:], mask, discrete, branches)
+            log_probs.append(self._branches.log_prob)
+        self.log_prob: FloatArray = log_probs[0] if len(log_probs) == 1 else np.concatenate(log_probs, 1)
+
+    def gradient(
+        self, grad_log_prob: FloatArray, entropy_weight: float, weight: RowWeight, entropy_columns: int = 1
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the gradient with respect to the policy's outputs [b, C + D] and to log sigma [1, C].
+
+        Args:
+            grad_log_prob: the gradient with respect to the log-probabilities [b, C + K].
+            entropy_weight: the loss has minus so much times the mean entropy.
+            weight: of each row.
+            entropy_columns: how often the mean entropy of the continuous actions counts.
+        """
+        parts, grad_log_sigma = [], self._log_sigma
+        if self._gaussians is not None:
+            grad_mu, grad_log_sigma = self._gaussians.gradient(
+                grad_log_prob[:, : self._size], entropy_columns * entropy_weight
+            )
+            parts.append(grad_mu)
+        if self._branches is not None:
+            parts.append(self._branches.gradient(grad_log_prob[:, self._size :], entropy_weight * weight))
+        return (parts[0] if len(parts) == 1 else np.concatenate(parts, 1)), grad_log_sigma
+
+
+class _Gaussians:
+    """The continuous actions: means [b, C], log sigma [1, C] and what was done, raw [b, C], with its ``log_prob``."""
+
+    def __init__(self, mu: FloatArray, log_sigma: FloatArray, continuous: FloatArray) -> None:
+        self._difference = continuous - mu
+        self._scale = GaussianScale.of(log_sigma)
+        self.log_prob = self._scale.log_prob(self._difference)
+
+    def gradient(self, grad_log_prob: FloatArray, entropy_weight: float) -> tuple[FloatArray, FloatArray]:
+        """Return the gradient with respect to mu [b, C] and log sigma [1, C]. Arguments as ``Decisions.gradient``."""
+        sigma, double_square, double_variance, _ = self._scale
+        grad_mu: FloatArray = grad_log_prob * self._difference / (0.5 * double_variance)
+        grad_log_sigma = np.add.reduce(grad_mu * self._difference, 0) * (double_square / double_variance)
+        grad_log_sigma -= np.add.reduce(grad_log_prob, 0) * (sigma / (sigma + EPSILON))
+        full = (math.pi * math.e) * double_square
+        grad_log_sigma -= (entropy_weight / sigma.shape[1]) * (full / (full + EPSILON))
+        return grad_mu, grad_log_sigma
+
+
+class _Branches:
+    """The discrete actions: logits [b, D], masks [b, D], what was done [b, K], sizes of the branches; ``log_prob``."""
+
+    def __init__(self, logits: FloatArray, mask: BoolArray, discrete: LongArray, sizes: tuple[int, ...]) -> None:
+        self._mask = mask
+        self._starts, self._of_column = _columns_of(sizes)
+        self._taken = (_row_numbers(len(logits)), discrete + self._starts)
+        self._probs = softmax(np.where(mask, np.float32(FORBIDDEN_LOGIT), logits), self._per_branch)
+        self._log_probs = log_of(self._probs)
+        self.log_prob: FloatArray = self._log_probs[self._taken]
+
+    def gradient(self, grad_log_prob: FloatArray, entropy_weight: RowWeight) -> FloatArray:
+        """Return the gradient with respect to the logits [b, D]; 0 where an action is forbidden.
+
+        Args:
+            grad_log_prob: the gradient with respect to the log-probabilities [b, K].
+            entropy_weight: the loss has minus so much times each row's entropy: a number, or [b, 1].
+        """
+        probs = self._probs
+        relative = probs / (probs + EPSILON)
+        # p times the gradient by p, as softmax's gradient needs it.
+        weighted: FloatArray = (self._log_probs + relative) * probs
+        weighted *= entropy_weight
+        weighted[self._taken] += grad_log_prob * relative[self._taken]
+        weighted -= probs * self._per_branch(np.add, weighted)
+        weighted[self._mask] = 0.0
+        return weighted
+
+    def _per_branch(self, reduction: np.ufunc, columns: FloatArray) -> FloatArray:
+        """Reduce over each branch, for each of its columns [b, D]; over the only one once [b, 1]."""
+        reduced: FloatArray = reduction.reduceat(columns, self._starts, 1)
+        return reduced if len(self._starts) == 1 else reduced[:, self._of_column]
+
+
+@cache
+def _columns_of(sizes: tuple[int, ...]) -> tuple[LongArray, LongArray]:
+    """Return the first column of each branch of these sizes, [K], and the branch of each column, [D]."""
+    return np.cumsum((0, *sizes[:-1])), np.repeat(np.arange(len(sizes)), sizes)
+
+
+@lru_cache(4)
+def _row_numbers(count: int) -> LongArray:
+    return np.arange(count)[:, None]

@@ -7,17 +7,61 @@ the first step of all sequences, the second step, ... (b = L S; without a memory
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.nn.conditioning import activated_layers
+from trajtrainer.nn.conditioning import Layer, activated_layers
 from trajtrainer.nn.fast import lstm
 from trajtrainer.nn.fast.lstm import LstmStep
-from trajtrainer.nn.fast.stacked_parameters import BodyParts, Linear, MemoryParts
 from trajtrainer.settings.network import Activation
+
+
+class Linear(NamedTuple):
+    """A linear layer: weight [out, in] and bias [out]; or of n networks [n, out, in] and [n, 1, out].
+
+    Attributes:
+        layer: the same as ``affine`` takes it.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    layer: Layer
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor) -> Linear:
+        """Add the view that ``affine`` takes."""
+        return cls(weight, bias, (weight.transpose(-2, -1), bias))
+
+
+class MemoryParts(NamedTuple):
+    """Parameters of torch's LSTM, for n networks.
+
+    weight_ih [n, 4U, E], weight_hh [n, 4U, U], both biases [n, 1, 4U].
+    """
+
+    by_input: Tensor
+    by_hidden: Tensor
+    input_bias: Tensor
+    hidden_bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BodyParts:
+    """Parameters of n bodies of one shape.
+
+    Attributes:
+        layers: the first takes the observations, all give E.
+        memory: behind the layers; None without one.
+        activation: behind each layer.
+    """
+
+    layers: list[Linear]
+    memory: MemoryParts | None
+    activation: Activation
 
 
 @dataclass(frozen=True, slots=True)

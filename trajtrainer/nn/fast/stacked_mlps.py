@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from trajtrainer.nn.conditioning import Mlp, affine
 from trajtrainer.nn.fast import stacked_bodies
 from trajtrainer.nn.fast.adam import Piece
-from trajtrainer.nn.fast.stacked_bodies import BodyRun, affine_gradient
-from trajtrainer.nn.fast.stacked_parameters import BodyParts, Linear
+from trajtrainer.nn.fast.stacked_bodies import BodyParts, BodyRun, Linear, affine_gradient
 from trajtrainer.nn.heads import ActionHead, ValueHeads
 
 
