@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tests.algos.samples import SIGNALS, SPECS, learner, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.poca.poca import POCA
 from trajtrainer.algos.poca.settings import POCAHyperparameters
+from trajtrainer.algos.ppo.ppo import PPO, Loss
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
@@ -179,6 +181,29 @@ def test_actor_and_critic_learn_at_the_same_time(cores: int, threads: int, monke
     found = ppo.gradient_step(minibatch(PICTURES), ppo.coefficients(0))
     assert found.keys() >= {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Gradient Norm"}
     assert len(names) == threads
+
+
+class Doubled(PPO):
+    """With a loss of its own."""
+
+    def value_loss(self, *arguments: Any) -> Loss:
+        loss, statistics = super().value_loss(*arguments)
+        return 2.0 * loss, statistics
+
+
+def test_losses_of_a_subclass_are_learnt_by_autograd() -> None:
+    spec, settings = SPECS["hybrid"], network()
+    first = {}
+    for kind in (PPO, Doubled):
+        with seeded(0):
+            actor, critic = Actor(spec, settings), ValueNetwork(spec, settings, SIGNALS)
+        ppo = learner(spec, actor, critic, TrainerSettings(network_settings=settings), kind)
+        assert (ppo.closed_form is None) == (kind is Doubled)
+        ppo.gradient_step(minibatch(spec), ppo.coefficients(0))
+        moments = ppo.optimizer_states()["adam"]["state"]
+        first[kind] = [moments[number]["exp_avg"] for number in range(len(moments))][-len(list(critic.parameters())) :]
+    for plain, doubled in zip(first[PPO], first[Doubled], strict=True):
+        torch.testing.assert_close(doubled, 2.0 * plain, rtol=1e-4, atol=1e-7)
 
 
 def test_a_behavior_without_actions_is_not_an_mlp_to_differentiate_by_hand() -> None:

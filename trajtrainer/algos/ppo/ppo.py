@@ -80,7 +80,9 @@ class Objective(NamedTuple):
 
 
 class PPO(Algorithm):
-    """Gathers a buffer of fresh experience, learns from it for some epochs, drops it. Users may subclass this.
+    """Gathers a buffer of fresh experience, learns from it for some epochs, drops it.
+
+    A subclass may have targets and losses of its own. With the latter it learns by autograd.
 
     When the run shall end, an update ends between two gradient steps and the buffer is dropped, as it is at every stop:
     its steps count, but no checkpoint holds it, since a resumed run must learn from the policy it goes on with. What is
@@ -146,7 +148,9 @@ class PPO(Algorithm):
             self._encode_pictures = picture_encoding(self.actor.body, hyper.batch_size)
         self.objectives = self._objectives()
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
-        self.closed_form = closed_form(self.actor, critic, hyper)
+        # It is of the losses here, not of those of a subclass.
+        as_here = all(getattr(type(self), name) is getattr(PPO, name) for name in ("policy_loss", "value_loss"))
+        self.closed_form = closed_form(self.actor, critic, hyper) if as_here else None
         if self.closed_form is None:
             self._pieces = [whole(one) for objective in self.objectives for one in objective.parameters]
         else:
