@@ -101,21 +101,18 @@ class Trainer:
         Returns:
             Whether there was anything to do.
         """
+        trained_before, has_items = self.clock.should_still_train, len(self.source) > 0
         try:
-            return self._advance()
+            changed = self._take_in() if has_items else False
+            # While acting goes on thousands of steps may come at once, of which only the last pass max_steps.
+            may_update = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
+            updated = may_update and not self.context.is_stopping() and self.algorithm.is_ready(self.step)
+            if updated:
+                self._update()
+            elif changed:
+                self.publisher.publish_normalizers()
         finally:
             self.source.settle()
-
-    def _advance(self) -> bool:
-        trained_before, has_items = self.clock.should_still_train, len(self.source) > 0
-        changed = self._take_in() if has_items else False
-        # While acting goes on thousands of steps may come at once, of which only the last pass max_steps.
-        may_update = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
-        updated = may_update and not self.context.is_stopping() and self.algorithm.is_ready(self.step)
-        if updated:
-            self._update()
-        elif changed:
-            self.publisher.publish_normalizers()
         return has_items or updated
 
     def _take_in(self) -> bool:
