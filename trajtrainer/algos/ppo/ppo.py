@@ -44,14 +44,14 @@ from trajtrainer.settings.hyperparameters import ScheduleType
 
 WEIGHT_TAG = "Policy/Importance Weight"
 
-# An update ends where the policy has moved by so many times target_kl, as in Stable-Baselines3.
+# An update ends when the KL divergence is above this many times target_kl, as in Stable-Baselines3.
 _TOO_FAR = 1.5
 
-# One minibatch in so many also gives KL divergence, clip fraction and gradient norm, which take about a twentieth of a
-# small update's time; where an epoch has fewer, the first one of as many epochs as have so many.
+# One minibatch in this many also reports KL divergence, clip fraction and gradient norm, which takes about a twentieth
+# of a small update's time. If an epoch has fewer minibatches, only the first one of some of the epochs does.
 _DIAGNOSTICS_EVERY = 8
 
-# Steps that wait to be added: few of pictures, which take as long per step however many there are.
+# Most bytes of steps that wait to be added. Adding many at once saves time, but not for pictures.
 _WAITING_BYTES = 1 << 22
 
 _CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
@@ -70,9 +70,9 @@ Loss = tuple[Tensor, dict[str, Tensor]]
 
 
 class Objective(NamedTuple):
-    """A loss by a minibatch, its coefficients and whether diagnostics are wanted; and the parameters that it trains.
+    """A loss of a minibatch, by the coefficients and with diagnostics or without, and the parameters that it trains.
 
-    Two objectives have no parameter in common.
+    Two objectives have no parameters in common.
     """
 
     parameters: Sequence[Tensor]
@@ -80,21 +80,23 @@ class Objective(NamedTuple):
 
 
 class PPO(Algorithm):
-    """Gathers a buffer of fresh experience, learns from it for some epochs, drops it.
+    """Fills a buffer with fresh experience, learns from it for some epochs, and drops it.
 
-    A subclass may have targets and losses of its own. With the latter it learns by autograd.
+    A subclass may override targets and losses. With losses of its own it learns by autograd.
 
-    When the run shall end, an update ends between two gradient steps and the buffer is dropped, as it is at every stop:
-    its steps count, but no checkpoint holds it, since a resumed run must learn from the policy it goes on with. What is
-    saved is the state after the gradient steps that were made, an update of fewer epochs.
+    When the run is to end, an update ends after the current gradient step, and the buffer is dropped. Its steps count,
+    but no checkpoint holds it, since a resumed run has to learn from experience of its own policy.
 
     Attributes:
         estimator_class: of the values at collection time.
         buffer_class: of the experience.
         timer: name of a gradient step.
-        adapted_rate: the learning rate as ``learning_rate_schedule: adaptive`` has brought it.
-        has_moved_far: whether the last gradient step was left out, because the policy is as far from the one that acted
-            as ``target_kl`` lets it be.
+        critic: of the values.
+        objectives: the loss of the actor and that of the critic, or one for both where they have a body in common.
+        closed_form: differentiates the losses by hand; None for autograd.
+        leaves: the tensors that Adam trains.
+        adapted_rate: the current learning rate with ``learning_rate_schedule: adaptive``.
+        has_moved_far: whether the last gradient step was left out because of ``target_kl``.
     """
 
     estimator_class: ClassVar[Callable[..., Any]] = ValueEstimator
@@ -148,7 +150,7 @@ class PPO(Algorithm):
             self._encode_pictures = picture_encoding(self.actor.body, hyper.batch_size)
         self.objectives = self._objectives()
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
-        # It is of the losses here, not of those of a subclass.
+        # The closed form is of these losses, not of those of a subclass.
         as_here = all(getattr(type(self), name) is getattr(PPO, name) for name in ("policy_loss", "value_loss"))
         self.closed_form = closed_form(self.actor, critic, hyper) if as_here else None
         if self.closed_form is None:
@@ -172,7 +174,7 @@ class PPO(Algorithm):
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
-        """The rest of the buffer, or a minibatch, by which the normalizers that act may then be late."""
+        """The rest of the buffer, or about a minibatch: the normalizers that act are late by no more than that."""
         return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
@@ -197,13 +199,16 @@ class PPO(Algorithm):
     def targets(
         self, packed: PackedSteps, rewards: FloatArray, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
     ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
-        """Return what is to be learned of trajectories: columns of their steps [B, ...] and memories of sequences.
+        """Compute what is to be learned from trajectories.
 
         Args:
             packed: B steps of S trajectories.
             rewards: f32 [V, B], times strength.
             obs: per sensor [B, *O], on the critic's device.
-            bootstrap_obs: of what comes after each trajectory, per sensor [S, *O], likewise.
+            bootstrap_obs: after each trajectory, per sensor [S, *O], likewise.
+
+        Returns:
+            Columns of the steps [B, ...], memories of the sequences, and statistics.
         """
         # V(s) of each step and of what comes after each trajectory.
         values, bootstrap, memory = self._values.estimate(packed, obs, bootstrap_obs)
@@ -320,7 +325,7 @@ class PPO(Algorithm):
     def _minibatches(self, columns: Mapping[str, Tensor]) -> Iterator[tuple[bool, Minibatch]]:
         """Yield the minibatches of all epochs, and which of them give diagnostics.
 
-        The epochs follow on each other as one, so that of a small buffer the rows of several are gathered at a time.
+        All epochs are one sequence of minibatches, so that the rows of several small epochs are gathered at once.
         """
         buffer, hyper = self._buffer, self._hyper
         # A buffer that is smaller than a minibatch is one minibatch; ML-Agents learns nothing then.
@@ -404,7 +409,6 @@ class PPO(Algorithm):
         return _sum(*(objective.loss(minibatch, coefficients, diagnostics) for objective in self.objectives))
 
     def _objectives(self) -> list[Objective]:
-        """Return the loss of the actor and that of the critic, or of both where they have a body in common."""
         actor, critic = list(self.actor.parameters()), list(self.critic.parameters())
         if isinstance(self.critic, SharedCritic):
             return [Objective(actor + critic, self._shared_loss)]
