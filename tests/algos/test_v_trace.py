@@ -104,7 +104,7 @@ def test_without_old_policies_both_are_the_lambda_return(lengths: list[int], see
     found = v_trace(*sums, one, one)
     for part in found:
         np.testing.assert_allclose(part, lambda_return(*sums), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(found.actions - sums[1], gae(*sums), rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(found[1] - sums[1], gae(*sums), rtol=1e-5, atol=2e-6)
 
 
 def test_a_step_that_the_policy_would_not_make_tells_nothing() -> None:

@@ -295,18 +295,6 @@ def lambda_return(
     return _solve(terms, discount * lambd, offset).astype(np.float32)
 
 
-class VTrace(NamedTuple):
-    """What V-trace makes of trajectories.
-
-    Attributes:
-        values: f32 [V, B], the targets of the values.
-        actions: f32 [V, B], estimates of the values of the actions that were taken.
-    """
-
-    values: FloatArray
-    actions: FloatArray
-
-
 def v_trace(
     rewards: FloatArray,
     values: FloatArray,
@@ -316,7 +304,7 @@ def v_trace(
     lambd: float,
     rho: FloatArray,
     trace: FloatArray,
-) -> VTrace:
+) -> tuple[FloatArray, FloatArray]:
     """Return the V-trace targets (Espeholt et al. 2018) of trajectories that another policy acted.
 
     ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (its
@@ -333,9 +321,12 @@ def v_trace(
         lambd: weight of the longer estimates.
         rho: f32 [B], truncated importance weight of each step.
         trace: f32 [B], how much each step lets through of what comes after it.
+
+    Returns:
+        f32 [V, B], the targets of the values; and f32 [V, B], q, the values of the actions that were taken.
     """
     discount = _column(gamma)
     actions = rewards + discount * _next_values(values, bootstrap, offset)
     moved = _solve(rho * (actions - values), discount * lambd * trace, offset)
     actions += discount * lambd * _next_values(moved, np.zeros_like(bootstrap), offset)
-    return VTrace((values + moved).astype(np.float32), actions.astype(np.float32))
+    return (values + moved).astype(np.float32), actions.astype(np.float32)

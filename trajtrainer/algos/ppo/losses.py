@@ -15,10 +15,8 @@ from trajtrainer.nn.minibatch import masked_mean
 def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
     """Return the clipped surrogate loss of PPO (Schulman et al. 2017).
 
-    There is one ratio **per action dimension and branch**.
-
-    ML-Agents does not sum log-probabilities over dimensions first; this shapes its learning curves
-    (docs/mlagents-behavior.md#update) and is kept.
+    ML-Agents has one ratio per action dimension and branch: it does not sum log-probabilities over dimensions first.
+    This shapes its learning curves (docs/mlagents-behavior.md#update) and is kept.
 
     Args:
         ratio: [b, C + K], new probability over old.
@@ -78,9 +76,7 @@ def ratio_statistics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Ten
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     """Return ``1 - Var(returns - values) / Var(returns)`` of all entries.
 
-    1 is a perfect critic, 0 as good as a constant.
-
-    NaN when the returns do not vary.
+    1 is a perfect critic, 0 as good as a constant; NaN when the returns do not vary.
     """
     return 1.0 - (returns - values).var(correction=0) / returns.var(correction=0)
 

@@ -242,11 +242,8 @@ class PPO(Algorithm):
 
     def _bootstrap(self, values: FloatArray, over: BoolArray) -> FloatArray:
         """Return values [V, S] of what comes after each trajectory: 0 where nothing does, unless the signal goes on."""
-        bootstrap = values.copy()
-        for row, signal in zip(bootstrap, self.signals, strict=True):
-            if not signal.ignore_done:
-                row[over] = 0.0
-        return bootstrap
+        ends = np.array([not signal.ignore_done for signal in self.signals])[:, None] & over
+        return np.where(ends, np.float32(0.0), values)
 
     def _means(self, what: str, values: FloatArray, packed: PackedSteps) -> Statistics:
         """Return the mean of estimates [V, B] over each trajectory, by its tag."""
