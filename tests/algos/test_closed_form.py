@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
 from tests.algos.samples import SIGNALS, SPECS, learner, make, minibatch
 from tests.nn.specs import behavior, camera, entities, network, vector
@@ -24,7 +25,7 @@ from trajtrainer.nn.fast.side_by_side import SideBySide, multiply_adds
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 PICTURES = behavior([camera(3, 20, 20)], 2)
@@ -48,6 +49,12 @@ def way(spec: BehaviorSpec, settings: NetworkSettings, batch_size: int = 64, *, 
 )
 def test_mlps_by_their_arithmetic(batch_size: int, memory: int | None, expected: str) -> None:
     assert way(SPECS["hybrid"], network(hidden=128, layers=3, memory=memory), batch_size) == expected
+
+
+@pytest.mark.parametrize(("length", "expected"), [(32, "closed form"), (64, "side by side")])
+def test_memories_by_the_length_of_sequences(length: int, expected: str) -> None:
+    settings = evolve(network(hidden=128), memory=MemorySettings(sequence_length=length, memory_size=128))
+    assert way(SPECS["hybrid"], settings) == expected
 
 
 def test_other_networks() -> None:

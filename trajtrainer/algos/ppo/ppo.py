@@ -152,7 +152,7 @@ class PPO(Algorithm):
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
         # The closed form is of these losses, not of those of a subclass.
         as_here = all(getattr(type(self), name) is getattr(PPO, name) for name in ("policy_loss", "value_loss"))
-        self.closed_form = closed_form(self.actor, critic, hyper) if as_here else None
+        self.closed_form = closed_form(self.actor, critic, hyper, self._length) if as_here else None
         if self.closed_form is None:
             self._pieces = [whole(one) for objective in self.objectives for one in objective.parameters]
         else:
