@@ -36,7 +36,7 @@ behaviors:
 """)
     a, b, c = settings.behaviors.values()
 
-    assert (a.hyperparameters.batch_size, a.hyperparameters.buffer_size) == (64, 320)
+    assert (a.hyperparameters.batch_size, a.buffer_size) == (64, 320)
     assert (a.network_settings.hidden_units, a.network_settings.num_layers) == (16, 3)
     assert a.network_settings.memory is not None
     assert (a.network_settings.memory.memory_size, a.network_settings.memory.sequence_length) == (8, 2)

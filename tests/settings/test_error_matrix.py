@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.settings.convert import load, read_file, settle
+from trajtrainer.settings.convert import dump, load, read_file, settle
 from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 
@@ -461,7 +461,7 @@ def test_whole_numbers_in_every_notation(written: str) -> None:
         f"summary_freq: {written}\nmax_steps: {written}\ntrainer_type: ppo\nhyperparameters: {{buffer_size: {written}}}"
     ).behaviors["A"]
 
-    values = (settings.summary_freq, settings.max_steps, settings.hyperparameters.buffer_size)
+    values = (settings.summary_freq, settings.max_steps, settings.buffer_size)
     assert values == (50000, 50000, 50000)
     assert {type(value) for value in values} == {int}
 
@@ -482,6 +482,22 @@ def test_text_is_taken_as_it_was_written(written: str, run_id: str) -> None:
 
 def test_behaviors_may_have_names_that_yaml_takes_for_something_else() -> None:
     assert list(load("behaviors: {on: {}, 1: {}, 1.0: {}, null: {}}", "a.yaml").behaviors) == ["on", "1", "1.0", "null"]
+
+
+@pytest.mark.parametrize("trainer_type", ["bc", "iql"])
+def test_the_buffer_size_of_an_old_file_is_ignored_without_a_buffer(
+    trainer_type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = behavior(f"trainer_type: {trainer_type}\ndataset: a.demo\nhyperparameters: {{buffer_size: 64}}")
+
+    with caplog.at_level(logging.WARNING):
+        settings = load(text, "a.yaml")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "a.yaml:6: behaviors.A.hyperparameters.buffer_size: this trainer_type has no buffer; this is ignored"
+    ]
+    assert "buffer_size" not in dump(settings)
+    assert settings == load(text.replace("buffer_size: 64", ""), "a.yaml")
 
 
 def test_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

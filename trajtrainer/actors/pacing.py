@@ -210,7 +210,7 @@ class ByUpdates(Shared):
     """
 
     def __init__(self, trainer: Trainer, max_lag: int, most_steps: Callable[[], int]) -> None:
-        self._buffer_size = trainer.context.settings.hyperparameters.buffer_size
+        self._buffer_size = trainer.context.settings.buffer_size
         super().__init__(trainer.context.behavior, trainer.source, (1 + max_lag) * (self._buffer_size + 1), most_steps)
         self._trainer = trainer
         self._max_lag = max_lag

@@ -149,7 +149,7 @@ class Algorithm(ABC):
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
         """Return how many steps acting may be ahead of learning, with ``threaded: true``."""
-        return settings.hyperparameters.buffer_size
+        return settings.buffer_size
 
     @property
     def actor(self) -> Actor:

@@ -67,7 +67,7 @@ class Coupling:
             return 0
         if self.max_policy_lag is None:
             return max_lead(self.settings)
-        return (1 + self.max_policy_lag) * (self.settings.hyperparameters.buffer_size + 1)
+        return (1 + self.max_policy_lag) * (self.settings.buffer_size + 1)
 
     def pacing(self, trainer: Trainer, self_play: SelfPlay | None) -> Pacing:
         """Return the pacing of the behavior's actors, before any has started."""

@@ -24,6 +24,21 @@ INTERNAL = {"dumped": "never", "internal": True}
 """Metadata of a field that is no part of any file."""
 
 
+def in_order(*names: str) -> Callable[[type, list[Attribute[Any]]], list[Attribute[Any]]]:
+    """Return a ``field_transformer`` that brings the named fields of a class into this order.
+
+    Files have the keys in the order of the fields, which is ML-Agents'. The places that the named fields take among
+    the others stay theirs.
+    """
+
+    def transform(_cls: type, fields: list[Attribute[Any]]) -> list[Attribute[Any]]:
+        named = {each.name: each for each in fields if each.name in names}
+        ordered = iter(names)
+        return [named[next(ordered)] if each.name in named else each for each in fields]
+
+    return transform
+
+
 @frozen
 class Fault:
     """One value that does not fit.

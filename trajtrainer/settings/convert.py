@@ -182,13 +182,10 @@ def _advise(settings: RunSettings) -> None:
 
 def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     hyper = behavior.hyperparameters
-    if behavior.is_offline:
-        return
     # On-policy trainers update once there are more steps than that.
-    most = hyper.buffer_size + (behavior.trainer_type != "sac")
-    if hyper.batch_size > most:
+    if hyper.batch_size > behavior.buffer_size + (behavior.trainer_type != "sac"):
         message = "%s: batch_size (%d) is above buffer_size (%d): no batch gets more than the buffer holds."
-        logger.warning(message, whose, hyper.batch_size, hyper.buffer_size)
+        logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
 
 
 def _advise_on_lessons(parameter: str, lessons: list[Any], settings: RunSettings) -> None:

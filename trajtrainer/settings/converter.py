@@ -65,7 +65,7 @@ def _trainer_hook(converter: Converter) -> Hook:
     return structure
 
 
-def _of_other_trainers(hyperparameters: dict[str, Any], name: str, own: type[Hyperparameters]) -> dict[str, str]:
+def _of_other_trainers(hyperparameters: dict[str, Any], name: str, own: type[Any]) -> dict[str, str]:
     """Return what is wrong with the keys that this trainer does not know, but built-in ones do: key -> message."""
     found = {}
     for key in hyperparameters:

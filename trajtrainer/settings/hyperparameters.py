@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
 from trajtrainer.core.plugins import Reference, Registry
 from trajtrainer.settings.checks import Fault, check_settings_class, count, not_negative, satisfies
@@ -26,21 +25,6 @@ class ScheduleType(enum.Enum):
 of_set_course = satisfies(lambda schedule: schedule is not ScheduleType.ADAPTIVE, "constant, linear or cosine")
 
 
-def in_order(*names: str) -> Callable[[type, list[Attribute[Any]]], list[Attribute[Any]]]:
-    """Return a ``field_transformer`` that brings the named fields of a class into this order.
-
-    Files have the keys in the order of the fields, which is ML-Agents'. The places that the named fields take among
-    the others stay theirs.
-    """
-
-    def transform(_cls: type, fields: list[Attribute[Any]]) -> list[Attribute[Any]]:
-        named = {each.name: each for each in fields if each.name in names}
-        ordered = iter(names)
-        return [named[next(ordered)] if each.name in named else each for each in fields]
-
-    return transform
-
-
 @frozen
 class Hyperparameters:
     """The ``hyperparameters`` that every algorithm has.
@@ -49,19 +33,15 @@ class Hyperparameters:
         batch_size: steps of each gradient step. With continuous actions 512 to 5,120 (``sac``: 128 to 1,024), with
             discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller than
             ``buffer_size``.
-        buffer_size: PPO and POCA: steps that are collected before each update, 2,048 to 409,600; larger is steadier and
-            slower. SAC and DAgger: steps that are remembered in all, several thousand episodes' worth; more costs
-            memory.
         learning_rate: step size of the gradient descent. 1e-5 to 1e-3: lower where the reward rises and falls again or
             the losses blow up.
     """
 
     batch_size: int = field(default=1024, validator=count)
-    buffer_size: int = field(default=10240, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
-        """Find what these networks cannot be for the algorithm; paths are those of the behaviour."""
+        """Yield what the algorithm cannot do with these networks; paths start at the behavior."""
         yield from ()
 
 

@@ -49,10 +49,10 @@ def prepare(root: Entry) -> None:
         if default is not None and isinstance(default.content, dict) and isinstance(behavior.content, dict):
             behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
         behavior = behaviors[name] = _with_preset(behavior, _trainer_type(behavior))
-        _prepare_reward_signals(behavior, warn)
+        _drop_unused(behavior, warn)
     if default is not None:
         default = sections["default_settings"] = _with_preset(default, _trainer_type(default))
-        _prepare_reward_signals(default, warn)
+        _drop_unused(default, warn)
     for name, parameter in _mapping(sections.get("environment_parameters")).items():
         if "curriculum" not in parameter.mapping:
             _make_curriculum(name, parameter)
@@ -68,7 +68,7 @@ def prepare_behavior(behavior: Entry) -> None:
     _drop_framework(behavior, warn)
     _list_dataset(behavior)
     behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
-    _prepare_reward_signals(behavior, warn)
+    _drop_unused(behavior, warn)
 
 
 def _drop_framework(behavior: Entry, warn: _Warnings) -> None:
@@ -129,7 +129,14 @@ def _merged(below: Entry, above: Entry) -> Entry:
     return Entry(content, above.place)
 
 
-def _prepare_reward_signals(behavior: Entry, warn: _Warnings) -> None:
+def _drop_unused(behavior: Entry, warn: _Warnings) -> None:
+    """Replace options that are deprecated, and leave out those that have no effect."""
+    trainer_type = _trainer_type(behavior)
+    row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
+    if row is not None and "buffer_size" not in attrs.fields_dict(row.settings):
+        buffer_size = _mapping(behavior.mapping.get("hyperparameters")).pop("buffer_size", None)
+        if buffer_size is not None:
+            warn(buffer_size.place, "this trainer_type has no buffer; this is ignored")
     for signal in _mapping(behavior.mapping.get("reward_signals")).values():
         encoding_size = signal.mapping.get("encoding_size")
         if encoding_size is not None and encoding_size.content is not None:

@@ -155,6 +155,12 @@ class TrainerSettings:
         return ALGORITHMS[self.trainer_type].offline
 
     @property
+    def buffer_size(self) -> int:
+        """Steps that the algorithm's buffer holds; those of one gradient step if it has no buffer."""
+        size: int = getattr(self.hyperparameters, "buffer_size", self.hyperparameters.batch_size)
+        return size
+
+    @property
     def acts_evenly_first(self) -> bool:
         """Return whether actions are drawn evenly until there is a policy that has learnt."""
         return bool(getattr(self.hyperparameters, "learning_starts", 0))

@@ -22,13 +22,14 @@ from trajtrainer import (
     Statistics,
     ValueNetwork,
 )
-from trajtrainer.validators import positive
+from trajtrainer.validators import count, positive
 
 
 @frozen
 class ReinforceHyperparameters(Hyperparameters):
-    """``baseline_rate`` is the learning rate of what the policy is compared with."""
+    """An update takes ``buffer_size`` steps; the baseline learns at ``baseline_rate``."""
 
+    buffer_size: int = field(default=10240, validator=count)
     baseline_rate: float = field(default=1e-2, validator=positive)
 
 

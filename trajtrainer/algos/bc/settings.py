@@ -7,7 +7,12 @@ import enum
 from attrs import field, frozen
 
 from trajtrainer.settings.checks import between, count, not_negative, positive
-from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
+from trajtrainer.settings.hyperparameters import (
+    AlgorithmRow,
+    Hyperparameters,
+    ScheduleType,
+    of_set_course,
+)
 
 
 class PolicyKind(enum.Enum):
@@ -41,7 +46,6 @@ class OfflineHyperparameters(CloningHyperparameters):
     """What all trainers have that learn from a data set.
 
     Attributes:
-        buffer_size: means nothing to them.
         validation_fraction: part of the data set that is not learnt from, but tells how well what was not seen is
             predicted.
     """

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from attrs import Factory, field, frozen
 from attrs.validators import optional
 
-from trajtrainer.settings.checks import OURS, Fault, count, fraction, misfit, not_negative, positive
+from trajtrainer.settings.checks import OURS, Fault, count, fraction, in_order, misfit, not_negative, positive
 from trajtrainer.settings.hyperparameters import (
     AlgorithmRow,
     Hyperparameters,
     ScheduleType,
-    in_order,
     of_set_course,
 )
 from trajtrainer.settings.network import NetworkSettings
@@ -29,6 +28,9 @@ class OnPolicy(Hyperparameters):
     """What PPO and POCA share.
 
     Attributes:
+        buffer_size: PPO and POCA: steps that are collected before each update, 2,048 to 409,600; larger is steadier and
+            slower. SAC and DAgger: steps that are remembered in all, several thousand episodes' worth; more costs
+            memory.
         joint_ratio: one probability ratio of the whole action, as PPO is published. Off: one of each continuous action
             and branch, as in ML-Agents.
         joint_entropy: ``beta`` counts the sum over the continuous actions. Off: their mean, as in ML-Agents.
@@ -71,6 +73,8 @@ class OnPolicy(Hyperparameters):
         epsilon_schedule: course of ``epsilon``. Left out, that of the learning rate.
     """
 
+    buffer_size: int = field(default=10240, validator=count)
+    learning_rate: float = field(default=3e-4, validator=not_negative)  # once more, for the order of the keys
     joint_ratio: bool = field(default=False, metadata=OURS)
     joint_entropy: bool = field(default=False, metadata=OURS)
     normalize_advantage_per_mini_batch: bool = field(default=False, metadata=OURS)
