@@ -59,12 +59,14 @@ def test_the_run_gets_the_settings_and_gives_the_exit_code(
     ],
 )
 def test_an_environment_that_cannot_be_is_refused_before_anything_starts(
-    env: str, message: str, started: list[tuple[RunSettings, int, str]], capsys: pytest.CaptureFixture[str]
+    env: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+
     assert main(["learn", f"--env={env}"]) == 1
 
     assert message in capsys.readouterr().err
-    assert started == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_debug_may_stand_in_the_file(tmp_path: Path, started: list[tuple[RunSettings, int, str]]) -> None:

@@ -24,10 +24,9 @@ def resolve(
         sections: of a configuration, which options of the command's own fill.
 
     Raises:
-        TrajtrainerError: anything in the options is wrong, or there is no such environment.
+        TrajtrainerError: anything in the options is wrong.
     """
-    from trajtrainer.envs.select import check  # late: these import what help does not need
-    from trajtrainer.run.trained_environment import as_trained
+    from trajtrainer.run.trained_environment import as_trained  # late: it imports what help does not need
 
     given = flags.given(arguments)
     results = Path(str(given.get("results_dir", CheckpointSettings().results_dir)))
@@ -36,6 +35,4 @@ def resolve(
     taken: dict[str, object] = {}
     for model in models:
         taken |= as_trained(model, results, told | taken)
-    settings = flags.resolve_options(arguments, {**(sections or {}), _ENVIRONMENT: taken})
-    check(settings.env_settings.env_path)
-    return settings
+    return flags.resolve_options(arguments, {**(sections or {}), _ENVIRONMENT: taken})

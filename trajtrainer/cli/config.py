@@ -33,15 +33,15 @@ def run(arguments: argparse.Namespace) -> int:
         settings = resolve(arguments, converts=True)
         _check_search(arguments)
     # Late: both would slow down every --help.
-    from trajtrainer.run.datasets import load_datasets, with_recorded_names
+    from trajtrainer.run.preflight import Preflight, check_recordings
     from trajtrainer.run.tracking_checks import check_tracking
     from trajtrainer.rundir.folder import RunFolder
     from trajtrainer.settings.commented import complete
 
-    settings = with_recorded_names(settings)
-    load_datasets(settings, max_steps=1)
-    check_tracking(settings)
-    RunFolder(settings.checkpoint_settings)  # touches no file, and refuses names that no folder may have
+    with Preflight() as check:
+        settings = check_recordings(check, settings)
+        check(check_tracking, settings)
+        check(RunFolder, settings.checkpoint_settings)  # touches no file, and refuses names that no folder may have
     print(complete(settings), end="")
     return 0
 

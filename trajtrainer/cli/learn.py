@@ -31,11 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")) as handler:
         with timers("run_training.settings"):
             settings = resolve(arguments)
-            from trajtrainer.envs.select import check  # late: it imports numpy, which help does not need
-
-            check(settings.env_settings.env_path)
             handler.show(debug=settings.debug)
-            from trajtrainer.run.logs import banner, shell_line
+            from trajtrainer.run.logs import banner, shell_line  # late: help does not need it
 
             handler.say(banner())  # before the import, which may take many seconds
         with timers("run_training.import"):  # late: torch comes with it, and neither help nor a wrong option needs it

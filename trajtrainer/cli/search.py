@@ -56,17 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
         options = flags.given(arguments)
         again = {name: bool(options.pop(name, False)) for name in ("resume", "force")}
         plan = make_plan(root, options, problems, own)
-        from trajtrainer.envs.select import check
-        from trajtrainer.run.datasets import load_datasets
+        from trajtrainer.run.preflight import Preflight, check_training
         from trajtrainer.run.signals import StopRequest
-        from trajtrainer.run.tracking_checks import check_tracking
         from trajtrainer.search.run import Search, StudyFolder
         from trajtrainer.search.study import import_optuna
 
-        import_optuna()
-        check(plan.settings.env_settings.env_path)
-        load_datasets(plan.settings, max_steps=1)
-        check_tracking(plan.settings)
+        with Preflight() as check:
+            check(import_optuna)
+            check_training(check, plan.settings, env_path=plan.settings.env_settings.env_path)
         start, stop = _start(arguments.backend, plan.parallel), StopRequest()
         with StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
             search = Search(plan, folder, start, stop)

@@ -15,8 +15,12 @@ from attrs import evolve
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.select import check as check_environment
 from trajtrainer.envs.select import make_separate_environments
 from trajtrainer.envs.unity_environment import LogFolder, PlayerLogs
+from trajtrainer.evaluation.models import ActingOptions
+from trajtrainer.run.device import choose_device
+from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.settings.environment import UNSEEDED, ConstantSettings
 from trajtrainer.settings.run import RunSettings
@@ -34,6 +38,12 @@ def settled(settings: RunSettings) -> RunSettings:
     seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
     checkpoints = evolve(settings.checkpoint_settings, inference=True)
     return evolve(settings.with_seed(seed), checkpoint_settings=checkpoints)
+
+
+def check_acting(check: Preflight, settings: RunSettings) -> ActingOptions:
+    """Check the environment and the device; return the way in which models act."""
+    check(check_environment, settings.env_settings.env_path)
+    return ActingOptions(settings.deterministic, check(choose_device, settings.torch_settings.device) or "cpu")
 
 
 def tell_parameters(parameters: Parameters) -> None:

@@ -25,12 +25,13 @@ from trajtrainer.envs.filmed import make_filmed_environment
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.evaluation.film import Film, check_film
-from trajtrainer.evaluation.models import ActingOptions, Model, Roles, find_models
+from trajtrainer.evaluation.models import Model, Roles, find_models
 from trajtrainer.evaluation.play import play
 from trajtrainer.evaluation.result import EvaluationResult, Sample, actions_in_words, difference
 from trajtrainer.run.acting import (
     FAILED,
     INTERRUPTED,
+    check_acting,
     check_file,
     fault_after,
     in_words,
@@ -39,7 +40,8 @@ from trajtrainer.run.acting import (
     tell_parameters,
     write_file,
 )
-from trajtrainer.run.device import choose_device, set_threads
+from trajtrainer.run.device import set_threads
+from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.settings.checks import closest
@@ -133,17 +135,18 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
         TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed before
             anything was evaluated.
     """
-    check_file("--json", wishes.json_file)
-    check_file("--csv", wishes.csv_file)
-    check_file("--video", wishes.film)
-    if wishes.film is not None:
-        check_film(wishes.film)
     settings = settled(settings)
+    with Preflight() as check:
+        check(check_file, "--json", wishes.json_file)
+        check(check_file, "--csv", wishes.csv_file)
+        check(check_file, "--video", wishes.film)
+        if wishes.film is not None:
+            check(check_film, wishes.film)
+        options = check_acting(check, settings)
+        found = check(find_models, models, Path(settings.checkpoint_settings.results_dir), options, scripted=True)
+        for model in found or ():
+            check(_check_names, model, wishes.at_least)
     set_threads()
-    options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
-    found = find_models(models, Path(settings.checkpoint_settings.results_dir), options, scripted=True)
-    for model in found:
-        _check_names(model, wishes.at_least)
     settings = settings.presuming(image_order_of_runs(found))
     given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
     whose = next((each for each in found if not each.scripted), found[0])

@@ -17,20 +17,18 @@ from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.plugins import Registry, blaming_packages
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.run.actors import EnvironmentFactory, check_actors, learner_on_other_cores, start_actors
+from trajtrainer.run.actors import EnvironmentFactory, learner_on_other_cores, start_actors
 from trajtrainer.run.behavior import Behavior
-from trajtrainer.run.datasets import load_datasets, with_recorded_names
+from trajtrainer.run.datasets import load_datasets
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, make_evaluations
-from trajtrainer.run.experts import check_experts
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.run.loop import Loop, make_loop
-from trajtrainer.run.opponents import check_opponents
+from trajtrainer.run.preflight import Preflight, check_training
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
-from trajtrainer.run.tracking_checks import check_tracking
 from trajtrainer.run.watch import Watch
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.environment import UNSEEDED
@@ -38,8 +36,6 @@ from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.factory import check_demonstrations
 
 logger = logging.getLogger(__name__)
 
@@ -131,19 +127,15 @@ def session(
     timers = Timers() if timers is None else timers
     stop = StopRequest() if stop is None else stop
     with timers("run_training.setup"):
-        settings = with_recorded_names(settings.with_seed(_seed(settings)))
-        if not settings.checkpoint_settings.inference:
-            check_demonstrations(_all_behaviors(settings))
-            check_experts(settings)
-        check_opponents(settings, _all_behaviors(settings))
-        check_actors(settings)
-        check_tracking(settings)
+        settings = settings.with_seed(_seed(settings))
+        with Preflight() as check:
+            has_own = make_environment is not environment_of_settings
+            settings = check_training(check, settings, env_path=None if has_own else settings.env_settings.env_path)
+            folder = check(_checked_folder, settings)
         datasets = load_datasets(settings)
         device = choose_device(settings.torch_settings.device)
         set_threads()
         keep_freed_memory()
-        folder = RunFolder(settings.checkpoint_settings)
-        folder.check({name: each.init_path for name, each in settings.behaviors.items()})
     with folder.exclusive(), log_file(folder.trainer_log, handler), blaming_packages(*_OF_PACKAGES):
         with timers("run_training.setup"):
             folder.create()
@@ -306,6 +298,7 @@ def _seed(settings: RunSettings) -> int:
     return int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
 
 
-def _all_behaviors(settings: RunSettings) -> dict[str, TrainerSettings]:
-    defaults = settings.default_settings
-    return {**({} if defaults is None else {"default_settings": defaults}), **settings.behaviors}
+def _checked_folder(settings: RunSettings) -> RunFolder:
+    folder = RunFolder(settings.checkpoint_settings)
+    folder.check({name: each.init_path for name, each in settings.behaviors.items()})
+    return folder

@@ -17,8 +17,9 @@ from trajtrainer.demos.summary import Summary, summarize
 from trajtrainer.evaluation.models import ActingOptions, Roles, find_models
 from trajtrainer.evaluation.recording import Recording, record
 from trajtrainer.run import recordings
-from trajtrainer.run.acting import FAILED, INTERRUPTED, opened, settled, tell_parameters
-from trajtrainer.run.device import choose_device, set_threads
+from trajtrainer.run.acting import FAILED, INTERRUPTED, check_acting, opened, settled, tell_parameters
+from trajtrainer.run.device import set_threads
+from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.settings.run import RunSettings
@@ -66,14 +67,15 @@ def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
         TrajtrainerError: a policy, file or environment that does not exist or does not fit, or the environment failed
             before any episode was over.
     """
-    recordings.check_target(wishes.output)
     settings = settled(settings)
-    set_threads()
     seed = settings.env_settings.seed
-    options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
     results = Path(settings.checkpoint_settings.results_dir)
-    actor = _Role(wishes.policy, results, options)
-    expert = None if wishes.expert is None else _Role(wishes.expert, results, options)
+    with Preflight() as check:
+        check(recordings.check_target, wishes.output)
+        options = check_acting(check, settings)
+        actor = check(_Role, wishes.policy, results, options)
+        expert = None if wishes.expert is None else check(_Role, wishes.expert, results, options)
+    set_threads()
     roles = [role for role in (expert, actor) if role is not None]
     settings = settings.presuming(image_order_of_runs(model for role in roles for model in role.models))
     parameters = {**(expert.parameters if expert is not None else {}), **actor.parameters}

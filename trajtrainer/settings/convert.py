@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,23 @@ def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
     return root, problems
 
 
-def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required: bool = True) -> RunSettings:
-    """Return the settings of a configuration's tree, which is used up; ``problems`` are those known already.
+def settle(
+    root: Entry,
+    problems: Iterable[Problem] = (),
+    *,
+    missing: Sequence[Problem] = (),
+    behaviors_required: bool = True,
+) -> RunSettings:
+    """Return the settings of a configuration's tree, which is used up.
+
+    Args:
+        root: the tree.
+        problems: that are known already.
+        missing: recordings that are not there. They alone are no error: the settings tell of them.
+        behaviors_required: a behavior that the configuration does not cover is an error.
 
     Raises:
-        ConfigurationError: there are problems, new or known.
+        ConfigurationError: there are problems, new or known; those of ``missing`` are listed, too.
     """
     if is_old(root):
         raise ConfigurationError([refusal(root)])
@@ -98,9 +110,12 @@ def settle(root: Entry, problems: Iterable[Problem] = (), *, behaviors_required:
         raise ConfigurationError([*problems, Problem(behaviors.place, message)])
     root.mapping.pop(SEARCH_SECTION, None)
     prepare(root)
-    settings: RunSettings = structure(root, RunSettings, problems)
+    try:
+        settings: RunSettings = structure(root, RunSettings, problems)
+    except ConfigurationError as error:
+        raise ConfigurationError([*missing, *error.problems]) from None
     _advise(settings)
-    return evolve(settings, behaviors_required=behaviors_required)
+    return evolve(settings, behaviors_required=behaviors_required, missing_recordings=tuple(missing))
 
 
 def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:

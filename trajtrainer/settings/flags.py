@@ -183,10 +183,10 @@ def settle_with(
         problems: of the configuration that are known already.
         behaviors_required: there was a configuration, so that it must cover every behaviour.
         source: where the options come from, for messages.
-        recordings_required: a missing recording is an error; otherwise a warning.
+        recordings_required: the settings list missing recordings; otherwise each is a warning.
 
     Raises:
-        SettingsError: anything in the configuration or the options is wrong, or a recording is missing.
+        SettingsError: anything in the configuration or the options is wrong.
     """
     from trajtrainer.settings.convert import settle
     from trajtrainer.settings.demonstrations import locate
@@ -202,7 +202,7 @@ def settle_with(
         for problem in missing:
             logger.warning("%s", problem)
         missing = []
-    settings = settle(root, [*problems, *missing], behaviors_required=behaviors_required)
+    settings = settle(root, problems, missing=missing, behaviors_required=behaviors_required)
     checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in chosen})
     return evolve(settings, checkpoint_settings=checkpoints)
 

@@ -28,6 +28,7 @@ from trajtrainer.settings.evaluation import (
     evaluations,
     missing,
 )
+from trajtrainer.settings.problems import Problem
 from trajtrainer.settings.tracking import TrackingSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -100,6 +101,9 @@ class RunSettings:
             warning. So it is when there was a configuration file. Not part of the file, nor of equality.
         inference_episodes: episodes of each behavior that end inference; None for inference without end. Not part of
             the file, nor of equality.
+        missing_recordings: recordings that the file names and that are not there, or not of the right kind. Whatever
+            starts a run reports them together with everything else that it lacks. Not part of the file, nor of
+            equality.
     """
 
     default_settings: TrainerSettings | None = None
@@ -118,6 +122,7 @@ class RunSettings:
     deterministic: bool = field(default=False, eq=False, metadata=UNDUMPED)
     behaviors_required: bool = field(default=False, eq=False, metadata=INTERNAL)
     inference_episodes: int | None = field(default=None, eq=False, metadata=INTERNAL, validator=optional(count))
+    missing_recordings: tuple[Problem, ...] = field(default=(), eq=False, metadata=INTERNAL)
 
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())

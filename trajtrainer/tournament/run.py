@@ -12,10 +12,11 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.printable import counted
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.evaluation.models import ActingOptions, Model
+from trajtrainer.evaluation.models import Model
 from trajtrainer.run.acting import (
     FAILED,
     INTERRUPTED,
+    check_acting,
     check_file,
     fault_after,
     opened,
@@ -23,7 +24,8 @@ from trajtrainer.run.acting import (
     tell_parameters,
     write_file,
 )
-from trajtrainer.run.device import choose_device, set_threads
+from trajtrainer.run.device import set_threads
+from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.rundir.pictures import check_picture
@@ -71,12 +73,16 @@ def hold(
     Raises:
         TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed.
     """
-    _check_files(json_file, picture)
     settings = settled(settings)
     seed = settings.env_settings.seed
+    with Preflight() as check:
+        check(check_file, "--json", json_file)
+        check(check_file, "--plot", picture)
+        if picture is not None:
+            check(check_picture, picture, "--plot")
+        options = check_acting(check, settings)
+        entrants = check(find_entrants, models, Path(settings.checkpoint_settings.results_dir), options)
     set_threads()
-    options = ActingOptions(settings.deterministic, choose_device(settings.torch_settings.device))
-    entrants = find_entrants(models, Path(settings.checkpoint_settings.results_dir), options)
     pairs = len(entrants) * (len(entrants) - 1) // 2
     logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, seed)
     settings = settings.presuming(image_order_of_runs(entrants))
@@ -103,14 +109,6 @@ def hold(
         logger.warning("%d of %d games were played.", len(results), pairs * games)
         return Held(table, FAILED if failure else stop.exit_code or INTERRUPTED)
     return Held(table, 0 if all(written) else FAILED)
-
-
-def _check_files(json_file: Path | None, picture: Path | None) -> None:
-    """Look whether the results can be written, before hours of games."""
-    check_file("--json", json_file)
-    check_file("--plot", picture)
-    if picture is not None:
-        check_picture(picture, "--plot")
 
 
 def _play(

@@ -1,0 +1,101 @@
+"""What can be known to be wrong before a command starts or writes anything, all of it in one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import ParamSpec, TypeVar, cast
+
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.run.datasets import load_datasets, with_recorded_names
+from trajtrainer.settings.problems import ConfigurationError, Problem
+from trajtrainer.settings.run import RunSettings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Preflight:
+    """Collects the errors of checks, and raises them together at the end of its ``with`` block.
+
+    A single error is raised as it is; several become the lines of a ``SettingsError``, as in a configuration with
+    several problems.
+
+    >>> with Preflight() as check:
+    ...     check(int, "1")
+    1
+    """
+
+    def __init__(self) -> None:
+        self._errors: list[TrajtrainerError] = []
+
+    def __enter__(self) -> Preflight:
+        return self
+
+    def __call__(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of ``check``. After an error it is None: good for nothing but further checks."""
+        try:
+            return check(*args, **kwargs)
+        except TrajtrainerError as error:
+            self._errors.append(error)
+            return cast("T", None)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None or not self._errors:
+            return
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        lines = [line for each in self._errors for line in _problems(each)]
+        raise SettingsError("\n  ".join([f"{len(lines)} problems, nothing was started:", *lines]))
+
+
+def _problems(error: TrajtrainerError) -> list[str]:
+    return list(map(str, error.problems)) if isinstance(error, ConfigurationError) else str(error).splitlines()
+
+
+def check_recordings(check: Preflight, settings: RunSettings) -> RunSettings:
+    """Check the data sets; return the settings with the behaviors that are named by them alone."""
+    if settings.missing_recordings:
+        check(_refuse, settings.missing_recordings)
+        return settings
+    settings = check(with_recorded_names, settings) or settings
+    check(load_datasets, settings, max_steps=1)
+    return settings
+
+
+def _refuse(problems: Sequence[Problem]) -> None:
+    raise ConfigurationError(problems)
+
+
+def check_training(check: Preflight, settings: RunSettings, *, env_path: str | None) -> RunSettings:
+    """Check everything that training needs, the run's folder excepted.
+
+    Args:
+        check: collects the errors.
+        settings: of the run.
+        env_path: of the environment; None if the caller makes it.
+
+    Returns:
+        The settings with the behaviors that are named by their data sets alone.
+    """
+    from trajtrainer.envs.select import check as check_environment  # late: torch comes with these
+    from trajtrainer.run.actors import check_actors
+    from trajtrainer.run.device import choose_device
+    from trajtrainer.run.experts import check_experts
+    from trajtrainer.run.opponents import check_opponents
+    from trajtrainer.run.tracking_checks import check_tracking
+    from trajtrainer.trainers.factory import check_demonstrations
+
+    settings = check_recordings(check, settings)
+    default = settings.default_settings
+    behaviors = {**({} if default is None else {"default_settings": default}), **settings.behaviors}
+    if not settings.checkpoint_settings.inference:
+        if not settings.missing_recordings:
+            check(check_demonstrations, behaviors)
+        check(check_experts, settings)
+    check(check_opponents, settings, behaviors)
+    check(check_actors, settings)
+    check(check_tracking, settings)
+    check(choose_device, settings.torch_settings.device)
+    check(check_environment, env_path)
+    return settings
