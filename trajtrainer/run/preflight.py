@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import ParamSpec, TypeVar, cast
 
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.run.datasets import load_datasets, with_recorded_names
-from trajtrainer.settings.problems import ConfigurationError, Problem
+from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 
 P = ParamSpec("P")
@@ -20,14 +20,10 @@ class Preflight:
 
     A single error is raised as it is; several become the lines of a ``SettingsError``, as in a configuration with
     several problems.
-
-    >>> with Preflight() as check:
-    ...     check(int, "1")
-    1
     """
 
     def __init__(self) -> None:
-        self._errors: list[TrajtrainerError] = []
+        self.errors: list[TrajtrainerError] = []
 
     def __enter__(self) -> Preflight:
         return self
@@ -37,15 +33,15 @@ class Preflight:
         try:
             return check(*args, **kwargs)
         except TrajtrainerError as error:
-            self._errors.append(error)
+            self.errors.append(error)
             return cast("T", None)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is not None or not self._errors:
+        if error is not None or not self.errors:
             return
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        lines = [line for each in self._errors for line in _problems(each)]
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        lines = [line for each in self.errors for line in _problems(each)]
         raise SettingsError("\n  ".join([f"{len(lines)} problems, nothing was started:", *lines]))
 
 
@@ -56,15 +52,11 @@ def _problems(error: TrajtrainerError) -> list[str]:
 def check_recordings(check: Preflight, settings: RunSettings) -> RunSettings:
     """Check the data sets; return the settings with the behaviors that are named by them alone."""
     if settings.missing_recordings:
-        check(_refuse, settings.missing_recordings)
+        check.errors.append(ConfigurationError(settings.missing_recordings))
         return settings
     settings = check(with_recorded_names, settings) or settings
     check(load_datasets, settings, max_steps=1)
     return settings
-
-
-def _refuse(problems: Sequence[Problem]) -> None:
-    raise ConfigurationError(problems)
 
 
 def check_training(check: Preflight, settings: RunSettings, *, env_path: str | None) -> RunSettings:

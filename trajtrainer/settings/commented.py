@@ -14,7 +14,8 @@ import attrs
 import yaml
 
 from trajtrainer.core.printable import one_line
-from trajtrainer.settings.convert import plain, to_mapping
+from trajtrainer.settings.convert import to_mapping
+from trajtrainer.settings.converter import CONVERTER
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings, Sampler
 from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.meanings import meaning
@@ -109,7 +110,7 @@ def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) 
     if section is None or value == []:
         value = field.metadata.get("example", value)
         needed = "Required. " if "example" in field.metadata else ""
-        (line,) = _dumped(field.name, plain(value))
+        (line,) = _dumped(field.name, CONVERTER.unstructure(value))
         yield f"{line}  # {needed}{told}" if told else line
         return
     yield f"{field.name}:  # {told}" if told else f"{field.name}:"

@@ -245,11 +245,6 @@ def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) 
                 _spell_out(value[name], mapping[field.name][name], below[name])
 
 
-def plain(value: Any) -> Any:
-    """Return one value of a settings object as it stands in YAML."""
-    return CONVERTER.unstructure(value)
-
-
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
     """Return the settings of one behaviour as plain values, in the same order."""
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)

@@ -50,8 +50,8 @@ def _trainer_hook(converter: Converter) -> Hook:
             builtin = {each: row.settings for each, row in ALGORITHMS.builtin.items() if not row.offline}
             name = likeliest(builtin, meant.get("hyperparameters"))
         row = ALGORITHMS.get(name) if name is not None else None
-        if row is None:  # nobody knows what the hyperparameters may be
-            value = _without(value, "hyperparameters")
+        if row is None and isinstance(value, dict):  # the hyperparameters may be anything
+            value = {key: inner for key, inner in value.items() if key != "hyperparameters"}
         hyperparameters: Any = row.settings if row is not None else ALGORITHMS["ppo"].settings
         given = value.get("hyperparameters") if isinstance(value, dict) else None
         if row is not None and name is not None and name == meant.get("trainer_type") and isinstance(given, dict):
@@ -73,10 +73,6 @@ def _of_other_trainers(hyperparameters: dict[str, Any], name: str, own: type[Any
         if knowing and key not in attrs.fields_dict(own):
             found[key] = f"is for trainer_type {', '.join(knowing)}; found trainer_type {name}"
     return found
-
-
-def _without(value: Any, key: str) -> Any:
-    return {name: inner for name, inner in value.items() if name != key} if isinstance(value, dict) else value
 
 
 def _reward_signals_hook(converter: Converter) -> Hook:
@@ -167,7 +163,10 @@ def _register_unstructuring(converter: Converter) -> None:
     hook = converter.register_unstructure_hook_func
     hook(lambda cls: cls == _Interval, list)
     hook(lambda cls: cls is Hyperparameters, converter.unstructure)  # by their own class
-    hook(lambda cls: cls == _RewardSignals, partial(_reward_signals_mapping, converter))
+    hook(
+        lambda cls: cls == _RewardSignals,
+        lambda signals: {name: converter.unstructure(each) for name, each in signals.items()},
+    )
     for name, sampler in SAMPLERS.items():
         parameters = make_dict_unstructure_fn(sampler, converter)
         converter.register_unstructure_hook(sampler, partial(_sampler_mapping, name, parameters))
@@ -184,10 +183,6 @@ def _dump_hook(converter: Converter, cls: type[Any]) -> Callable[[Any], dict[str
     return hook
 
 
-def _reward_signals_mapping(converter: Converter, signals: _RewardSignals) -> dict[str, Any]:
-    return {name: converter.unstructure(settings) for name, settings in signals.items()}
-
-
 def _lesson_mapping(converter: Converter, lesson: Lesson) -> dict[str, Any]:
     plain = {field.name: converter.unstructure(getattr(lesson, field.name)) for field in attrs.fields(Lesson)}
     return {"value": plain.pop("value"), **plain}
@@ -197,12 +192,7 @@ def _sampler_mapping(name: str, parameters: Callable[[Any], dict[str, Any]], sam
     return {"sampler_type": name, "sampler_parameters": parameters(sampler)}
 
 
-def _build() -> Converter:
-    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
-    _register_structuring(converter)
-    _register_unstructuring(converter)
-    return converter
-
-
-CONVERTER = _build()
+CONVERTER = Converter(forbid_extra_keys=True, detailed_validation=True)
 """Holds no state: structuring depends on nothing but the value."""
+_register_structuring(CONVERTER)
+_register_unstructuring(CONVERTER)

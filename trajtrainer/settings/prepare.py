@@ -40,12 +40,10 @@ def prepare(root: Entry) -> None:
     sections = root.mapping
     default = sections.get("default_settings")
     if default is not None and default.content is not None:
-        _drop_framework(default, warn)
-        _list_dataset(default)
+        _modernize(default, warn)
     behaviors = _mapping(sections.get("behaviors"))
     for name, behavior in behaviors.items():
-        _drop_framework(behavior, warn)
-        _list_dataset(behavior)
+        _modernize(behavior, warn)
         if default is not None and isinstance(default.content, dict) and isinstance(behavior.content, dict):
             behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
         behavior = behaviors[name] = _with_preset(behavior, _trainer_type(behavior))
@@ -65,20 +63,16 @@ def _mapping(entry: Entry | None) -> dict[str, Entry]:
 def prepare_behavior(behavior: Entry) -> None:
     """Bring the settings of one behaviour, without defaults, into their full form, in place."""
     warn = _Warnings()
-    _drop_framework(behavior, warn)
-    _list_dataset(behavior)
+    _modernize(behavior, warn)
     behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
     _drop_unused(behavior, warn)
 
 
-def _drop_framework(behavior: Entry, warn: _Warnings) -> None:
+def _modernize(behavior: Entry, warn: _Warnings) -> None:
+    """Drop ``framework``, and make a list of a ``dataset`` that is a single file or folder."""
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
         warn(framework.place, "this option was removed and is ignored; there is only PyTorch")
-
-
-def _list_dataset(behavior: Entry) -> None:
-    """Make a list of a ``dataset`` that is a single file or folder."""
     dataset = behavior.mapping.get("dataset")
     if dataset is not None and isinstance(dataset.content, str):
         dataset.content = [Entry(dataset.content, dataset.place)]

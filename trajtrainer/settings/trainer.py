@@ -81,10 +81,6 @@ class SelfPlaySettings:
     elo_per_match: bool = field(default=False, metadata=OURS)
 
 
-def _extrinsic() -> dict[str, RewardSignalSettings]:
-    return {"extrinsic": RewardSignalSettings()}
-
-
 def _hyperparameters(trainer: TrainerSettings) -> Hyperparameters:
     row = ALGORITHMS.get(trainer.trainer_type) or ALGORITHMS["ppo"]
     return row.settings()
@@ -131,7 +127,7 @@ class TrainerSettings:
     checkpoint_interval: int = field(default=500000, validator=count)
     network_settings: NetworkSettings = field(factory=NetworkSettings)
     reward_signals: dict[str, RewardSignalSettings] = field(
-        factory=_extrinsic, validator=satisfies(bool, "at least one reward signal")
+        factory=lambda: {"extrinsic": RewardSignalSettings()}, validator=satisfies(bool, "at least one reward signal")
     )
     init_path: str | None = None
     # 0 and -1 keep all of them.

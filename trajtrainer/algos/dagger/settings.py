@@ -27,7 +27,7 @@ class DAggerHyperparameters(CloningHyperparameters):
     save_replay_buffer: bool = False
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
-        """See ``Hyperparameters``: without an expert there is nothing to learn."""
+        """Refuse to learn without an expert."""
         if not self.expert:
             expected = "a run, a checkpoint, an .onnx file, heuristic or python:MODULE:FUNCTION that says what to do"
             yield misfit(("hyperparameters", "expert"), None, expected)

@@ -19,7 +19,7 @@ class POCAHyperparameters(OnPolicy):
     """Those of MA-POCA (Cohen et al. 2021), which are PPO's."""
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        """See ``Hyperparameters``: the attention between groupmates has several heads."""
+        """Refuse a width that the heads of the attention between groupmates cannot share."""
         yield from super().misfits(network)
         if network.hidden_units % _ATTENTION_HEADS:
             expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"

@@ -99,7 +99,7 @@ class OnPolicy(Hyperparameters):
     epsilon_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=of_set_course)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
-        """See ``Hyperparameters``: the limits of importance weights are of use where there are some."""
+        """Refuse limits of importance weights that are not in use, or contradict each other."""
         limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
         switch = ("hyperparameters", "v_trace")
         if not self.v_trace:

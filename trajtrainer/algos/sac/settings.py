@@ -70,7 +70,7 @@ class SACHyperparameters(Hyperparameters):
     dropout_rate: float = field(default=0.0, validator=between(0, 0.9), metadata=OURS)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        """See ``Hyperparameters``: steps of several are counted on within a trajectory only."""
+        """Refuse returns of several steps with a memory."""
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"
             yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
