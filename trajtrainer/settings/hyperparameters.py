@@ -29,6 +29,8 @@ of_set_course = satisfies(lambda schedule: schedule is not ScheduleType.ADAPTIVE
 class Hyperparameters:
     """The ``hyperparameters`` that every algorithm has.
 
+    One with a buffer adds ``buffer_size``, which limits how far ahead of learning actors may be.
+
     Attributes:
         batch_size: steps of each gradient step. With continuous actions 512 to 5,120 (``sac``: 128 to 1,024), with
             discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller than
