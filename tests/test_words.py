@@ -1,6 +1,7 @@
 """Words: what comments and pages cite is in the repository, and docstrings say what something does.
 
-ruff holds the rest (rules D): everything public has a docstring, whose first line is a sentence in the imperative.
+ruff holds the rest (rules D): public classes and functions have a docstring, whose first line is a sentence in the
+imperative.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -17,12 +18,15 @@ from scripts.benchmarks.ppo import Case, train
 from scripts.benchmarks.report import RUNS, Row, interleaved
 from tests.algos.minibatches import minibatch_of
 from tests.data.packing import packed_steps
-from trajtrainer.algos.sac.optimizer import SAC, make_networks
+from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.core.timers import Timers
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -75,14 +79,29 @@ def _updates() -> list[Row]:
         for size in BATCHES
         for way, stacked in (("networks one by one", False), ("networks together", True))
     ]
-    figures = interleaved([partial(_per_second, partial(sac.update, batch, 3e-4)) for _, sac, batch in cases], RUNS)
+    figures = interleaved(
+        [partial(_per_second, partial(sac.gradient_step, batch, 3e-4)) for _, sac, batch in cases], RUNS
+    )
     return [Row(name, "updates/s", runs) for (name, _, _), runs in zip(cases, figures, strict=True)]
 
 
 def _sac(hidden: int, layers: int, *, stacked: bool) -> SAC:
     network = NetworkSettings(normalize=True, hidden_units=hidden, num_layers=layers)
     settings = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(), network_settings=network)
-    return SAC(*make_networks(_spec(), settings), settings, stacked=stacked)
+    spec, device = _spec(), torch.device("cpu")
+    context = LearningContext(
+        behavior="B",
+        spec=spec,
+        settings=settings,
+        obs_dtypes=[np.dtype(np.float32)],
+        seed=0,
+        device=device,
+        training=False,
+        timers=Timers(),
+        is_stopping=lambda: False,
+    )
+    with mock.patch("trajtrainer.algos.sac.stacked.LARGEST", 1_000_000 if stacked else 0):
+        return SAC(context, SAC.make_networks(context), create_reward_signals(spec, settings, device))
 
 
 def _batch(size: int) -> Minibatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from tests.algos.minibatches import minibatch_of, with_rows
 from tests.algos.mlagents import Case, Json
-from trajtrainer.algos.sac.closed_form import can_stack
-from trajtrainer.algos.sac.optimizer import LAYOUT, SAC, make_networks
-from trajtrainer.algos.sac.values import by_name
+from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.sac.sac import LAYOUT, SAC
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.timers import Timers
+from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.factory import create_reward_signals
@@ -25,13 +27,42 @@ CPU = torch.device("cpu")
 
 
 def make_sac(spec: BehaviorSpec, settings: TrainerSettings, *, stacked: bool = True) -> SAC:
-    """SAC with networks of these settings; ``stacked`` False takes the way of large networks."""
-    actor, networks = make_networks(spec, settings)
-    return SAC(actor, networks, settings, stacked=stacked and can_stack(networks))
+    """SAC with networks of these settings and a replay without room; ``stacked`` False takes the way of large
+    networks."""
+    context = LearningContext(
+        behavior="B",
+        spec=spec,
+        settings=settings,
+        obs_dtypes=[np.dtype(np.float32)] * len(spec.observation_specs),
+        seed=0,
+        device=CPU,
+        training=False,
+        timers=Timers(),
+        is_stopping=lambda: False,
+    )
+    networks = SAC.make_networks(context)
+    with seeded(0):
+        signals = create_reward_signals(spec, settings, CPU)
+    with mock.patch("trajtrainer.algos.sac.stacked.LARGEST", 1_000_000 if stacked else 0):
+        return SAC(context, networks, signals)
 
 
 def modules(sac: SAC) -> dict[str, Any]:
-    return {"actor": sac.actor, **by_name(sac.networks)}
+    return dict(sac.networks)
+
+
+def log_alpha(sac: SAC) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = sac.extra_state()["sac"]["log_alpha"]
+    return found
+
+
+def load_log_alpha(sac: SAC, values: Mapping[str, Tensor]) -> None:
+    sac.load_extra_state({"sac": {"log_alpha": values}}, 0)
+
+
+def gradients_of(sac: SAC, batch: Minibatch) -> dict[str, Tensor]:
+    """Write the gradients of a step that changes no weights; returns its statistics."""
+    return sac.gradient_step(batch, 0.0)
 
 
 def state(sac: SAC) -> Json:
@@ -41,7 +72,7 @@ def state(sac: SAC) -> Json:
         "modules": {name: module.state_dict() for name, module in modules(sac).items()},
         "keys": {name: mlagents_keys(module) for name, module in modules(sac).items()},
         "layout": LAYOUT,
-        "optimizers": sac.states(),
+        "optimizers": sac.optimizer_states(),
     }
 
 
@@ -51,9 +82,10 @@ def restored(case: Case, *, stacked: bool = True) -> SAC:
     loaded = from_mlagents(case.checkpoint("start"), state(sac))
     for name, module in modules(sac).items():
         module.load_state_dict(loaded["modules"][name])
-    sac.load_states(loaded["optimizers"])
-    sac.load_coefficients(coefficients(case, "start"))
-    sac.copy_normalization()
+    sac.load_optimizer_states(loaded["optimizers"])
+    load_log_alpha(sac, coefficients(case, "start"))
+    for network in sac.values.values():
+        network.body.copy_normalization(sac.actor.body)
     return sac
 
 

@@ -31,9 +31,9 @@ from trajtrainer.algos.ppo import closed_form, losses
 from trajtrainer.algos.ppo.closed_form import ClosedForm
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.closed_form import StackedEvaluation, StackedTwins
+from trajtrainer.algos.sac.networks import Decision, Estimates
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.values import Considered, Estimates, TwinEstimates
+from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.algos.schedules import Coefficients
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
@@ -505,47 +505,47 @@ VALUES = list(itertools.product(SPECS, [1, 2]))  # specs, reward signals
 ACTIVATED = [*VALUES, ("hybrid", 1, Activation.TANH), ("hybrid", 2, Activation.RELU)]
 
 
-@twin(StackedEvaluation, ACTIVATED, rtol=1.3e-6, atol=1e-5)
+@twin(StackedCritics, ACTIVATED, rtol=1.3e-6, atol=1e-5)
 def estimates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     return _evaluated(*shape, stacked=True)[0], _evaluated(*shape, stacked=False)[0]
 
 
-@twin(StackedEvaluation, ACTIVATED, by_largest=True)
+@twin(StackedCritics, ACTIVATED, by_largest=True)
 def gradient_of_estimates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """By the action and by every parameter."""
     return _evaluated(*shape, stacked=True)[1], _evaluated(*shape, stacked=False)[1]
 
 
-@twin(StackedEvaluation, ACTIVATED, rtol=1e-4, atol=1e-5)
+@twin(StackedCritics, ACTIVATED, rtol=1e-4, atol=1e-5)
 def updates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates, of which the twin made the first and the last, or none."""
     return _after(shape, "srs"), _after(shape, "rrr")
 
 
-@twin(StackedEvaluation, VALUES, rtol=0, atol=0)
+@twin(StackedCritics, VALUES, rtol=0, atol=0)
 def handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates by the twin, handed to the reference and back or not."""
     return _after(shape, "s-s-s"), _after(shape, "sss")
 
 
-@twin(StackedTwins, ACTIVATED, rtol=1.3e-6, atol=1e-5)
+@twin(StackedCritics, ACTIVATED, rtol=1.3e-6, atol=1e-5)
 def estimates_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     return _evaluated_twins(*shape, stacked=True)[0], _evaluated_twins(*shape, stacked=False)[0]
 
 
-@twin(StackedTwins, ACTIVATED, by_largest=True)
+@twin(StackedCritics, ACTIVATED, by_largest=True)
 def gradient_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """By the action and by every parameter."""
     return _evaluated_twins(*shape, stacked=True)[1], _evaluated_twins(*shape, stacked=False)[1]
 
 
-@twin(StackedTwins, ACTIVATED, rtol=1e-4, atol=1e-5)
+@twin(StackedCritics, ACTIVATED, rtol=1e-4, atol=1e-5)
 def updates_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates, of which the twin made the first and the last, or none."""
     return _after(shape, "srs", value_network=False), _after(shape, "rrr", value_network=False)
 
 
-@twin(StackedTwins, VALUES, rtol=0, atol=0)
+@twin(StackedCritics, VALUES, rtol=0, atol=0)
 def twins_handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates by the twin, handed to the reference and back or not."""
     return _after(shape, "s-s-s", value_network=False), _after(shape, "sss", value_network=False)
@@ -559,15 +559,15 @@ def _after(shape: tuple[Any, ...], ways: str, *, value_network: bool = True) -> 
         if last is not None:
             for name, module in sac_mlagents.modules(sac).items():
                 module.load_state_dict(sac_mlagents.modules(last)[name].state_dict())
-            sac.load_states(last.states())
-            sac.load_coefficients(last.coefficients())
+            sac.load_optimizer_states(last.optimizer_states())
+            sac_mlagents.load_log_alpha(sac, sac_mlagents.log_alpha(last))
         if way != "-":
-            sac.update(batch, 1e-3)
+            sac.gradient_step(batch, 1e-3)
         last = sac
     found: Numbers = {}
     for name, module in sac_mlagents.modules(last).items():
         found |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
-    for name, one in last.states().items():
+    for name, one in last.optimizer_states().items():
         found |= {f"{name} {key}": value for key, value in _numbers((), one).items()}
     return found
 
@@ -606,12 +606,14 @@ def _evaluated(
 ) -> tuple[Numbers, Numbers]:
     """Estimates, and gradients of their squares."""
     sac, batch = _sac(name, signals, activation, stacked=stacked)
-    assert isinstance(sac._evaluate, StackedEvaluation) == stacked
+    assert isinstance(sac.critics, StackedCritics) == stacked
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
-    made: Estimates = sac._evaluate(batch, Considered(sac.actor.body.encoder(batch.obs), sampled))
-    assert not made.next_value.requires_grad
-    total = made.value.square().sum() + made.stored_q.square().sum()
+    made: Estimates = sac.critics(batch, _decision(sac, batch.obs, sampled), None)
+    assert not made.following.requires_grad
+    assert made.value is not None
+    assert made.sampled_q is not None
+    total = made.value.square().sum() + made.q.square().sum()
     if sampled is not None:
         total = total + made.sampled_q.square().sum()
     return made._asdict(), _q_gradients(sac, total, sampled)
@@ -622,24 +624,32 @@ def _evaluated_twins(
 ) -> tuple[Numbers, Numbers]:
     """Estimates, and gradients of their squares."""
     sac, batch = _sac(name, signals, activation, stacked=stacked, value_network=False)
-    assert isinstance(sac._evaluate, StackedTwins) == stacked
+    assert isinstance(sac.critics, StackedCritics) == stacked
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
-    after = Considered(sac.actor.body.encoder(batch.next_obs), 0.3 * batch["continuous"] if size else None)
-    made: TwinEstimates = sac._evaluate(batch, Considered(sac.actor.body.encoder(batch.obs), sampled), after)
-    without: TwinEstimates = sac._evaluate(batch, None, after)
-    assert not made.next_q.requires_grad
+    after = _decision(sac, batch.next_obs, 0.3 * batch["continuous"] if size else None)
+    made: Estimates = sac.critics(batch, _decision(sac, batch.obs, sampled), after)
+    without: Estimates = sac.critics(batch, None, after)
+    assert not made.following.requires_grad
+    assert made.value is None
     assert made.sampled_q is not None
     assert without.sampled_q is None
-    total = made.stored_q.square().sum() + (0.0 if sampled is None else made.sampled_q.square().sum())
-    told = {**made._asdict(), "alone": without.stored_q, "next_q alone": without.next_q}
+    total = made.q.square().sum() + (0.0 if sampled is None else made.sampled_q.square().sum())
+    told = {**made._asdict(), "alone": without.q, "following alone": without.following}
+    del told["value"]
     return told, _q_gradients(sac, total, sampled)
+
+
+def _decision(sac: Any, obs: Any, action: Tensor | None) -> Decision:
+    """A decision for this action, of which the value networks see no more."""
+    policy, _ = sac.actor.distribution(obs, torch.zeros(len(obs[0]), sum(sac.actor.head.branches)).bool())
+    return Decision(sac.actor.body.encoder(obs), policy, action, None, None)
 
 
 def _q_gradients(sac: Any, total: Tensor, sampled: Tensor | None) -> Numbers:
     total.backward()  # type: ignore[no-untyped-call]
     found: Numbers = {} if sampled is None else {"by the action": sampled.grad}
-    for number, piece in enumerate(sac._evaluate.pieces):
+    for number, piece in enumerate(sac.critics.pieces):
         assert piece.leaf.grad is not None
         found[f"parameter {number}"] = piece.view(piece.leaf.grad)
     return found

@@ -15,9 +15,10 @@ from tests.algos import mlagents, sac_mlagents
 from tests.algos.minibatches import with_rows
 from tests.algos.mlagents import Case
 from trajtrainer.algos.sac import losses as sac_losses
-from trajtrainer.algos.sac.closed_form import StackedEvaluation
-from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.sac import SAC
+from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
@@ -70,18 +71,18 @@ class _MLAgentsLosses:
 
 @pytest.fixture
 def with_mlagents_defects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _MLAgentsLosses())
+    monkeypatch.setattr("trajtrainer.algos.sac.sac.losses", _MLAgentsLosses())
 
 
 def _update(sac: SAC, case: Case, number: int, batch: Minibatch) -> dict[str, float]:
     rate = sac.learning_rate(case.json["step"])
-    found = sac.update(sac_mlagents.with_noise(batch, case, number), rate)
+    found = sac.gradient_step(sac_mlagents.with_noise(batch, case, number), rate)
     return {tag: value.item() for tag, value in found.items()} | {"Policy/Learning Rate": rate}
 
 
 def _assert_golden_updates(case: Case, stacked: bool) -> None:
     sac, batch = sac_mlagents.restored(case, stacked=stacked), sac_mlagents.transitions(case)
-    assert isinstance(sac._evaluate, StackedEvaluation) == stacked
+    assert isinstance(sac.critics, StackedCritics) == stacked
     for number, expected in enumerate(case.json["statistics"], start=1):
         found = _update(sac, case, number, batch)
         assert found.keys() == expected.keys()
@@ -89,7 +90,7 @@ def _assert_golden_updates(case: Case, stacked: bool) -> None:
             wanted = float("nan") if value is None else value
             assert found[tag] == pytest.approx(wanted, rel=2e-5, abs=1e-5, nan_ok=True), tag
         for kind, value in sac_mlagents.coefficients(case, f"update_{number}_after").items():
-            torch.testing.assert_close(sac.coefficients()[kind], value, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(sac_mlagents.log_alpha(sac)[kind], value, rtol=1e-5, atol=1e-6)
         if (case.folder / f"after_{number}.pt").exists():
             _assert_state(sac, case.checkpoint(f"after_{number}"))
 
@@ -128,7 +129,7 @@ def test_golden_updates_of_sequences(shared_data: Path) -> None:
 def test_golden_gradients(shared_data: Path, name: str) -> None:
     case = _read(shared_data, name)
     sac = sac_mlagents.restored(case, stacked=False)
-    _backward(sac, sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1))
+    sac_mlagents.gradients_of(sac, sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1))
     homes = {"critic": "Optimizer:value_network/", "q1": "Optimizer:q_network/q1_network."}
     homes |= {"actor": "Policy/", "q2": "Optimizer:q_network/q2_network."}
     for name, prefix in homes.items():
@@ -138,12 +139,6 @@ def test_golden_gradients(shared_data: Path, name: str) -> None:
         if f"gradient_log_ent_coef_{kind}" in case.arrays and log_alpha.grad is not None:
             expected = torch.tensor(case.arrays[f"gradient_log_ent_coef_{kind}"])
             torch.testing.assert_close(log_alpha.grad, expected, rtol=1e-5, atol=1e-5)
-
-
-def _backward(sac: SAC, batch: Minibatch) -> None:
-    for parameter in sac._parameters:
-        parameter.grad = None
-    sac.loss(batch)[0].backward()  # type: ignore[no-untyped-call]
 
 
 def _below(case: Case, prefix: str) -> dict[str, Tensor]:
@@ -160,15 +155,29 @@ def _assert_gradients(module: nn.Module, expected: dict[str, Tensor]) -> None:
 # What ML-Agents gets wrong: ours gives other numbers than the golden ones, and the right ones.
 
 
+def _targets(sac: SAC, batch: Minibatch) -> Tensor:
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        value_loss = sac_losses.value_loss
+
+        def spy(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            found.append(targets)
+            return value_loss(values, targets, mask)
+
+        patch.setattr(sac_losses, "value_loss", spy)
+        sac_mlagents.gradients_of(sac, batch)
+    return found[0]
+
+
 def test_entropy_of_continuous_actions_is_paid_for_beside_discrete_ones_too(shared_data: Path) -> None:
     case = _read(shared_data, "sac_hybrid")
     losses = []
     for log_alpha in (-20.0, 0.0):
         sac = sac_mlagents.restored(case)
         nothing = torch.full_like(sac.log_alpha_discrete, -20.0)
-        sac.load_coefficients({"discrete": nothing, "continuous": torch.tensor([log_alpha])})
+        sac_mlagents.load_log_alpha(sac, {"discrete": nothing, "continuous": torch.tensor([log_alpha])})
         batch = sac_mlagents.with_noise(sac_mlagents.transitions(case), case, 1)
-        losses.append(sac._regress(batch, True).targets[0])
+        losses.append(_targets(sac, batch)[0])
     without, with_entropy = losses
     expected = -torch.tensor(case.arrays["update_1_sampled_log_probs_continuous"]).sum(1)
     torch.testing.assert_close(with_entropy[0] - without[0], expected, rtol=1e-4, atol=1e-4)
@@ -201,12 +210,12 @@ def test_a_coefficient_does_not_grow_for_entropy_that_masks_forbid(shared_data: 
     batch = sac_mlagents.transitions(case)
     forced = with_rows(batch, mask=torch.tensor([[0, 1, 1, 0, 1]]).bool().expand_as(batch["mask"]))
     sac = sac_mlagents.restored(case)
-    _backward(sac, forced)
+    sac_mlagents.gradients_of(sac, forced)
     assert sac.log_alpha_discrete.grad is not None
     assert sac.log_alpha_discrete.grad.abs().max() < 1e-5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trajtrainer.algos.sac.optimizer.sac_losses", _MLAgentsLosses())
-        _backward(sac, forced)
+        patch.setattr("trajtrainer.algos.sac.sac.losses", _MLAgentsLosses())
+        sac_mlagents.gradients_of(sac, forced)
     assert (sac.log_alpha_discrete.grad < -0.05).all()
 
 
@@ -230,12 +239,13 @@ def test_padding_changes_nothing(shared_data: Path) -> None:
     case = _read(shared_data, "sac_lstm")
     clean, rubbish = _without_padding(case)
     first, second = sac_mlagents.restored(case), sac_mlagents.restored(case)
-    _backward(first, clean)
-    _backward(second, rubbish)
+    sac_mlagents.gradients_of(first, clean)
+    sac_mlagents.gradients_of(second, rubbish)
     for ours, theirs in zip(first._parameters, second._parameters, strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
-    for tag, value in first.loss(clean)[1].items():
-        torch.testing.assert_close(second.loss(rubbish)[1][tag], value, rtol=1e-5, atol=1e-6)
+    found = sac_mlagents.gradients_of(second, rubbish)
+    for tag, value in sac_mlagents.gradients_of(first, clean).items():
+        torch.testing.assert_close(found[tag], value, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.usefixtures("with_mlagents_defects")
@@ -243,7 +253,7 @@ def test_padding_changes_mlagents_losses(shared_data: Path) -> None:
     case = _read(shared_data, "sac_lstm")
     clean, rubbish = _without_padding(case)
     sac = sac_mlagents.restored(case)
-    found = [sac.loss(batch)[1]["Losses/Q1 Loss"].item() for batch in (clean, rubbish)]
+    found = [sac_mlagents.gradients_of(sac, batch)["Losses/Q1 Loss"].item() for batch in (clean, rubbish)]
     assert found[0] != pytest.approx(found[1], rel=0.1)
 
 
@@ -253,32 +263,32 @@ def test_padding_changes_mlagents_losses(shared_data: Path) -> None:
 def test_a_state_is_copied_when_it_is_loaded(shared_data: Path) -> None:
     case = _read(shared_data, "sac_continuous")
     first, second = sac_mlagents.restored(case), sac_mlagents.restored(case)
-    second.load_states(first.states())
-    before = [moments["exp_avg"].clone() for moments in first.states()["value"]["state"].values()]
+    second.load_optimizer_states(first.optimizer_states())
+    before = [moments["exp_avg"].clone() for moments in first.optimizer_states()["value"]["state"].values()]
     _update(second, case, 1, sac_mlagents.transitions(case))
-    after = [moments["exp_avg"] for moments in first.states()["value"]["state"].values()]
+    after = [moments["exp_avg"] for moments in first.optimizer_states()["value"]["state"].values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_the_state_of_another_network_is_refused(shared_data: Path) -> None:
     small, large = (sac_mlagents.restored(_read(shared_data, name)) for name in ("sac_discrete", "sac_continuous"))
     with pytest.raises(ValueError, match=r"the Adam's exp_avg 4 has the shape \(5, 16\), expected"):
-        large.load_states(small.states())
-    with pytest.raises(RuntimeError):
-        large.load_coefficients(small.coefficients())
+        large.load_optimizer_states(small.optimizer_states())
+    with pytest.raises(CheckpointError, match="entropy coefficients are of other actions"):
+        sac_mlagents.load_log_alpha(large, sac_mlagents.log_alpha(small))
 
 
 def test_moments_of_some_parameters(shared_data: Path) -> None:
     case = _read(shared_data, "sac_continuous")
     sac = sac_mlagents.restored(case)
-    states = sac.states()
+    states = sac.optimizer_states()
     del states["policy"]["state"][0]
     states["entropy"]["state"].clear()
-    sac.load_states(states)
-    assert 0 not in sac.states()["policy"]["state"]
-    assert sac.states()["entropy"]["state"] == {}
+    sac.load_optimizer_states(states)
+    assert 0 not in sac.optimizer_states()["policy"]["state"]
+    assert sac.optimizer_states()["entropy"]["state"] == {}
     _update(sac, case, 1, sac_mlagents.transitions(case))
-    assert sac.states()["entropy"]["state"][1]["step"] == 1
+    assert sac.optimizer_states()["entropy"]["state"][1]["step"] == 1
 
 
 def test_the_target_follows_by_tau(shared_data: Path) -> None:
@@ -307,7 +317,7 @@ def test_what_goes_into_a_loss(shared_data: Path) -> None:
                 with torch.no_grad():
                     for parameter in sac_mlagents.modules(sac)[spoilt].parameters():
                         parameter.mul_(2.0)
-            _backward(sac, batch)
+            sac_mlagents.gradients_of(sac, batch)
             gradients.append([p.grad for p in sac.actor.parameters()])
         for other in gradients[1:]:
             for ours, theirs in zip(gradients[0], other, strict=True):
@@ -318,15 +328,14 @@ def test_what_goes_into_a_loss(shared_data: Path) -> None:
 def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data: Path, name: str) -> None:
     case = _read(shared_data, name)
     sac, batch = sac_mlagents.restored(case), sac_mlagents.transitions(case)
-    made = sac._decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
-    entropy = made.entropy
-    _backward(sac, batch)
-    if entropy.continuous is not None:
-        mean = sac_losses.mean_of_rows(entropy.continuous, batch.loss_mask)
+    entropy = sac.decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
+    sac_mlagents.gradients_of(sac, batch)
+    if entropy.continuous_entropy is not None:
+        mean = sac_losses.mean_of_rows(entropy.continuous_entropy, batch.loss_mask)
         assert sac.log_alpha_continuous.grad is not None
         assert (sac.log_alpha_continuous.grad > 0) == (mean > -case.spec.action_spec.continuous_size)
-    if entropy.discrete is not None:
-        means = sac_losses.mean_of_rows(entropy.discrete, batch.loss_mask)
+    if entropy.discrete_entropy is not None:
+        means = sac_losses.mean_of_rows(entropy.discrete_entropy, batch.loss_mask)
         targets = sac_losses.entropy_target(batch["mask"], sac._sum_by_branch, batch.loss_mask)
         assert sac.log_alpha_discrete.grad is not None
         assert torch.equal(sac.log_alpha_discrete.grad > 0, means > targets)
@@ -339,7 +348,7 @@ def test_nothing_is_learnt_at_the_end_of_a_schedule(shared_data: Path) -> None:
     sac = sac_mlagents.make_sac(case.spec, settings)
     assert sac.learning_rate(500) == pytest.approx(5e-4, rel=1e-3)
     before = [parameter.clone() for parameter in sac.actor.parameters()]
-    sac.update(sac_mlagents.transitions(case), sac.learning_rate(100_000))
+    sac.gradient_step(sac_mlagents.transitions(case), sac.learning_rate(100_000))
     for old, new in zip(before, sac.actor.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=0, atol=1e-8)
 
@@ -347,7 +356,7 @@ def test_nothing_is_learnt_at_the_end_of_a_schedule(shared_data: Path) -> None:
 def test_coefficients_start_where_the_settings_say(shared_data: Path) -> None:
     case = _read(shared_data, "sac_hybrid")
     sac = sac_mlagents.make_sac(case.spec, mlagents.with_hyperparameters(case.settings, init_entcoef=0.1))
-    for value in sac.coefficients().values():
+    for value in sac_mlagents.log_alpha(sac).values():
         torch.testing.assert_close(value.exp(), torch.full_like(value, 0.1))
 
 
@@ -368,8 +377,8 @@ def test_networks_are_of_sacs_kind(shared_data: Path) -> None:
     assert isinstance(sac.actor, Actor)
     assert sac.actor.head.conditional_sigma
     assert sac.actor.head.tanh_squash
-    assert isinstance(sac.networks.q1, ValueNetwork)
-    assert sac.networks.q1.heads.outputs == 5
+    assert isinstance(sac.networks["q1"], ValueNetwork)
+    assert sac.networks["q1"].heads.outputs == 5
     networks = sac_mlagents.modules(sac)
     for one, other in zip(networks["critic"].parameters(), networks["target"].parameters(), strict=True):
         assert torch.equal(one, other), "the target begins as a copy"

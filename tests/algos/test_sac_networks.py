@@ -11,10 +11,9 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 
 from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
-from trajtrainer.algos.sac.closed_form import can_stack
-from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.values import by_name
+from trajtrainer.algos.sac.stacked import can_stack
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -93,13 +92,13 @@ def test_everything_learns(
     action_spec = ActionSpec(*actions)
     sac = _sac(sensors, action_spec, network, value_network=value_network)
     batch = _batch(sensors, action_spec, network)
-    copies = [module for name, module in by_name(sac.networks).items() if "target" in name]
+    copies = [module for name, module in sac.values.items() if "target" in name]
     assert len(copies) == (1 if value_network else 2)
     targets = [parameter.clone() for copy in copies for parameter in copy.parameters()]
-    found = sac.update(batch, 1e-3)
+    found = sac.gradient_step(batch, 1e-3)
     assert all(torch.isfinite(value) for tag, value in found.items() if tag.startswith("Losses/"))
     nothing_to_decide = actions == (0, (1,))
-    for parameter in sac._evaluate.parameters if nothing_to_decide else sac._parameters:
+    for parameter in sac.critics.parameters if nothing_to_decide else sac._parameters:
         assert parameter.grad is not None
         assert torch.isfinite(parameter.grad).all()
         assert parameter.grad.abs().sum() > 0
@@ -122,13 +121,13 @@ def test_everything_learns(
 def test_plain_layers_on_vectors_are_evaluated_together(
     sensors: Sequence[ObservationSpec], network: NetworkSettings, stacks: bool
 ) -> None:
-    assert can_stack(_sac(sensors, ActionSpec(1, ()), network).networks) == stacks
+    assert can_stack(_sac(sensors, ActionSpec(1, ()), network).values) == stacks
 
 
 def test_pictures_are_encoded_once_for_both_actions() -> None:
     sensors, actions = (PICTURE,), ActionSpec(2, ())
     sac, batch = _sac(sensors, actions, PLAIN), _batch(sensors, actions, PLAIN)
     calls = []
-    sac.networks.q1.body.encoder.register_forward_hook(lambda *_: calls.append(1))
-    sac.update(batch, 1e-3)
+    sac.values["q1"].body.encoder.register_forward_hook(lambda *_: calls.append(1))
+    sac.gradient_step(batch, 1e-3)
     assert len(calls) == 1

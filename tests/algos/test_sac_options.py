@@ -16,15 +16,15 @@ from gymnasium import spaces
 from torch import Tensor
 
 import trajtrainer
-from tests.algos.sac_mlagents import make_sac, modules
+from tests.algos.sac_mlagents import gradients_of, load_log_alpha, log_alpha, make_sac, modules
 from tests.algos.samples import SPECS, inputs, make_actor
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.actors.noisy_policy import NoisyPolicy
 from trajtrainer.algos.acting import Policy
-from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.networks import Critics
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.values import SeparateEvaluation
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.nn.conditioning import Regularization, linears
 from trajtrainer.nn.critic import ValueNetwork
@@ -90,8 +90,8 @@ def test_the_entropy_that_is_aimed_at() -> None:
         rig.put(Trajectory(30, ended=True))
         rig.take_in()
         (batch,) = next(iter(rig.learner._batches.blocks(1)))
-        rig.learner._sac.loss(batch)[0].backward()  # type: ignore[no-untyped-call]
-        (gradient,) = rig.learner._sac.log_alpha_continuous.grad.tolist()  # type: ignore[union-attr]
+        gradients_of(rig.learner, batch)
+        (gradient,) = rig.learner.log_alpha_continuous.grad.tolist()  # type: ignore[union-attr]
         gradients.append(gradient)
 
     assert gradients[0] == gradients[1]
@@ -103,7 +103,7 @@ def test_layers_of_q_networks_are_normalised() -> None:
         trainer_type="sac", hyperparameters=SACHyperparameters(layer_norm=True), network_settings=network(layers=1)
     )
     sac = make_sac(SPECS["continuous"], options)  # asks for stacked networks, which these are not
-    critic: ValueNetwork = sac.networks.q1
+    critic: ValueNetwork = sac.values["q1"]
     (linear,) = linears(critic.body.modules())
     obs, actions = [torch.randn(6, 4), torch.randn(6, 3)], torch.randn(6, 2)
 
@@ -111,7 +111,7 @@ def test_layers_of_q_networks_are_normalised() -> None:
 
     hidden = F.silu(F.layer_norm(linear(torch.cat([*obs, actions], 1)), (16,)))
     torch.testing.assert_close(values, critic.heads(hidden))
-    assert isinstance(sac._evaluate, SeparateEvaluation)
+    assert isinstance(sac.critics, Critics)
 
 
 def test_what_is_dropped_goes_on_after_a_checkpoint() -> None:
@@ -165,14 +165,14 @@ def test_a_step_without_the_policy_moves_the_values_as_any_and_nothing_else(stac
     full = make_sac(spec, options, stacked=stacked)
     torch.manual_seed(0)
     part = make_sac(spec, options, stacked=stacked)
-    before = copy.deepcopy({"actor": part.actor.state_dict(), "alpha": part.coefficients()})
+    before = copy.deepcopy({"actor": part.actor.state_dict(), "alpha": log_alpha(part)})
 
-    tags = full.update(batch, 1e-2).keys(), part.update(batch, 1e-2, of_policy=False).keys()
+    tags = full.gradient_step(batch, 1e-2).keys(), part.gradient_step(batch, 1e-2, of_policy=False).keys()
 
     assert tags[0] - tags[1] == {"Losses/Policy Loss"}
     assert not same_states(full.actor.state_dict(), before["actor"])
     assert same_states(part.actor.state_dict(), before["actor"])
-    assert same_states(part.coefficients(), before["alpha"])
+    assert same_states(log_alpha(part), before["alpha"])
     for name in ("q1", "q2", "critic", "target"):
         assert same_states(modules(full)[name].state_dict(), modules(part)[name].state_dict())
 
@@ -209,15 +209,15 @@ def test_a_coefficient_that_is_given_is_not_learnt() -> None:
     for options in (fixed, learnt):
         torch.manual_seed(0)
         found.append(make_sac(spec, options))
-        found[-1].update(batch, 1e-2)
+        found[-1].gradient_step(batch, 1e-2)
     for name in ("actor", "q1", "critic"):
         assert same_states(*(modules(sac)[name].state_dict() for sac in found))
-    torch.testing.assert_close(found[0].coefficients()["continuous"].exp(), torch.tensor([0.3]))
+    torch.testing.assert_close(log_alpha(found[0])["continuous"].exp(), torch.tensor([0.3]))
     assert not torch.equal(found[1].log_alpha_continuous, found[0].log_alpha_continuous)
-    found[0].load_coefficients(found[1].coefficients())
-    found[0].load_states(found[1].states())
-    found[0].update(batch, 1e-2)
-    torch.testing.assert_close(found[0].coefficients()["discrete"].exp(), torch.tensor([0.3]))
+    load_log_alpha(found[0], log_alpha(found[1]))
+    found[0].load_optimizer_states(found[1].optimizer_states())
+    found[0].gradient_step(batch, 1e-2)
+    torch.testing.assert_close(log_alpha(found[0])["discrete"].exp(), torch.tensor([0.3]))
 
 
 # Noise that depends on the state

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from tests.algos.minibatches import minibatch_of
-from tests.algos.sac_mlagents import make_sac, modules
+from tests.algos.sac_mlagents import gradients_of, make_sac, modules
 from tests.algos.samples import SPECS, minibatch
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec
-from trajtrainer.algos.sac.closed_form import StackedTwins
-from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.values import TwinNetworks
+from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
@@ -43,7 +42,7 @@ def sac_and_batch(name: str, signals: int = 1, *, stacked: bool = True, **hyper:
     )
     torch.manual_seed(1)
     sac = make_sac(SPECS[name], settings, stacked=stacked)
-    assert isinstance(sac._evaluate, StackedTwins) == stacked
+    assert isinstance(sac.critics, StackedCritics) == stacked
     with torch.no_grad():  # copies that differ from what they follow
         for copied in (modules(sac)["q1_target"], modules(sac)["q2_target"]):
             for parameter in copied.parameters():
@@ -75,8 +74,8 @@ def q_of(network: Any, obs: Any, action: Tensor) -> Tensor:
 
 def obvious_losses(sac: SAC, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
     """The losses of both Q networks and of the policy, by the papers' formulas, row by row."""
-    networks, head = sac.networks, sac.actor.head
-    assert isinstance(networks, TwinNetworks)
+    networks, head = sac.values, sac.actor.head
+    assert [*networks] == ["q1", "q2", "q1_target", "q2_target"]
     branches = head.branches
     starts = np.cumsum([0, *branches])
 
@@ -104,11 +103,11 @@ def obvious_losses(sac: SAC, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
             one[batch["next_mask"][:, a : a + one.shape[1]]].sum() < 1e-3
             for a, one in zip(starts, next_probs, strict=False)
         )
-        copies = [q_of(each, batch.next_obs, next_action) for each in (networks.q1_target, networks.q2_target)]
+        copies = [q_of(each, batch.next_obs, next_action) for each in (networks["q1_target"], networks["q2_target"])]
         worth = torch.minimum(*(valued(q, next_probs) for q in copies)) + next_bonus
         target = batch["rewards"].t() + batch["discount"].t() * worth
     losses = []
-    for each in (networks.q1, networks.q2):
+    for each in (networks["q1"], networks["q2"]):
         q = q_of(each, batch.obs, batch["continuous"])
         if branches:
             columns = torch.stack([batch["discrete"][:, k] + starts[k] for k in range(len(branches))], 1)
@@ -117,7 +116,9 @@ def obvious_losses(sac: SAC, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
             q = q.squeeze(2)
         losses.append(0.5 * (q - target).square().mean())
     policy, action, probs, _ = decided(batch.obs, batch["mask"], batch["noise"])
-    twins = [q_of(copy.deepcopy(each).requires_grad_(False), batch.obs, action) for each in (networks.q1, networks.q2)]
+    twins = [
+        q_of(copy.deepcopy(each).requires_grad_(False), batch.obs, action) for each in (networks["q1"], networks["q2"])
+    ]
     followed = torch.minimum(*(q if head.continuous_size else q.detach() for q in twins)).mean(0)
     value = (followed * policy.probs).sum(1).mean() if branches else followed.squeeze(1).mean()
     gain = torch.zeros(())
@@ -135,8 +136,7 @@ def test_losses_and_gradients_are_the_published_ones(name: str, signals: int, st
     wanted = obvious_losses(sac, batch)
     expected = torch.autograd.grad(sum(wanted), [p for module in trained.values() for p in module.parameters()])  # type: ignore[arg-type]
 
-    loss, told = sac.loss(batch)
-    loss.backward()  # type: ignore[no-untyped-call]
+    told = gradients_of(sac, batch)
 
     for tag, value in zip(("Losses/Q1 Loss", "Losses/Q2 Loss", "Losses/Policy Loss"), wanted, strict=True):
         assert told[tag].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-5)
@@ -144,7 +144,7 @@ def test_losses_and_gradients_are_the_published_ones(name: str, signals: int, st
     assert "Policy/Extrinsic Value" in told
     assert ("Policy/Rnd Value" in told) == (signals == 2)
     found = [p.grad for p in sac.actor.parameters()]
-    found += [piece.view(piece.leaf.grad) for piece in sac._evaluate.pieces if piece.leaf.grad is not None]
+    found += [piece.view(piece.leaf.grad) for piece in sac.critics.pieces if piece.leaf.grad is not None]
     for one, other in zip(found, expected, strict=True):
         assert one is not None
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
@@ -154,7 +154,7 @@ def test_losses_and_gradients_are_the_published_ones(name: str, signals: int, st
 def test_copies_follow_by_tau(stacked: bool) -> None:
     sac, batch = sac_and_batch("hybrid", stacked=stacked, tau=0.25)
     before = copy.deepcopy({name: module.state_dict() for name, module in modules(sac).items()})
-    sac.update(batch, 1e-2)
+    sac.gradient_step(batch, 1e-2)
     for name in ("q1", "q2"):
         now, copied = modules(sac)[name].state_dict(), modules(sac)[f"{name}_target"].state_dict()
         for key, old in before[f"{name}_target"].items():
@@ -167,7 +167,7 @@ def test_a_step_without_the_policy_moves_the_q_networks_as_any(stacked: bool) ->
     both = [sac_and_batch("hybrid", stacked=stacked) for _ in range(2)]
     actor = copy.deepcopy(both[1][0].actor.state_dict())
     for (sac, batch), of_policy in zip(both, (True, False), strict=True):
-        sac.update(batch, 1e-2, of_policy=of_policy)
+        sac.gradient_step(batch, 1e-2, of_policy=of_policy)
     one, other = (modules(sac) for sac, _ in both)
     for name in ("q1", "q2", "q1_target", "q2_target"):
         assert same([*one[name].state_dict().values()], [*other[name].state_dict().values()])
@@ -239,7 +239,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(memory: bool, caplog: pytes
     assert [*again.learner.networks] == ["actor", "q1", "q2", "q1_target", "q2_target"]
     (batch,) = next(iter(first.learner._batches.blocks(1)))
     for rig in (first, again):
-        rig.learner._sac.update(batch, 1e-3)
+        rig.learner.gradient_step(batch, 1e-3)
     for name, module in again.learner.networks.items():
         assert same([*module.state_dict().values()], [*first.learner.networks[name].state_dict().values()]), name
 

@@ -18,8 +18,7 @@ from tests.algos.sac_mlagents import make_sac
 from tests.algos.samples import learner
 from tests.trainers.rig import vector_spec
 from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.algos.sac.optimizer import SAC
-from trajtrainer.algos.sac.values import TwinNetworks
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
@@ -96,9 +95,7 @@ def sac_pair(*, stacked: bool) -> tuple[Any, SAC]:
 
 def pairs(sac: SAC) -> list[tuple[ValueNetwork, ValueNetwork]]:
     """Both Q networks, each with its copy."""
-    networks = sac.networks
-    assert isinstance(networks, TwinNetworks)
-    return [(networks.q1, networks.q1_target), (networks.q2, networks.q2_target)]
+    return [(sac.values[name], sac.values[f"{name}_target"]) for name in ("q1", "q2")]
 
 
 def sac_step(model: Any, sac: SAC, noise: list[Tensor]) -> None:
@@ -129,7 +126,7 @@ def sac_step(model: Any, sac: SAC, noise: list[Tensor]) -> None:
         noise=now,
         next_noise=later,
     )
-    sac.update(batch, learning_rate=3e-4)
+    sac.gradient_step(batch, learning_rate=3e-4)
 
 
 @pytest.mark.parametrize("stacked", [True, False])
@@ -137,7 +134,7 @@ def test_sacs_q_networks_and_entropy_coefficient(noise: list[Tensor], stacked: b
     torch.manual_seed(5)
     model, sac = sac_pair(stacked=stacked)
     sac_step(model, sac, noise)
-    assert_same_gradient(model.critic.optimizer, model.critic.parameters(), sac.states()["value"])
+    assert_same_gradient(model.critic.optimizer, model.critic.parameters(), sac.optimizer_states()["value"])
     for number, (q, copy) in enumerate(pairs(sac)):
         assert_same(model.critic.q_networks[number].parameters(), q.parameters(), 2e-5)
         assert_same(model.critic_target.q_networks[number].parameters(), copy.parameters(), 1e-6)
@@ -151,7 +148,7 @@ def test_sacs_policy_is_theirs_where_it_follows_the_same_q_networks(noise: list[
     model, sac = sac_pair(stacked=stacked)
     model.critic.optimizer.step = lambda: None
     sac_step(model, sac, noise)
-    assert_same_gradient(model.actor.optimizer, model.actor.parameters(), sac.states()["policy"])
+    assert_same_gradient(model.actor.optimizer, model.actor.parameters(), sac.optimizer_states()["policy"])
     assert_same(model.actor.parameters(), sac.actor.parameters(), 2e-5)
 
 

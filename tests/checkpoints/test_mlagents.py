@@ -16,7 +16,7 @@ from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.algos.poca import poca
 from trajtrainer.algos.ppo import ppo
-from trajtrainer.algos.sac import optimizer as sac
+from trajtrainer.algos.sac import sac
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.description import describe

@@ -14,7 +14,7 @@ from tests.data.streams import OBS_DTYPES, mixed_spec
 from tests.trainers.acting import Acting
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core import columns
 from trajtrainer.core.columns import Column, Columns, Moment, Store, concatenate, entries_of
@@ -69,7 +69,7 @@ def test_entries_have_the_shapes_of_the_behavior() -> None:
         entries_of(Store.POOL, mixed_spec(), [np.float32])
 
 
-@pytest.mark.parametrize(("kind", "update"), [("ppo", PPO.gradient_step), ("sac", SAC.update)])
+@pytest.mark.parametrize(("kind", "update"), [("ppo", PPO.gradient_step), ("sac", SAC.gradient_step)])
 def test_a_new_column_is_one_line_and_comes_to_the_learner(
     kind: str, update: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

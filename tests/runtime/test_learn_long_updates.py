@@ -17,7 +17,7 @@ import trajtrainer
 from tests.runtime.runs import LearnProcess, behaviors_settings
 from tests.test_learn_api import Lamp
 from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.algos.sac.optimizer import SAC
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.run.learn import train
 from trajtrainer.run.signals import StopRequest
@@ -50,8 +50,7 @@ def test_it_ends_after_a_gradient_step_and_saves_what_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, threaded: bool
 ) -> None:
     algorithm: Any = PPO if kind == "ppo" else SAC
-    name = "gradient_step" if kind == "ppo" else "update"
-    update, made, signalled_s = getattr(algorithm, name), [], []
+    update, made, signalled_s = algorithm.gradient_step, [], []
 
     def spy(*args: Any, **options: Any) -> Any:
         made.append(threading.current_thread())
@@ -60,7 +59,7 @@ def test_it_ends_after_a_gradient_step_and_saves_what_was_made(
             os.kill(os.getpid(), signal.SIGINT)
         return update(*args, **options)
 
-    monkeypatch.setattr(algorithm, name, spy)
+    monkeypatch.setattr(algorithm, "gradient_step", spy)
     with pytest.raises(KeyboardInterrupt):
         trajtrainer.learn(
             settings(kind, threaded=threaded), Lamp, run_id="run", results_dir=tmp_path, num_envs=4, verbose=False

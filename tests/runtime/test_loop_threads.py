@@ -52,13 +52,13 @@ def run(messages: Messages, stop: StopRequest) -> None:
 
 
 def before_updates(rig: OffPolicyRig, do: Callable[[], None]) -> None:
-    update = rig.learner._sac.update
+    gradient_step = rig.learner.gradient_step
 
     def replaced(*args: Any, **options: Any) -> Any:
         do()
-        return update(*args, **options)
+        return gradient_step(*args, **options)
 
-    vars(rig.learner._sac)["update"] = replaced
+    vars(rig.learner)["gradient_step"] = replaced
 
 
 def no_trainer_lives() -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.algos.sac.learner import SACLearner
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.checkpoints.state import from_checkpoint, learned_state, to_checkpoint
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
@@ -166,8 +166,8 @@ class OffPolicyRig(TrainerRig):
     """With SAC."""
 
     @property
-    def learner(self) -> SACLearner:
-        assert isinstance(self.trainer.algorithm, SACLearner)
+    def learner(self) -> SAC:
+        assert isinstance(self.trainer.algorithm, SAC)
         return self.trainer.algorithm
 
 

@@ -11,11 +11,11 @@ import torch
 from attrs import evolve
 from mlagents_envs.base_env import BehaviorSpec
 
+from tests.algos.sac_mlagents import log_alpha
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import PolicyDivergedError
-from trajtrainer.algos.sac.closed_form import StackedEvaluation
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.values import by_name
+from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
@@ -54,13 +54,13 @@ def _two_signals() -> dict[str, RewardSignalSettings]:
 def _count_updates(rig: OffPolicyRig) -> list[int]:
     """Gets the trainer's step at each gradient step from here on."""
     found: list[int] = []
-    update = rig.learner._sac.update
+    update = rig.learner.gradient_step
 
     def counting(*args: Any, **options: Any) -> Any:
         found.append(rig.trainer.step)
         return update(*args, **options)
 
-    rig.learner._sac.update = counting  # type: ignore[method-assign]
+    rig.learner.gradient_step = counting  # type: ignore[method-assign]
     return found
 
 
@@ -156,7 +156,7 @@ def test_the_value_networks_have_the_actors_normaliser() -> None:
     rig = OffPolicyRig(_settings(network_settings=evolve(SMALL, normalize=True)))
     rig.put(Trajectory(6, columns={"obs.0": np.full((7, 4), 3.0, np.float32)}))
     rig.trainer.advance()
-    bodies = [rig.trainer.actor.body, *(each.body for each in by_name(rig.learner._networks).values())]
+    bodies = [rig.trainer.actor.body, *(each.body for each in rig.learner.values.values())]
     normalizers = [body.encoder.normalizers()[0] for body in bodies]
     for one in normalizers:
         assert int(one.steps) == 7
@@ -269,7 +269,7 @@ def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone(
     _train(second)
     assert same(weights(first.trainer), weights(second.trainer))
     assert not same(start, weights(first.trainer))
-    is_stacked = isinstance(first.learner._sac._evaluate, StackedEvaluation)
+    is_stacked = isinstance(first.learner.critics, StackedCritics)
     assert is_stacked == (network.memory is None and network.hidden_units < 300)
 
 
@@ -307,8 +307,8 @@ def test_a_restored_trainer_goes_on_identically(
         _train(rig, 4)
     assert updates[0] == updates[1] != []
     assert same(weights(first.trainer), weights(second.trainer))
-    for kind, value in first.learner._sac.coefficients().items():
-        assert torch.equal(value, second.learner._sac.coefficients()[kind])
+    for kind, value in log_alpha(first.learner).items():
+        assert torch.equal(value, log_alpha(second.learner)[kind])
 
 
 def test_entropy_coefficients_are_saved(tmp_path: Path) -> None:
@@ -316,10 +316,10 @@ def test_entropy_coefficients_are_saved(tmp_path: Path) -> None:
     settings, spec = _settings(), vector_spec(4, 2, (3, 2))
     first = OffPolicyRig(settings, spec)
     _train(first)
-    expected = first.learner._sac.coefficients()
+    expected = log_alpha(first.learner)
     assert all((value != 0).all() for value in expected.values())
     second = _restored(first, settings, spec, tmp_path)
-    for kind, value in second.learner._sac.coefficients().items():
+    for kind, value in log_alpha(second.learner).items():
         assert torch.equal(value, expected[kind])
 
 
@@ -333,10 +333,10 @@ def test_a_checkpoint_of_mlagents_begins_with_the_settings_coefficients(tmp_path
     assert {f"Optimizer:{name}_optimizer" for name in ("policy", "value", "entropy")} <= theirs.keys()
     restore(second.trainer, theirs, reset_step=False)
     assert same(weights(first.trainer), weights(second.trainer))
-    assert second.learner._sac.coefficients()["continuous"] == 0.0
+    assert log_alpha(second.learner)["continuous"] == 0.0
     assert second.trainer.step == 60
     assert not second.learner._pace.due(60)
-    states = [rig.learner._sac.states()["entropy"]["state"][1] for rig in (first, second)]
+    states = [rig.learner.optimizer_states()["entropy"]["state"][1] for rig in (first, second)]
     assert torch.equal(states[0]["exp_avg"], states[1]["exp_avg"])
 
 
@@ -347,7 +347,7 @@ def test_initialising_takes_the_networks_and_starts_anew() -> None:
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.trainer.step == 0
     assert second.learner._pace.count == 1
-    assert second.learner._sac.coefficients()["continuous"] == 0.0
+    assert log_alpha(second.learner)["continuous"] == 0.0
     _train(second)
 
 
@@ -362,11 +362,11 @@ def test_an_abort_forgets_the_value_networks_memories_of_a_worker() -> None:
     rig = OffPolicyRig(_settings(network_settings=RECURRENT))
     rig.put(Trajectory(5, agent=1), Trajectory(5, agent=1 << WORKER_SHIFT | 1))
     rig.trainer.advance()
-    assert rig.learner._values is not None
-    assert len(rig.learner._values._memories) == 2
+    assert rig.learner._estimator is not None
+    assert len(rig.learner._estimator._memories) == 2
     rig.source.abort_episodes(1)
     rig.trainer.advance()
-    assert list(rig.learner._values._memories) == [1]
+    assert list(rig.learner._estimator._memories) == [1]
 
 
 def test_diverged_weights_are_told() -> None:
@@ -379,13 +379,13 @@ def test_diverged_weights_are_told() -> None:
 def test_rows_are_given_back_before_the_update_when_nobody_acts_meanwhile() -> None:
     rig = OffPolicyRig(_settings())
     free: list[bool] = []
-    update = rig.learner._sac.update
+    update = rig.learner.gradient_step
 
     def spy(*args: Any, **options: Any) -> Any:
         free.append(rig.pool.num_free == rig.pool.capacity)
         return update(*args, **options)
 
-    rig.learner._sac.update = spy  # type: ignore[method-assign]
+    rig.learner.gradient_step = spy  # type: ignore[method-assign]
     rig.put(Trajectory(40, ended=True), Trajectory(3))
     rig.trainer.advance()
     assert free

@@ -14,7 +14,6 @@ from torch import Tensor
 from tests.algos.mlagents import Case, with_hyperparameters
 from tests.data.packing import packed_steps
 from tests.trainers.rig import OffPolicyRig, Trajectory, restore
-from trajtrainer.algos.sac.values import by_name
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.steps import LongArray
@@ -84,7 +83,7 @@ def test_golden_trajectories(trajectories: Case) -> None:
 
 def _assert_normalizers(case: Case, rig: OffPolicyRig, number: int) -> None:
     names = {"steps": "normalization_steps", "mean": "running_mean", "variance": "running_variance"}
-    others = [*by_name(rig.learner._networks).values()]
+    others = [*rig.learner.values.values()]
     for who, ours in (("actor", (rig.trainer.actor,)), ("critic", others)):
         for module in ours:
             normalizer = module.body.encoder.normalizers()[0]

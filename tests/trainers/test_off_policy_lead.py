@@ -12,7 +12,7 @@ from attrs import evolve
 
 from tests.trainers.acting import Acting
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
-from trajtrainer.algos.sac.learner import SACLearner
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.timers import Timers
 from trajtrainer.run.trainer_thread import TrainerThread
@@ -37,14 +37,14 @@ SETTINGS = TrainerSettings(
 def test_rows_come_back_block_by_block_and_so_does_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = OffPolicyRig(SETTINGS)
     held, versions = [], []
-    update = rig.learner._sac.update
+    update = rig.learner.gradient_step
 
     def spy(*args: Any, **options: Any) -> Any:
         held.append(rig.source.drained - rig.source.consumed)
         versions.append(rig.trainer.publisher.version)
         return update(*args, **options)
 
-    monkeypatch.setattr(rig.learner._sac, "update", spy)
+    monkeypatch.setattr(rig.learner, "gradient_step", spy)
     rig.put(Trajectory(49), Trajectory(51))
     rig.trainer.advance()
     assert len(held) == 99
@@ -61,13 +61,13 @@ def test_a_stopped_run_ends_between_gradient_steps_and_leaves_the_rest_for_its_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = OffPolicyRig(SETTINGS)
-    update, made = rig.learner._sac.update, []
+    update, made = rig.learner.gradient_step, []
 
     def count(*args: Any, **options: Any) -> Any:
         made.append(1)
         return update(*args, **options)
 
-    monkeypatch.setattr(rig.learner._sac, "update", count)
+    monkeypatch.setattr(rig.learner, "gradient_step", count)
     rig.is_stopping = lambda: len(made) == 40
     rig.put(Trajectory(101))
     rig.trainer.advance()
@@ -107,7 +107,7 @@ def test_a_failed_update_gives_the_rows_back(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(rig.learner._sac, "update", fail)
+    monkeypatch.setattr(rig.learner, "gradient_step", fail)
     rig.put(Trajectory(49))
     with pytest.raises(RuntimeError, match="on purpose"):
         rig.trainer.advance()
@@ -164,8 +164,8 @@ class _Threads:
         self.gate = _Gate()
         trainer = self.acting.trainer
         learner = trainer.algorithm
-        assert isinstance(learner, SACLearner)
-        learner._sac.update = self.gate.wrap(learner._sac.update)  # type: ignore[method-assign]
+        assert isinstance(learner, SAC)
+        learner.gradient_step = self.gate.wrap(learner.gradient_step)  # type: ignore[method-assign]
         self._end = threading.Event()
         self._waits, self._news = threading.Semaphore(0), threading.Event()
         self.acting.source.on_consumed = self.acting.source.on_progress = self._news.set
@@ -235,7 +235,7 @@ def test_gradient_steps_keep_the_pace_in_threads(threads: _Threads) -> None:
     threads._collector.join(WAIT_S)
     threads.stop()
     trainer, learner = threads.acting.trainer, threads.acting.trainer.algorithm
-    assert isinstance(learner, SACLearner)
+    assert isinstance(learner, SAC)
     assert threads.gate.made == learner._pace.count - 1
     # One gradient step per step but for the first, made or (because the run was stopped) still to be made.
     assert threads.gate.made + learner._pace.due(trainer.step) == trainer.step - 1

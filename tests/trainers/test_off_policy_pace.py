@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.algos.sac.pace import Pace
+from trajtrainer.algos.off_policy import Pace
 
 STEPS_PER_UPDATE = st.one_of(
     st.sampled_from([0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 7.7, 10.0, 20.0]), st.floats(0.05, 50.0, allow_nan=False)

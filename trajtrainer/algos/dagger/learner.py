@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.dagger.labels import labels
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
+from trajtrainer.algos.off_policy import Pace, ReplayBatches
 from trajtrainer.algos.offline.closed_form import cloning_step
 from trajtrainer.algos.offline.policy import make_actor
 from trajtrainer.algos.offline.rows import tensors
-from trajtrainer.algos.sac.batches import ReplayBatches
-from trajtrainer.algos.sac.pace import Pace
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
 from trajtrainer.data.replay import Replay, rows_for

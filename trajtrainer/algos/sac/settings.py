@@ -81,4 +81,4 @@ class SACHyperparameters(Hyperparameters):
         return max(self.buffer_init_steps, self.learning_starts)
 
 
-ROW = AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.learner:SACLearner")
+ROW = AlgorithmRow(SACHyperparameters, "trajtrainer.algos.sac.sac:SAC")

@@ -1,11 +1,12 @@
-"""From a replay to the batches of gradient steps, many at once.
+"""What algorithms that learn from a replay share: how many gradient steps are due, and the minibatches of them.
 
 Shape legend: b rows of a batch, V reward signals, C continuous actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,57 @@ from trajtrainer.data.replay_sample import Sample
 from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.rewards.signal import RewardSignal
 
-# Batches are drawn together: index operations and rewards then cost little per batch. Not too many, because a learner
-# with a thread of its own tells the acting side of its progress between two blocks.
+# Batches are drawn together: index operations and rewards then cost little per batch. Not too many, because with a
+# thread of its own a learner reports its progress between two blocks.
 _MAX_BATCHES = 32
 _MAX_BYTES = 1 << 25
+
+
+class Pace:
+    """One gradient step per ``steps_per_update`` agent steps after the first ``first_step`` ones, on average.
+
+    Counts as ML-Agents does (docs/mlagents-behavior.md#pace): while ``(step - first_step) / count > steps_per_update``
+    one more is due, where ``count`` begins at 1. Gradient steps may come in bursts, as experience does; their total
+    does not depend on how experience was drained.
+
+    Attributes:
+        count: 1 and the gradient steps made so far.
+    """
+
+    def __init__(self, steps_per_update: float, first_step: int) -> None:
+        self._steps_per_update = steps_per_update
+        self._first_step = first_step
+        self.count = 1
+
+    def due(self, step: int) -> int:
+        """Return the gradient steps to make by trainer step ``step``."""
+        steps = step - self._first_step
+        # Divisions decide, not this estimate: rounding may put it off by one.
+        due = max(0, math.ceil(steps / self._steps_per_update) - self.count)
+        while steps / (self.count + due) > self._steps_per_update:
+            due += 1
+        while due and steps / (self.count + due - 1) <= self._steps_per_update:
+            due -= 1
+        return due
+
+    def made(self, count: int) -> None:
+        """Count gradient steps that were made."""
+        self.count += count
+
+    def state(self) -> dict[str, float]:
+        """Plain data for a checkpoint."""
+        return {"count": self.count, "steps_per_update": self._steps_per_update, "first_step": self._first_step}
+
+    def load(self, state: Mapping[str, Any] | None, step: int) -> None:
+        """Continue from ``state``.
+
+        Without one (a checkpoint of ML-Agents), or if the settings have changed since, all that was due until ``step``
+        counts as made.
+        """
+        if state is not None and self.state() == {**state, "count": self.count}:
+            self.count = int(state["count"])
+        else:
+            self.count = max(1, int((step - self._first_step) / self._steps_per_update))
 
 
 class ReplayBatches:
@@ -53,8 +101,8 @@ class ReplayBatches:
             action_size: C.
             seed: of the draws and the policy's noise.
             device: of the networks.
-            n_step: rewards of so many steps are summed up, of fewer where the trajectory ends.
-            decides_next: whether the policy decides in the next state, too, for which the noise is ``next_noise``.
+            n_step: how many steps' rewards are summed; fewer where the trajectory ends.
+            decides_next: whether the policy also acts in the next state, for which the noise is ``next_noise``.
         """
         self._n_step = n_step
         self._decides_next = decides_next
@@ -78,18 +126,9 @@ class ReplayBatches:
     def _draw(self, count: int) -> list[Minibatch]:
         numbers = self._numbers(count)
         sample = self._replay.sample(numbers)
-        rows = sample.rows.map(self._tensor).with_columns(self._learned(sample))
-        if self._n_step > 1:
-            rows = rows.with_columns(self._further(numbers, sample))
-        sequences = {name: self._tensor(one) for name, one in sample.sequences.items() if one.shape[1]}
-        return list(split(rows, Columns(sequences), count, sample.sequence_length))
-
-    def _learned(self, sample: Sample) -> dict[str, Tensor]:
-        """Return the columns that a replay does not keep, [rows, ...]."""
-        goes_on = ~(sample.rows["terminated"] & self._ends)
         columns = {
             "rewards": self._tensor(self._rewards(sample)).t(),
-            "discount": self._tensor(self._gamma * goes_on).t(),
+            "discount": self._tensor(self._gamma * self._goes_on(sample)).t(),
             "noise": self._normal(len(sample)),
         }
         if self._decides_next:
@@ -98,22 +137,30 @@ class ReplayBatches:
             columns["done"] = self._tensor(sample.rows["terminated"] | sample.rows["interrupted"])
         if sample.real is not None:
             columns["loss_mask"] = self._tensor(sample.real).float()
-        return columns
+        if self._n_step > 1:
+            columns |= self._several_steps_later(numbers, sample)
+        rows = sample.rows.map(self._tensor).with_columns(columns)
+        sequences = {name: self._tensor(one) for name, one in sample.sequences.items() if one.shape[1]}
+        return list(split(rows, Columns(sequences), count, sample.sequence_length))
 
-    def _further(self, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
-        """Return the columns that tell what followed several steps later instead of one."""
+    def _several_steps_later(self, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
+        """Return the columns of what followed ``n_step`` steps later instead of one."""
         ahead = self._replay.steps_ahead(numbers, self._n_step)
         rewards = np.zeros((len(self._signals), len(sample)), np.float32)
         last = sample
         for step in range(self._n_step):
-            # Whose trajectory has ended repeats its last step, which counts no more.
+            # A trajectory that has ended repeats its last step, which no longer counts.
             last = self._replay.sample(numbers + np.minimum(step, ahead - 1))
             rewards += self._rewards(last) * (step < ahead) * self._gamma**step
-        goes_on = ~(last.rows["terminated"] & self._ends)
         columns = {n: self._tensor(last.rows[n]) for n in last.rows if n.startswith((NEXT_OBSERVATIONS, NEXT_MASK))}
         columns["rewards"] = self._tensor(rewards).t()
-        columns["discount"] = self._tensor((self._gamma**ahead * goes_on).astype(np.float32)).t()
+        columns["discount"] = self._tensor((self._gamma**ahead * self._goes_on(last)).astype(np.float32)).t()
         return columns
+
+    def _goes_on(self, sample: Sample) -> NDArray[np.bool_]:
+        """Return whether the future counts for each signal, bool [V, rows]."""
+        goes_on: NDArray[np.bool_] = ~(sample.rows["terminated"] & self._ends)
+        return goes_on
 
     def _rewards(self, sample: Sample) -> FloatArray:
         packed = sample.packed()
@@ -124,13 +171,12 @@ class ReplayBatches:
         return rewards
 
     def _numbers(self, count: int) -> LongArray:
-        """Return which steps or sequences make ``count`` batches, i64."""
+        """Return the steps or sequences of ``count`` batches, i64."""
         size = (count * self._per_batch,)
         numbers: LongArray = torch.randint(self._replay.num_sequences, size, generator=self._draws).numpy()
         return numbers
 
     def _normal(self, rows: int) -> Tensor:
-        """Return standard normal numbers [rows, C]."""
         return torch.randn(rows, self._action_size, generator=self._noise, device=self._device)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
