@@ -51,8 +51,7 @@ from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
-from trajtrainer.rewards.discriminator import Discriminator, Inputs, discriminate, gradient_penalty
-from trajtrainer.rewards.discriminator_gradient import can_differentiate, differentiate
+from trajtrainer.rewards.gail import Discriminator, Inputs, differentiate, discriminate, gradient_penalty
 from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.rewards import RewardSignalSettings
@@ -682,7 +681,7 @@ def discriminated(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     spec = behavior([vector(5), vector(3, "second")], 2, (3,))
     settings = network(hidden=12, layers=layers, normalize=normalize)
     discriminator = Discriminator(spec, settings, use_actions=use_actions, use_vail=False)
-    assert can_differentiate(discriminator)
+    assert discriminator.is_mlp
     with torch.no_grad():
         discriminator.estimator.weight *= 5  # a gradient whose norm is not far from 1
         discriminator.estimator.bias.add_(0.3)
@@ -690,7 +689,8 @@ def discriminated(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
 
     def sampled(scale: float) -> Inputs:
         # Some of it beyond the normaliser's limits.
-        return Inputs([torch.randn(7, 5) * scale, torch.randn(7, 3)], torch.rand(7, 6) if use_actions else None)
+        obs = [torch.randn(7, 5) * scale, torch.randn(7, 3)]
+        return [*obs, torch.rand(7, 6)] if use_actions else obs
 
     policy, demonstrated, between = sampled(4.0), sampled(1.0), sampled(6.0)
     found, penalty = differentiate(discriminator, policy, demonstrated, between)

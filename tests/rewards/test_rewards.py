@@ -210,7 +210,7 @@ def test_golden_gail(shared_data: Path, name: str) -> None:
         uniforms, normals = iter(uniform), iter(normal)
         signal._uniform = lambda like: next(uniforms)  # type: ignore[method-assign]
         signal._normal = lambda like: next(normals)  # type: ignore[method-assign]
-        signal._penalized = lambda inputs: inputs.obs[:1]  # type: ignore[method-assign]
+        signal._penalized = lambda inputs: inputs[:1]  # type: ignore[method-assign]
 
     golden.assert_all(draw)
 

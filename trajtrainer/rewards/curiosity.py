@@ -1,4 +1,4 @@
-"""Curiosity (Pathak et al. 2017): novelty is what an agent cannot foresee of what follows from its actions.
+"""Curiosity (Pathak et al. 2017): novelty is what an agent cannot predict about the effect of its actions.
 
 Shape legend: B packed steps, S trajectories, b rows, h encoding, A flat actions, C continuous actions, D sum of branch
 sizes.
@@ -46,8 +46,8 @@ class ModelLosses(NamedTuple):
 class CuriosityNetwork(nn.Module):
     """An intrinsic curiosity module: an encoder and two models of what the agent's actions do to the encoding.
 
-    The inverse model tells the action from the encodings before and after, so that the encoding learns what the agent
-    has influence on; the forward model tells the encoding after from that before and the action.
+    The inverse model predicts the action from the encodings before and after it, so that the encoding learns what the
+    agent can influence; the forward model predicts the encoding after from the one before and the action.
 
     Args:
         spec: what the agents see and do.
@@ -76,7 +76,7 @@ class CuriosityNetwork(nn.Module):
         self.next_encoding = xavier_linear(_HIDDEN, size)
 
     def encode(self, obs: Sequence[Tensor]) -> Tensor:
-        """Return encodings [b, h] of observations."""
+        """Encode observations: [b, h]."""
         encoding: Tensor = self.encoder(obs)[0]
         return encoding
 
@@ -102,7 +102,7 @@ class CuriosityNetwork(nn.Module):
         )
 
     def _inverse_errors(self, before: Tensor, after: Tensor, continuous: Tensor, actions: Tensor) -> Tensor:
-        """Return squared errors of continuous actions plus cross entropies of the branches, sums over them [b]."""
+        """Squared errors of continuous actions plus cross entropies of the branches, summed over them [b]."""
         hidden = self.inverse(torch.cat((before, after), 1))
         errors: Tensor = hidden.new_zeros(len(hidden))
         if self.continuous is not None:
@@ -115,9 +115,9 @@ class CuriosityNetwork(nn.Module):
 
 
 class CuriosityReward(TrainedReward):
-    """The error of the forward model, at most the inverse of ``strength``; nothing until it has first learnt.
+    """The error of the forward model, at most the inverse of ``strength``; 0 until it has first learned.
 
-    The encoder's normaliser learns from the rows of updates; ML-Agents never lets it
+    The encoder's normalizer learns from the rows of updates; ML-Agents' never does
     (docs/mlagents-behavior.md#reward-signals).
     """
 
@@ -132,25 +132,20 @@ class CuriosityReward(TrainedReward):
         super().__init__("curiosity", settings, {"Curiosity": self.network}, device, novelty)
 
     def _reward(self, packed: PackedSteps) -> FloatArray:
-        """See ``TrainedReward``."""
         if not self.has_updated:
             return np.zeros(len(packed), np.float32)
-        with torch.no_grad():
-            surprise = self._surprise(packed)
-        reward: FloatArray = surprise.cpu().numpy()
-        return reward
-
-    def _surprise(self, packed: PackedSteps) -> Tensor:
-        """Return the error for each step [B]. What follows a step is encoded once, although it is a step itself."""
+        # What follows a step is itself a step, or what came after its trajectory: each is encoded once.
         sensors = zip(self._tensors(packed.obs), self._tensors(packed.bootstrap.obs), strict=True)
-        encoding = in_parts(self.network.encode, [torch.cat(pair) for pair in sensors])
         following = torch.from_numpy(packed.following()).to(self._device)
         continuous, discrete = self._tensors([packed["continuous"], packed["discrete"]])
         actions = flat_actions(continuous, discrete, self.network.action_spec)
-        return self.network.surprise(encoding[: len(packed)], actions, encoding[following])
+        with torch.no_grad():
+            encoding = in_parts(self.network.encode, [torch.cat(pair) for pair in sensors])
+            surprise = self.network.surprise(encoding[: len(packed)], actions, encoding[following])
+        reward: FloatArray = surprise.cpu().numpy()
+        return reward
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
-        """See ``RewardSignal``."""
         rows = real_rows(minibatch)
         if self._normalize:
             self.network.encoder.update_normalization(rows.obs)

@@ -1,4 +1,4 @@
-"""Demonstrated steps as a policy learns from them: columns on its device, cut into sequences.
+"""Demonstrated steps in the form that a policy learns from: columns on its device, cut into sequences.
 
 Shape legend: B recorded steps, N rows (padding included), L sequence length, Q = N / L sequences, K discrete branches.
 """
@@ -50,7 +50,6 @@ class DemonstrationRows:
         self.rows = rows.with_columns(learned)
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self.rows)
 
     @property
@@ -59,16 +58,16 @@ class DemonstrationRows:
         return len(self) // self.sequence_length
 
     def minibatches(self, order: Tensor, batch_size: int) -> Iterator[Minibatch]:
-        """Yield sequences in this order, i64 [any], as many as ``batch_size`` rows hold at a time, at least one.
+        """Yield sequences in this order, i64 [any], as many as fit in ``batch_size`` rows at a time, at least one.
 
-        Those that fill no minibatch are left out.
+        A last minibatch that would not be full is left out.
         """
         nothing: Columns[Tensor] = Columns({})
         return in_order(self.rows, nothing, order.to(self.rows["mask"].device), batch_size, self.sequence_length)
 
 
 def _sequences(packed: PackedSteps, length: int) -> tuple[NDArray[np.int64] | None, BoolArray | None]:
-    """Return which step stands in each row [N], the last one of an episode in its padding; and which are real."""
+    """Return the step in each row [N], where padding repeats the last one of its episode; and which rows are real."""
     if length == 1:
         return None, None
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)

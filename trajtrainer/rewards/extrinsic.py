@@ -21,7 +21,6 @@ class ExtrinsicReward(RewardSignal):
         super().__init__("extrinsic", gamma=settings.gamma, strength=settings.strength)
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """See ``RewardSignal``."""
         own = packed["reward"]
         if "groupmate_reward" in packed.steps:
             own = own + packed["groupmate_reward"]

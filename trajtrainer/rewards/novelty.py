@@ -1,4 +1,4 @@
-"""What becomes of a reward for novelty, beyond ML-Agents: a scale that it keeps, and a count within the episode.
+"""Options of rewards for novelty that ML-Agents does not have: a constant scale, and a count within the episode.
 
 Shape legend: B packed steps, S trajectories, R rows, O an observation's own shape.
 """
@@ -7,59 +7,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from trajtrainer.core.steps import WORKER_SHIFT, FloatArray, LongArray, ObservationArray
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.rewards.settings import CuriositySettings, RndSettings
 
-# Of agents and of states in an episode so many are remembered, the newest ones.
+# How many agents, and states of an episode, are remembered: the newest ones.
 _MAX_AGENTS, _MAX_STATES = 1 << 12, 1 << 16
 # Numbers of observations that are rounded at once (8 MB).
 _MAX_NUMBERS = 1 << 20
 
 
-class NoveltySettings(Protocol):
-    """Settings of a signal that rewards novelty."""
-
-    @property
-    def gamma(self) -> float:
-        """The discount."""
-
-    @property
-    def normalize(self) -> bool:
-        """Whether rewards are divided by the running standard deviation of their discounted sums."""
-
-    @property
-    def episodic_bonus(self) -> float | None:
-        """The size of the cells in which states of an episode are counted; None for no count."""
-
-
 class Novelty:
     """Scale and count rewards for novelty, as far as the settings ask for it, and limit them."""
 
-    def __init__(self, settings: NoveltySettings, most: float = math.inf) -> None:
+    def __init__(self, settings: CuriositySettings | RndSettings, most: float = math.inf) -> None:
         """Begin without any experience; no reward will be above ``most``."""
         self._most = most
         self._returns = RunningReturns(settings.gamma) if settings.normalize else None
         self._visits = None if settings.episodic_bonus is None else EpisodicVisits(settings.episodic_bonus)
 
     def collected(self, packed: PackedSteps, reward: FloatArray) -> FloatArray:
-        """Return the rewards of new steps [B], which enter scale and counts."""
+        """Scale and limit the rewards of new steps [B], which enter scale and counts."""
         if self._returns is not None:
             self._returns.add(packed, reward)
         reward = self.evaluated(reward)
         return reward if self._visits is None else reward * self._visits.bonus(packed)
 
     def evaluated(self, reward: FloatArray) -> FloatArray:
-        """Return the rewards of any steps [B]: scaled and limited."""
+        """Scale and limit the rewards of any steps [B]."""
         if self._returns is not None:
             reward = reward * np.float32(1.0 / self._returns.deviation)
         return reward if math.isinf(self._most) else np.minimum(reward, np.float32(self._most))
 
     def reset_worker(self, worker: int | None) -> None:
-        """Drop what was remembered of unfinished episodes of one worker's agents, or of all."""
+        """Forget the unfinished episodes of one worker's agents, or of all."""
         for memory in (self._returns, self._visits):
             if memory is not None:
                 memory.of_agent.reset_worker(worker)
@@ -69,23 +54,21 @@ class Novelty:
         return {} if self._returns is None else {"returns": self._returns.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave; nothing of it may be there."""
+        """Take what ``state`` gave, if anything."""
         if self._returns is not None and "returns" in state:
             self._returns.load_state(state["returns"])
 
 
 class OfAgents(dict[int, Any]):
-    """Something of each agent; of too many agents those who were seen last."""
+    """Something for each agent; if there are too many, for those seen last."""
 
     def keep(self, agent: int, value: Any) -> None:
-        """Remember it of this agent."""
         self.pop(agent, None)
         self[agent] = value
         if len(self) > _MAX_AGENTS:
             del self[next(iter(self))]
 
     def reset_worker(self, worker: int | None) -> None:
-        """Drop that of one worker's agents, or of all."""
         for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
             del self[agent]
 
@@ -102,7 +85,7 @@ class RunningReturns:
 
         Args:
             gamma: the discount.
-            episodic: whether sums begin anew with each episode; those of novelty go on, as it does.
+            episodic: whether sums start over with each episode; those of novelty continue.
         """
         self.of_agent = OfAgents()
         self._gamma = gamma

@@ -1,4 +1,4 @@
-"""Random network distillation (Burda et al. 2018): novelty is what a network cannot predict of a fixed random one."""
+"""Random network distillation (Burda et al. 2018): novelty is what a network cannot predict about a random one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RndNetwork(NetworkBody):
 class RndReward(TrainedReward):
     """The squared distance between a trained encoder's output and a fixed one's.
 
-    As in ML-Agents the reward is neither clipped nor, unless asked for, normalised, and every forward updates the
-    encoders' observation normalisers, evaluation included (docs/mlagents-behavior.md#reward-signals); padding does not
-    enter them here.
+    As in ML-Agents the reward is neither clipped nor, unless asked for, normalized, and every forward pass updates the
+    encoders' observation normalizers, evaluation included (docs/mlagents-behavior.md#reward-signals). Unlike there,
+    padding does not enter them.
     """
 
     ignore_done = True
@@ -46,7 +46,6 @@ class RndReward(TrainedReward):
         super().__init__("rnd", settings, modules, device, Novelty(settings))
 
     def _reward(self, packed: PackedSteps) -> FloatArray:
-        """See ``TrainedReward``."""
         obs = self._tensors(packed.obs)
         with torch.no_grad():
             distance = in_parts(self._distance, obs)
@@ -55,7 +54,6 @@ class RndReward(TrainedReward):
         return reward
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
-        """See ``RewardSignal``."""
         obs = real_rows(minibatch).obs
         loss = self._distance(obs).mean()
         self._update_normalization(obs)
@@ -63,7 +61,7 @@ class RndReward(TrainedReward):
         return {"Losses/RND Loss": loss.detach()}
 
     def _distance(self, obs: Sequence[Tensor]) -> Tensor:
-        """Return the squared distances [b] for ``obs``."""
+        """Return the squared distances [b]."""
         with torch.no_grad():
             target: Tensor = self.target(obs)[0]
         predicted: Tensor = self.predictor(obs)[0]

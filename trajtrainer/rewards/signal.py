@@ -20,9 +20,8 @@ class RewardSignal(ABC):
         name: as in the YAML file, ``extrinsic``.
         gamma: discount.
         strength: what the trainer multiplies the reward with.
-        ignore_done: whether the future counts beyond the end of an episode. True for signals that reward novelty,
-            which goes on after it.
-        needs: what ``update`` takes of a minibatch beside observations and actions: ``next_obs``, ``done``.
+        ignore_done: whether the future counts beyond the end of an episode. True for signals that reward novelty.
+        needs: columns of a minibatch that ``update`` uses, other than observations and actions: ``next_obs``, ``done``.
     """
 
     ignore_done = False
@@ -39,10 +38,10 @@ class RewardSignal(ABC):
         return self.name.capitalize()
 
     def prepare(self, actor: Actor) -> None:  # noqa: B027
-        """Get ready to be trained beside this policy, once, ahead of all else. Not called without training.
+        """Get ready to be trained with this policy. Called once, before everything else; not without training.
 
         Raises:
-            TrajtrainerError: something that the settings name is not there or does not fit.
+            TrajtrainerError: something that the settings name is missing or does not fit.
         """
 
     @abstractmethod
@@ -50,17 +49,17 @@ class RewardSignal(ABC):
         """Return the reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
     def collect(self, packed: PackedSteps) -> FloatArray:
-        """Return the reward of new steps as ``evaluate`` does, and take note of them.
+        """Return the reward of new steps as ``evaluate`` does, and learn about them.
 
-        Called once for each step, in their order, but not without training.
+        Called once for each step, in order, but not without training.
         """
         return self.evaluate(packed)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
-        """Drop what was remembered of unfinished episodes of one worker's agents, or of all (None)."""
+        """Forget the unfinished episodes of one worker's agents, or of all (None)."""
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return one gradient step on the rows that the policy was just updated with.
+        """Make one gradient step on the rows that the policy was just updated with.
 
         Returns:
             Statistics tag -> 0-d tensor without gradient.

@@ -1,4 +1,4 @@
-"""What reward signals have in common whose networks learn.
+"""What the reward signals that learn have in common.
 
 Shape legend: B packed steps, S trajectories, b rows, E encoding, O an observation's own shape.
 """
@@ -6,8 +6,8 @@ Shape legend: B packed steps, S trajectories, b rows, E encoding, O an observati
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from attrs import evolve
@@ -20,36 +20,16 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.novelty import Novelty
+from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
 
-# How many numbers of observations may go through a network at once (16 MB of float32): bounds what the layers between
-# take.
+# How many numbers of observations may go through a network at once (16 MB of float32), which bounds the memory that its
+# layers take.
 _MAX_NUMBERS = 1 << 22
 
 
-class TrainedSettings(Protocol):
-    """Settings of a signal that learns."""
-
-    @property
-    def gamma(self) -> float:
-        """The discount."""
-
-    @property
-    def strength(self) -> float:
-        """The factor of the reward."""
-
-    @property
-    def learning_rate(self) -> float:
-        """The one of its Adam."""
-
-    @property
-    def network_settings(self) -> NetworkSettings:
-        """The encoder's settings."""
-
-    @property
-    def encoding_size(self) -> int | None:
-        """The encoder's width by its older key."""
+TrainedSettings = CuriositySettings | GailSettings | RndSettings
 
 
 def encoder_settings(settings: TrainedSettings) -> NetworkSettings:
@@ -76,7 +56,7 @@ class TrainedReward(RewardSignal):
             settings: of the signal.
             modules: by their names in the checkpoint; what needs a gradient is trained.
             device: where they go.
-            novelty: what becomes of the reward, if it is for novelty.
+            novelty: scales and limits the reward, if it is for novelty.
         """
         super().__init__(name, gamma=settings.gamma, strength=settings.strength)
         self._modules = {key: module.to(device) for key, module in modules.items()}
@@ -88,39 +68,33 @@ class TrainedReward(RewardSignal):
 
     @property
     def has_updated(self) -> bool:
-        """Whether it has learnt anything, which its optimizer remembers."""
+        """Whether it has learned anything, which its optimizer remembers."""
         return bool(self._optimizer.state)
 
     @abstractmethod
     def _reward(self, packed: PackedSteps) -> FloatArray:
-        """Return what the networks say of each step, f32 [B]."""
+        """Return the reward of each step by the networks, f32 [B]."""
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """See ``RewardSignal``."""
         reward = self._reward(packed)
         return reward if self._novelty is None else self._novelty.evaluated(reward)
 
     def collect(self, packed: PackedSteps) -> FloatArray:
-        """See ``RewardSignal``."""
         reward = self._reward(packed)
         return reward if self._novelty is None else self._novelty.collected(packed, reward)
 
     def reset_worker(self, worker: int | None) -> None:
-        """See ``RewardSignal``."""
         if self._novelty is not None:
             self._novelty.reset_worker(worker)
 
     def modules(self) -> dict[str, nn.Module]:
-        """See ``RewardSignal``."""
         return self._modules
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        """See ``RewardSignal``."""
         adam = adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
         return adam | ({} if self._novelty is None else self._novelty.state())
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """See ``RewardSignal``."""
         load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
         if self._novelty is not None:
             self._novelty.load_state(state)
@@ -143,15 +117,9 @@ def real_rows(minibatch: Minibatch) -> Columns[Tensor]:
 
 
 def in_parts(function: Callable[[Sequence[Tensor]], Tensor], columns: Sequence[Tensor]) -> Tensor:
-    """Return what ``function`` makes of columns [b, ...], which it is given in pieces of bounded size."""
-    parts = [function(part) for part in _parts(columns)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _parts(columns: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """Apply ``function`` to columns [b, ...] in pieces of bounded size."""
     rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
     if rows >= len(columns[0]):
-        yield columns
-        return
-    for start in range(0, len(columns[0]), rows):
-        yield [column[start : start + rows] for column in columns]
+        return function(columns)
+    starts = range(0, len(columns[0]), rows)
+    return torch.cat([function([column[start : start + rows] for column in columns]) for start in starts])
