@@ -40,8 +40,7 @@ from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.fast import lstm, stacked_bodies
-from trajtrainer.nn.fast.acting import Acting
-from trajtrainer.nn.fast.acting_head import ActingHead
+from trajtrainer.nn.fast.acting import Acting, ActingHead
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.fast.distribution import Decisions, GaussianScale, softmax
 from trajtrainer.nn.fast.halves import HalvedGroups, HalvedPictures

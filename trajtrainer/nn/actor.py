@@ -60,13 +60,11 @@ class Actor(nn.Module):
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
         return self.body.memory_size
 
     def forward(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor]:
-        """See :meth:`distribution`."""
         return self.distribution(obs, mask, memory, sequence_length)
 
     def distribution(
@@ -87,7 +85,6 @@ class Actor(nn.Module):
         return self.head(encoding, mask), memory_out
 
     def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
-        """See :meth:`NetworkBody.update_normalization`."""
         self.body.update_normalization(obs, repeats=repeats)
 
 

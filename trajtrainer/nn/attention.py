@@ -41,11 +41,9 @@ class Embedding(nn.Module):
         self.linear = embedding_linear(size, embedding)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the embedding [..., embedding]."""
         return F.silu(self.linear(x))
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Draw it: [batch, size] to [batch, embedding]."""
         return graph.silu(graph.linear(self.linear, x))
 
 
@@ -64,7 +62,6 @@ class EntityEmbedding(nn.Module):
         self.linear = embedding_linear(self_size + entity_size, embedding)
 
     def forward(self, entities: Tensor, own: Tensor | None) -> Tensor:
-        """Return the embeddings [B, n, embedding]."""
         if own is None:
             return F.silu(self.linear(entities))
         weight = self.linear.weight
@@ -80,7 +77,7 @@ class EntityEmbedding(nn.Module):
 
 
 class Projected(NamedTuple):
-    """Entities as attention takes them, each [..., e]: normalised, and what the linear layers make of that."""
+    """Entities as attention takes them, each [..., e]: normalized, and what the linear layers make of that."""
 
     normalized: Tensor
     query: Tensor
@@ -106,7 +103,6 @@ class ResidualSelfAttention(nn.Module):
         return x.reshape(x.shape[0], x.shape[1], self.heads, self.embedding // self.heads).transpose(1, 2)
 
     def forward(self, entities: Tensor, padding: Tensor) -> Tensor:
-        """Return the mean over the present entities [B, e]."""
         return self.attend(self.project(entities), padding)
 
     def project(self, entities: Tensor) -> Projected:

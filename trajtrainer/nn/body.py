@@ -34,7 +34,7 @@ from trajtrainer.settings.network import Activation, ConditioningType, NetworkSe
 class ObservationEncoder(nn.Module):
     """All sensors of an agent to one vector.
 
-    Vectors (normalised if asked) and encoded pictures stand side by side in the order of the sensors; the attention
+    Vectors (normalized if asked) and encoded pictures stand side by side in the order of the sensors; the attention
     over all variable-length sensors comes last.
 
     Attributes:
@@ -100,7 +100,6 @@ class ObservationEncoder(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``."""
         sensors = {f"sensors.{i}": f"processors.{i}" for i in range(len(self.sensors))}
         return {**sensors, "attention": "rsa", "own": "x_self_encoder"}
 
@@ -119,11 +118,10 @@ class ObservationEncoder(nn.Module):
         return graph.concat([*parts, attended], axis=1), parts
 
     def goal_to_onnx(self, graph: Graph, parts: Sequence[str]) -> str:
-        """Draw :meth:`goal`."""
         return graph.concat([parts[self.fixed.index(i)] for i in self.goals], axis=1)
 
     def normalizers(self) -> dict[int, Normalizer]:
-        """Return sensor number -> its normaliser."""
+        """Return sensor number -> its normalizer."""
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
 
 
@@ -140,7 +138,7 @@ class NetworkBody(nn.Module):
     """The part that actor, critics and reward networks have in common: sensors, layers, and memory if asked.
 
     Args:
-        observation_specs: the behaviour's sensors.
+        observation_specs: the behavior's sensors.
         settings: ``network_settings``.
         action_size: numbers that are appended to the encoded observations (Q networks, GAIL); 0 for none.
         regularization: of the layers; none in ML-Agents.
@@ -192,7 +190,6 @@ class NetworkBody(nn.Module):
 
     @property
     def is_swish(self) -> bool:
-        """Whether the activation is ML-Agents'."""
         return isinstance(self.layers, Mlp) and self.layers.activation is Activation.SWISH
 
     def forward(
@@ -274,12 +271,12 @@ class NetworkBody(nn.Module):
         return self.memory.to_onnx(graph, encoding, memory, memory_out)
 
     def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
-        """Take observations, per sensor [B, *O], into the normalisers; see :meth:`Normalizer.update`."""
+        """Take observations, per sensor [B, *O], into the normalizers; see :meth:`Normalizer.update`."""
         for i, normalizer in self.encoder.normalizers().items():
             normalizer.update(obs[i], repeats)
 
     def copy_normalization(self, other: NetworkBody) -> None:
-        """Take over the normalisers of another body for the same sensors."""
+        """Take over the normalizers of another body for the same sensors."""
         theirs = other.encoder.normalizers()
         for i, normalizer in self.encoder.normalizers().items():
             normalizer.copy_from(theirs[i])

@@ -69,12 +69,12 @@ def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
 
 
 class Regularization:
-    """What DroQ does to the layers of its critics (Hiraoka et al. 2022): dropout, then layer normalisation.
+    """What DroQ does to the layers of its critics (Hiraoka et al. 2022): dropout, then layer normalization.
 
-    The normalisation has no weights of its own, so that a checkpoint has the same ones with and without.
+    The normalization has no weights of its own, so that a checkpoint has the same ones with and without.
 
     Args:
-        layer_norm: whether to normalise.
+        layer_norm: whether to normalize.
         dropout_rate: part that is dropped in training.
 
     Attributes:
@@ -87,7 +87,7 @@ class Regularization:
         self.generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return rows [b, hidden] regularised."""
+        """Regularize rows [b, hidden]."""
         if self._kept < 1.0:
             kept = torch.empty(x.shape).bernoulli_(self._kept, generator=self.generator)
             x = x * kept.div_(self._kept).to(x.device)
@@ -123,11 +123,9 @@ class Mlp(nn.Module):
 
     @property
     def linears(self) -> list[nn.Linear]:
-        """The linear layers."""
         return linears(self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows [b, in]."""
         if self.regularization is None:
             return activated_layers(x, map(weights, self.linears), activation=self.activation)
         for layer in map(weights, self.linears):
@@ -136,11 +134,10 @@ class Mlp(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``. ML-Agents counts the activations between the layers too."""
+        """ML-Agents counts the activations between the layers too."""
         return {f"layers.{i}": f"seq_layers.{2 * i}" for i in range(len(self.layers))}
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Draw it: [batch, in] to [batch, hidden]."""
         return graph.activated_layers(self.layers, x, self.activation)
 
 
@@ -153,14 +150,13 @@ class FewRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return ``rows @ weight.T + bias``."""
+        """Compute ``rows @ weight.T + bias``."""
         ctx.save_for_backward(rows, weight)
         # As a product of the weight: that of so few rows takes three times as long.
         return torch.addmm(bias[:, None], weight, rows.t()).t()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of rows, weight and bias."""
         rows, weight = ctx.saved_tensors
         if len(rows) > _FEW_ROWS:
             return grad @ weight, grad.t() @ rows, grad.sum(0)
@@ -204,12 +200,11 @@ class HyperLayer(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``. ML-Agents counts activations and the normalisation, too."""
+        """ML-Agents counts activations and the normalization, too."""
         layers = {f"layers.layers.{i}": f"hypernet.{2 * i}" for i in range(len(self.layers.layers))}
         return {"bias": "bias", **layers, "weights": f"hypernet.{2 * len(layers) + 1}"}
 
     def to_onnx(self, graph: Graph, x: str, goal: str) -> str:
-        """Draw it: [batch, in] under goals [batch, goal_size] to [batch, out]."""
         features = graph.layer_norm(self.layers.to_onnx(graph, goal))
         weights = graph.reshape(graph.linear(self.weights, features), [-1, self.size, self.hidden])
         product = graph.squeeze(graph.node("MatMul", graph.unsqueeze(x, axis=1), weights), axis=1)
@@ -230,17 +225,16 @@ class HyperBody(nn.Module):
         self.hyper = HyperLayer(hidden if len(self.plain) else size, goal_size, hidden)
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
-        """Return the features [B, out] of ``x`` [B, in] under goals [B, goal_size]."""
+        """Encode ``x`` [B, in] under goals [B, goal_size]."""
         features = activated_layers(x, map(weights, linears(self.plain)), activation=self.activation)
         return ACTIVATIONS[self.activation](self.hyper(features, goal))
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``. ML-Agents counts the activations between the layers too."""
+        """ML-Agents counts the activations between the layers too."""
         plain = {f"plain.{i}": f"layers.{2 * i}" for i in range(len(self.plain))}
         return {**plain, "hyper": f"layers.{2 * len(plain)}"}
 
     def to_onnx(self, graph: Graph, x: str, goal: str) -> str:
-        """Draw it: [batch, in] under goals [batch, goal_size] to [batch, hidden]."""
         features = graph.activated_layers(self.plain, x, self.activation)
         return graph.activated(self.hyper.to_onnx(graph, features, goal), self.activation)

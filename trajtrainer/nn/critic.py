@@ -49,12 +49,10 @@ class ValueNetwork(nn.Module):
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The names of the reward signals, in the order of the values."""
         return self.heads.signals
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
         return self.body.memory_size
 
     def forward(
@@ -98,17 +96,14 @@ class SharedCritic(nn.Module):
 
     @property
     def body(self) -> NetworkBody:
-        """The actor's."""
         return self._actor[0].body
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The names of the reward signals, in the order of the values."""
         return self.heads.signals
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
         return self.body.memory_size
 
     def forward(
@@ -162,7 +157,7 @@ def unroll_values(
 
 
 def update_normalizations(actor: Actor, critic: AnyCritic | GroupCritic, obs: Sequence[Tensor]) -> None:
-    """Take steps, per sensor [B, *O], into the normalisers of actor and critic, however they are grouped.
+    """Take steps, per sensor [B, *O], into the normalizers of actor and critic, however they are grouped.
 
     Both see the same rows, so one computes for both. On a shared body ML-Agents counts each row twice.
     """

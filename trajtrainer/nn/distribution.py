@@ -6,6 +6,7 @@ Written out instead of using ``torch.distributions``: acting costs a few small t
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ class Actions(NamedTuple):
 
 
 class GaussianScale:
-    """The standard deviation of Gaussians and what follows from it alone, each computed when first asked for.
+    """The standard deviation of Gaussians and what follows from it alone, computed once, when needed: [1 or B, C].
 
     A policy whose standard deviation does not depend on the state keeps one for all its steps.
 
@@ -34,41 +35,29 @@ class GaussianScale:
         log_sigma: [1, C], or [B, C] if it depends on the state.
     """
 
-    __slots__ = ("_double_variance", "_entropy", "_log_normalizer", "_sigma", "log_sigma")
-
     def __init__(self, log_sigma: Tensor) -> None:
         self.log_sigma = log_sigma
-        self._sigma: Tensor | None = None
-        self._log_normalizer: Tensor | None = None
-        self._double_variance: Tensor | None = None
-        self._entropy: Tensor | None = None
 
-    @property
+    @cached_property
     def sigma(self) -> Tensor:
-        """The size is [1 or B, C]."""
-        if self._sigma is None:
-            self._sigma = self.log_sigma.exp()
-        return self._sigma
+        return self.log_sigma.exp()
+
+    @cached_property
+    def double_variance(self) -> Tensor:
+        return 2.0 * self.sigma.square() + EPSILON
+
+    @cached_property
+    def log_normalizer(self) -> Tensor:
+        """Log-probability of the mean [1 or B, C]."""
+        return -(self.sigma + EPSILON).log() - LOG_ROOT_TWO_PI
+
+    @cached_property
+    def _entropy(self) -> Tensor:
+        return 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
 
     def entropy(self) -> Tensor:
         """Return the mean over the dimensions of ``ln(2 pi e sigma^2 + 1e-7) / 2``: [1 or B]."""
-        if self._entropy is None:
-            self._entropy = 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
         return self._entropy
-
-    @property
-    def log_normalizer(self) -> Tensor:
-        """Log-probability of the mean [1 or B, C]."""
-        if self._log_normalizer is None:
-            self._log_normalizer = -(self.sigma + EPSILON).log() - LOG_ROOT_TWO_PI
-        return self._log_normalizer
-
-    @property
-    def double_variance(self) -> Tensor:
-        """The size is [1 or B, C]."""
-        if self._double_variance is None:
-            self._double_variance = 2.0 * self.sigma.square() + EPSILON
-        return self._double_variance
 
     def log_prob(self, difference: Tensor) -> Tensor:
         """Return the log-probability of values that lie ``difference`` [B, C] off the mean: [B, C]."""
@@ -88,19 +77,6 @@ class ActionDistribution:
         clip_actions: limit of raw continuous actions otherwise.
     """
 
-    __slots__ = (
-        "_log_probs",
-        "_probs",
-        "_squashed",
-        "branch_starts",
-        "branches",
-        "clip_actions",
-        "masked_logits",
-        "mu",
-        "scale",
-        "tanh_squash",
-    )
-
     def __init__(
         self,
         mu: Tensor,
@@ -118,19 +94,15 @@ class ActionDistribution:
         self.branch_starts = branch_starts
         self.tanh_squash = tanh_squash
         self.clip_actions = clip_actions
-        self._probs: Tensor | None = None
-        self._log_probs: Tensor | None = None
         # The last squashed draw, before the squashing, and how far that lay off the mean.
         self._squashed: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def log_sigma(self) -> Tensor:
-        """The size is [1 or B, C]."""
         return self.scale.log_sigma
 
     @property
     def sigma(self) -> Tensor:
-        """The size is [1 or B, C]."""
         return self.scale.sigma
 
     @property
@@ -138,24 +110,17 @@ class ActionDistribution:
         """Per branch [B, size], masked."""
         return self.masked_logits.split_with_sizes(self.branches, 1) if self.branches else ()
 
-    @property
+    @cached_property
     def probs(self) -> Tensor:
         """Probabilities within each branch, side by side [B, D]."""
-        if self._probs is None:
-            if len(self.branches) == 1:
-                self._probs = self.masked_logits.softmax(1)
-            elif self.branches:
-                self._probs = torch.cat([logits.softmax(1) for logits in self.logits], 1)
-            else:
-                self._probs = self.masked_logits
-        return self._probs
+        if len(self.branches) > 1:
+            return torch.cat([logits.softmax(1) for logits in self.logits], 1)
+        return self.masked_logits.softmax(1) if self.branches else self.masked_logits
 
-    @property
+    @cached_property
     def all_log_probs(self) -> Tensor:
         """ln(p + 1e-7) of every discrete action [B, D]."""
-        if self._log_probs is None:
-            self._log_probs = (self.probs + EPSILON).log()
-        return self._log_probs
+        return (self.probs + EPSILON).log()
 
     def sample(self, generator: torch.Generator | None = None, normal: Tensor | None = None) -> Actions:
         """Draw actions: first the continuous ones, then the branches. Continuous ones are differentiable.
@@ -202,10 +167,7 @@ class ActionDistribution:
         return squashed
 
     def deterministic(self) -> Actions:
-        """Return the mean (squashed for SAC; ML-Agents forgets to.
-
-        Docs/mlagents-behavior.md#actions) and the likeliest of each branch.
-        """
+        """Return the mean (squashed for SAC, unlike ML-Agents: docs/mlagents-behavior.md#actions) and the modes."""
         continuous = self.mu.tanh() if self.tanh_squash else self.mu
         return Actions(continuous, self._best(self.probs) if self.branches else self._no_discrete())
 
@@ -234,7 +196,6 @@ class ActionDistribution:
         return self.scale.log_prob(difference) - _log_det_tanh(raw)
 
     def discrete_log_prob(self, discrete: Tensor) -> Tensor:
-        """Return numbers [B, K]."""
         index = discrete.to(torch.int64)
         return self.all_log_probs.gather(1, index if len(self.branches) == 1 else index + self.branch_starts)
 
@@ -263,5 +224,5 @@ class ActionDistribution:
 
 
 def _log_det_tanh(raw: Tensor) -> Tensor:
-    """Return ln |d tanh(x) / dx| without losing the tails."""
+    """ln |d tanh(x) / dx|, without losing the tails."""
     return 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))

@@ -52,7 +52,6 @@ class ConvolutionEncoder(nn.Module):
         self.dense = kaiming_linear(channels * height * width, size, _DENSE_GAIN)
 
     def forward(self, picture: Tensor) -> Tensor:
-        """Return the encoding [B, hidden_units] of pictures [B, C, H, W]."""
         x = to_float(picture)
         for convolution in self.convolutions:
             x = F.leaky_relu(convolution(x))
@@ -60,11 +59,10 @@ class ConvolutionEncoder(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``. ML-Agents counts the activations between the layers too."""
+        """ML-Agents counts the activations between the layers too."""
         return {f"convolutions.{i}": f"conv_layers.{2 * i}" for i in range(len(self.convolutions))} | _DENSE
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
-        """Draw it: [batch, channels, height, width] to [batch, size]."""
         for convolution in self.convolutions:
             picture = graph.leaky_relu(graph.convolution(convolution, picture))
         return graph.leaky_relu(graph.linear_of_picture(self.dense, picture))
@@ -96,11 +94,9 @@ class ResidualBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block of maps [B, C, H, W]."""
         return x + self.second(F.silu(self.first(F.silu(x))))  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Draw it: [batch, channels, height, width] to the same shape."""
         inner = graph.convolution(self.first, graph.silu(x))
         return graph.node("Add", x, graph.convolution(self.second, graph.silu(inner)))
 
@@ -114,14 +110,12 @@ class ResnetStage(nn.Module):
         self.blocks = nn.ModuleList((ResidualBlock(out), ResidualBlock(out)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return maps of half the sides."""
         x = F.max_pool2d(self.convolution(x), 3, 2)
         for block in self.blocks:
             x = block(x)
         return x
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Draw it: pictures to pictures of about half the sides."""
         x = graph.convolution(self.convolution, x)
         x = graph.node("MaxPool", x, kernel_shape=[3, 3], pads=[0, 0, 0, 0], strides=[2, 2])
         for block in self.blocks:
@@ -144,7 +138,6 @@ class ResnetEncoder(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def forward(self, picture: Tensor) -> Tensor:
-        """Return the encoding [B, hidden_units] of pictures [B, C, H, W]."""
         x = to_float(picture)
         for stage in self.stages:
             x = stage(x)
@@ -152,7 +145,7 @@ class ResnetEncoder(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``. ML-Agents keeps all in one row; a stage is convolution, pooling and the blocks."""
+        """ML-Agents keeps all in one row; a stage is convolution, pooling and the blocks."""
         names = {"dense": "dense"}
         for i, stage in enumerate(self.stages):
             assert isinstance(stage, ResnetStage)
@@ -162,7 +155,6 @@ class ResnetEncoder(nn.Module):
         return names
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
-        """Draw it: [batch, channels, height, width] to [batch, size]."""
         for stage in self.stages:
             picture = graph.module(stage, picture)
         return graph.node("Relu", graph.linear_of_picture(self.dense, graph.silu(picture)))
@@ -179,11 +171,9 @@ class FullyConnectedEncoder(nn.Module):
         self.dense = kaiming_linear(channels * height * width, size, _DENSE_GAIN)
 
     def forward(self, picture: Tensor) -> Tensor:
-        """Return the encoding [B, hidden_units] of pictures [B, C, H, W]."""
         return F.leaky_relu(self.dense(to_float(picture).flatten(1)))
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
-        """Draw it: [batch, channels, height, width] to [batch, size]."""
         return graph.leaky_relu(graph.linear_of_picture(self.dense, picture))
 
 
@@ -208,7 +198,6 @@ class PluginEncoder(nn.Module):
                 raise ValueError(f"it made numbers of shape {found} of a picture, expected {(1, size)}")
 
     def forward(self, picture: Tensor) -> Tensor:
-        """Return the numbers that the package's encoder makes of pictures."""
         return self.plugin(to_float(picture))  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, picture: str) -> str:

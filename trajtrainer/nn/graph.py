@@ -162,7 +162,6 @@ class Graph:
         return x
 
     def activated(self, x: str, activation: Activation) -> str:
-        """Apply an activation."""
         if activation is Activation.SWISH:
             return self.silu(x)
         return self.node("Tanh" if activation is Activation.TANH else "Relu", x)
@@ -194,17 +193,14 @@ class Graph:
         return self.node("Slice", x, self.constant([start]), self.constant([stop]), self.constant([axis]))
 
     def clip(self, x: str, low: float, high: float) -> str:
-        """Add a limit to a range."""
         if self.opset < _CLIP_BY_INPUTS:
             return self.node("Clip", x, min=low, max=high)
         return self.node("Clip", x, self.constant(low), self.constant(high))
 
     def squeeze(self, x: str, axis: int) -> str:
-        """Drop an axis of size 1."""
         return self._by_axis("Squeeze", x, axis)
 
     def unsqueeze(self, x: str, axis: int) -> str:
-        """Insert an axis of size 1."""
         return self._by_axis("Unsqueeze", x, axis)
 
     def sum(self, x: str, axis: int, *, keep: bool) -> str:
@@ -231,7 +227,6 @@ class Graph:
         return self.node("LeakyRelu", x, alpha=_LEAKY_SLOPE)
 
     def silu(self, x: str) -> str:
-        """Apply Swish: x * sigmoid(x)."""
         return self.node("Mul", x, self.node("Sigmoid", x))
 
     def layer_norm(self, x: str) -> str:

@@ -140,7 +140,6 @@ class ActionHead(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``."""
         continuous, discrete = "_continuous_distribution", "_discrete_distribution.branches"
         return {
             "mu": f"{continuous}.mu",
@@ -160,7 +159,7 @@ class ActionHead(nn.Module):
             sigma = graph.node("Exp", log_sigma)
         elif self.use_sde:
             assert self.log_sigma is not None
-            # Unity keeps no matrix between steps: each step's noise is drawn anew, with the same distribution.
+            # Unity keeps no matrix between steps: each step's noise is drawn again, with the same distribution.
             variances = graph.weight("head.variances", to_array(self.log_sigma.exp().square()))
             variance = graph.node("MatMul", graph.node("Mul", encoding, encoding), variances)
             sigma = graph.node("Sqrt", graph.node("Add", variance, graph.constant(_SDE_EPSILON)))
@@ -238,5 +237,4 @@ class ValueHeads(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """See ``nn.mlagents``."""
         return {f"linears.{signal}": f"value_heads.{signal}" for signal in self.signals}

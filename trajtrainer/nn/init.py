@@ -29,7 +29,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def derived_seeds(seed: int, behavior: str) -> list[int]:
-    """Return two seeds for one behaviour of a run: of its weights, and of the rest."""
+    """Return two seeds for one behavior of a run: of its weights, and of the rest."""
     sequence = np.random.SeedSequence([seed % (1 << 32), *behavior.encode()])
     return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]
 

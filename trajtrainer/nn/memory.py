@@ -99,7 +99,7 @@ class Memory(nn.Module):
     def to_onnx(self, graph: Graph, x: str, memory: str, memory_out: str) -> str:
         """Draw one step: [batch, size] and memories [batch, 1, H] to [batch, H / 2], and the memories ``memory_out``.
 
-        Unity keeps memories as [agent, 1, H]; the operator wants [1, agent, H / 2] twice. Barracuda recognises the LSTM
+        Unity keeps memories as [agent, 1, H]; the operator wants [1, agent, H / 2] twice. Barracuda recognizes the LSTM
         of ML-Agents by its surroundings, so these are kept as they are there.
         """
         lstm, size = self.lstm, self.hidden_size

@@ -26,7 +26,7 @@ class Minibatch:
     Shape legend: C continuous actions, H memory size, O an observation's own shape, V reward signals.
 
     Attributes:
-        rows: the columns of an update buffer or of a replay, b rows, and what the learner puts beside them:
+        rows: the columns of an update buffer or of a replay, b rows, and what the learner adds:
             ``loss_mask`` f32 [b], 0 in padding, where there is any; off-policy ``next_obs``, ``rewards`` f32 [b, V]
             times strength, ``discount`` f32 [b, V], what a signal's value of the next state counts, and ``noise`` f32
             [b, C], standard normal, for the action that the policy would take now; ``next_mask`` bool [b, D] and
@@ -43,7 +43,6 @@ class Minibatch:
     groups: GroupRows | None = None
 
     def __len__(self) -> int:
-        """Return b."""
         return len(self.rows)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -52,43 +51,43 @@ class Minibatch:
 
     @property
     def obs(self) -> tuple[Tensor, ...]:
-        """Return the observations per sensor, f32 or u8 [b, *O]."""
+        """The observations per sensor, f32 or u8 [b, *O]."""
         return self.rows.obs
 
     @property
     def next_obs(self) -> tuple[Tensor, ...]:
-        """Return per sensor what was observed after the step, f32 or u8 [b, *O]."""
+        """What was observed after the step, per sensor, f32 or u8 [b, *O]."""
         return self.rows.sensors(NEXT_OBSERVATIONS)
 
     @property
     def loss_mask(self) -> Tensor | None:
-        """Return f32 [b], 0 in padding; None when no row is padding."""
+        """f32 [b], 0 in padding; None when no row is padding."""
         return self.rows.get("loss_mask")
 
     @property
     def memory(self) -> Tensor | None:
-        """Return the actor's memory before each sequence, f32 [Q, H]; None without one."""
+        """The actor's memory before each sequence, f32 [Q, H]; None without one."""
         return self.sequences.get("memory")
 
     @property
     def critic_memory(self) -> Tensor | None:
-        """Return the critic's, f32 [Q, H]; None without one or where the critic shares the actor's body."""
+        """The critic's memory, f32 [Q, H]; None without one or where the critic shares the actor's body."""
         return self.sequences.get("critic_memory")
 
     @property
     def baseline_memory(self) -> Tensor | None:
-        """Return the critic's when it tells baselines, f32 [Q, H]; None without one."""
+        """The critic's memory for baselines, f32 [Q, H]; None without one."""
         return self.sequences.get("baseline_memory")
 
     def with_rows(self, columns: Mapping[str, Tensor]) -> Minibatch:
-        """Return the same with other columns of the rows beside or instead of its own."""
+        """Replace columns of the rows, or add some."""
         return replace(self, rows=self.rows.with_columns(columns))
 
 
 def in_order(
     rows: Columns[Tensor], sequences: Columns[Tensor], order: Tensor, batch_size: int, length: int
 ) -> Iterator[Minibatch]:
-    """Yield sequences in another order, as minibatches. Those that fill none are left out.
+    """Yield sequences in another order, as minibatches. A last one that would not be full is left out.
 
     Args:
         rows: of Q sequences of ``length`` rows.
@@ -113,7 +112,7 @@ def in_order(
 
 
 def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:
-    """Yield part rows and their sequences into ``count`` minibatches of the same size, which are views."""
+    """Split rows and their sequences into ``count`` minibatches of the same size, which are views."""
 
     row_parts, sequence_parts = _parts(rows, count), _parts(sequences, count)
     for row_columns, sequence_columns in zip(row_parts, sequence_parts, strict=True):
@@ -129,7 +128,7 @@ def _parts(columns: Columns[Tensor], count: int) -> Iterator[Columns[Tensor]]:
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the type in which a column of ``dtype`` is learnt from: torch looks up by int64 only."""
+    """Return the type of a column of ``dtype`` for learning: torch looks up by int64 only."""
     return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype
 
 

@@ -221,7 +221,7 @@ class MultiAgentNetworkBody(nn.Module):
         return Unrolled(torch.cat((out, encoding[:, -1:]), 1), starts, final)
 
     def copy_normalization(self, other: NetworkBody) -> None:
-        """Take over the normalisers of a body for the same sensors."""
+        """Take over the normalizers of a body for the same sensors."""
         theirs = other.encoder.normalizers()
         for i, normalizer in self.encoder.normalizers().items():
             normalizer.copy_from(theirs[i])
@@ -245,12 +245,10 @@ class GroupCritic(nn.Module):
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The names of the reward signals, in the order of the values."""
         return self.heads.signals
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
         return self.body.memory_size
 
     def encode(self, groups: GroupRows) -> Tensor:

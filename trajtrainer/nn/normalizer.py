@@ -44,7 +44,7 @@ class Normalizer(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` [..., size] normalised and clipped."""
+        """Return ``x`` [..., size] normalized and clipped."""
         return ((x - self.mean) / self.standard_deviation()).clamp(-self.clip, self.clip)
 
     def standard_deviation(self) -> Tensor:
@@ -52,7 +52,6 @@ class Normalizer(nn.Module):
         return torch.sqrt(self.variance / self.steps)
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Draw it: [batch, size] to [batch, size]."""
         centred = graph.node("Sub", x, graph.parameter(self.mean))
         deviation = graph.parameter(
             self.variance,
@@ -90,7 +89,6 @@ class Normalizer(nn.Module):
 
     @torch.no_grad()
     def copy_from(self, other: Normalizer) -> None:
-        """Take over the other's state."""
         self.steps.copy_(other.steps)
         self.mean.copy_(other.mean)
         self.variance.copy_(other.variance)

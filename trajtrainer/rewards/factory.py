@@ -12,7 +12,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 
 def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device: torch.device) -> list[RewardSignal]:
-    """Return the behaviour's reward signals in the order of its settings, which is the order of the value heads.
+    """Return the behavior's reward signals in the order of its settings, which is the order of the value heads.
 
     Raises:
         UnsupportedError: a sensor that no encoder takes.

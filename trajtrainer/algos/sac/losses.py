@@ -101,7 +101,7 @@ def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Te
         mask: [b] or None.
 
     Returns:
-        The sum over the networks, to be minimised, and each network's loss [n] without gradient.
+        The sum over the networks, to be minimized, and each network's loss [n] without gradient.
     """
     with torch.no_grad():
         errors = values - targets

@@ -1,34 +1,41 @@
 """Acting by an MLP on vectors, perhaps with a memory, in as few operations as it takes.
 
 A dozen agents' decision by small layers is hardly any arithmetic: what it costs is the number of calls. So the layers
-are called as functions and everything around them is numpy, whose operations on so few numbers cost a third of torch's.
+are called as functions, the head is one product, and everything around them is numpy, whose operations on so few
+numbers cost a third of torch's.
 
-Shapes: N agents, O observation size, D sum of branches, H memory size.
+Shapes: N agents, O observation size, E encoding size, H memory size, C continuous actions, K branches, D sum of
+branches, W size of the largest branch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from trajtrainer.core.steps import BoolArray, FloatArray, ObservationArray
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Mlp, activated_layers, weights
-from trajtrainer.nn.fast.acting_head import ActingHead, HeadActions
+from trajtrainer.nn.fast.distribution import GaussianScale, log_of, softmax
 from trajtrainer.nn.fast.lstm import end_step, gate_scale
+from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
 from trajtrainer.nn.memory import Memory
 
-_ENCODER = "body.encoder."  # of such actors there is nothing in it but normalisers
+S = TypeVar("S", np.float32, np.bool_)
+_ENCODER = "body.encoder."  # of such actors there is nothing in it but normalizers
 
 
 def is_mlp(actor: Actor) -> bool:
     """Return whether an actor is an MLP on vectors, perhaps with a memory, that has something to decide.
 
-    One whose noise depends on the state is none.
+    Not if its noise depends on the state.
     """
     head = actor.head
     return actor.body.is_mlp and not head.use_sde and (head.mu is not None or head.discrete is not None)
@@ -52,7 +59,7 @@ class Acting:
         self._normalizers_changed()
 
     def weights_changed(self, names: Collection[str]) -> None:
-        """Compute anew what follows from these entries of the actor's ``state_dict``."""
+        """Recompute what depends on these entries of the actor's ``state_dict``."""
         self._normalizers_changed()
         if all(name.startswith(_ENCODER) for name in names):
             return
@@ -79,7 +86,7 @@ class Acting:
             obs: per sensor f32 [N, O].
             mask: [N, D], True = forbidden.
             memory: before the step [N, H].
-            generator: to draw by; None for the likeliest actions.
+            generator: to draw with; None for the mode.
 
         Returns:
             The actions, and the memory after the step [N, H].
@@ -90,7 +97,6 @@ class Acting:
         return self._head(x, mask, generator), memory
 
     def _features(self, obs: Sequence[ObservationArray]) -> Tensor:
-        """Return what the layers make of the observations [N, hidden_units]."""
         rows: FloatArray = np.concatenate(obs, 1, dtype=np.float32)  # a copy, since what was received is read-only
         if self._normalizers:
             rows -= self._mean
@@ -101,7 +107,7 @@ class Acting:
 
 
 class _OneStep:
-    """Make one step of an LSTM by a memory's weights, which it copies; ``weights_changed`` takes them over anew."""
+    """One step of an LSTM by a copy of a memory's weights."""
 
     def __init__(self, memory: Memory) -> None:
         self._lstm = memory.lstm
@@ -109,7 +115,7 @@ class _OneStep:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """Make one layer for features and last output side by side, scaled as ``end_step`` takes it."""
+        """Copy the weights, as one layer for features and last output side by side, scaled as ``end_step`` takes it."""
         scale = torch.from_numpy(gate_scale(self._units))
         by_input, by_hidden, *biases = (one.detach() for one in self._lstm.all_weights[0])
         self._weight = torch.cat((by_input, by_hidden), 1).mul_(scale[:, None])
@@ -121,3 +127,196 @@ class _OneStep:
         known = torch.from_numpy(np.concatenate((x.numpy(), hidden), 1))
         step = end_step(F.linear(known, self._weight, self._bias).numpy(), cells)
         return torch.from_numpy(step.hidden), np.concatenate((step.hidden, step.cells), 1)
+
+
+class HeadActions(NamedTuple):
+    """As in ``ActionBatch``: [N, C], [N, K], [N, C], [N, C + K], [N]."""
+
+    continuous: FloatArray
+    discrete: IntArray
+    env_continuous: FloatArray
+    log_prob: FloatArray
+    entropy: FloatArray
+
+
+class ActingHead:
+    """Decide by a copy of an action head's weights.
+
+    Twin of ``trajtrainer.nn.heads.ActionHead`` and the ``ActionDistribution`` that it gives: the same numbers to
+    rounding, and the same draws in the same order.
+    """
+
+    def __init__(self, head: ActionHead) -> None:
+        self._gaussians = None if head.mu is None else _Gaussians(head)
+        self._branches = None if head.discrete is None else _Branches(head.discrete, head.branches)
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Copy the weights."""
+        layers = []
+        if self._gaussians is not None:
+            self._gaussians.weights_changed()
+            layers += [(layer.weight.detach(), layer.bias.detach()) for layer in self._gaussians.layers]
+        if self._branches is not None:
+            layers.append(self._branches.padded_layer())
+        weights, biases = zip(*layers, strict=True)
+        self._weight, self._bias = torch.cat(weights), torch.cat(biases)
+
+    def __call__(self, encoding: Tensor, mask: BoolArray, generator: torch.Generator | None) -> HeadActions:
+        """Decide for encodings [N, E] under masks [N, D], True = forbidden; without a generator take the mode."""
+        outputs: FloatArray = F.linear(encoding, self._weight, self._bias).numpy()
+        if self._branches is None:
+            assert self._gaussians is not None
+            chosen = self._gaussians(outputs, generator)
+            return HeadActions(
+                chosen.raw,
+                np.empty((len(outputs), 0), np.int32),
+                chosen.to_env,
+                chosen.log_prob,
+                np.full(len(outputs), chosen.entropy),
+            )
+        if self._gaussians is None:
+            discrete, log_prob, entropy = self._branches(outputs, mask, generator)
+            nothing = outputs[:, :0]
+            return HeadActions(nothing, discrete, nothing, log_prob, entropy)
+        chosen = self._gaussians(outputs, generator)
+        discrete, log_prob, entropy = self._branches(outputs[:, self._gaussians.width :], mask, generator)
+        entropy += chosen.entropy
+        return HeadActions(chosen.raw, discrete, chosen.to_env, np.concatenate((chosen.log_prob, log_prob), 1), entropy)
+
+
+class _ContinuousActions(NamedTuple):
+    """As in ``ActionBatch``: [N, C] each, the entropy [1 or N]."""
+
+    raw: FloatArray
+    to_env: FloatArray
+    log_prob: FloatArray
+    entropy: FloatArray
+
+
+class _Gaussians:
+    """The continuous actions.
+
+    Attributes:
+        layers: what they need of the encoding, side by side.
+        width: numbers per agent that the layers give.
+    """
+
+    def __init__(self, head: ActionHead) -> None:
+        assert head.mu is not None
+        self._size = head.continuous_size
+        self._squash = head.tanh_squash
+        self._limit = head.clip_actions
+        self._log_sigma = head.log_sigma
+        self.layers: Sequence[nn.Linear] = (
+            (head.mu,) if head.log_sigma_layer is None else (head.mu, head.log_sigma_layer)
+        )
+        self.width = self._size * len(self.layers)
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        self._constant = None
+        if self._log_sigma is not None:
+            scale = GaussianScale.of(self._log_sigma.detach().numpy())
+            self._constant = scale, scale.entropy()
+
+    def __call__(self, outputs: FloatArray, generator: torch.Generator | None) -> _ContinuousActions:
+        """Decide by outputs [N, width and more]."""
+        mu = raw = outputs[:, : self._size]
+        scale, entropy = self._scale_of(outputs) if self._constant is None else self._constant
+        off_mean: FloatArray = np.zeros(mu.shape, np.float32)
+        if generator is not None:
+            torch.from_numpy(off_mean).normal_(generator=generator)
+            off_mean *= scale.sigma
+            raw = mu + off_mean
+        if not self._squash:
+            return _ContinuousActions(raw, self._clipped(raw), scale.log_prob(raw - mu), entropy)
+        log_prob = scale.log_prob(off_mean)
+        log_prob -= _log_det_tanh(raw)
+        squashed: FloatArray = np.tanh(raw)
+        return _ContinuousActions(squashed, squashed, log_prob, entropy)
+
+    def _clipped(self, raw: FloatArray) -> FloatArray:
+        clipped: FloatArray = np.maximum(raw, -self._limit)
+        np.minimum(clipped, self._limit, out=clipped)
+        clipped /= self._limit
+        return clipped
+
+    def _scale_of(self, outputs: FloatArray) -> tuple[GaussianScale, FloatArray]:
+        log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], LOG_SIGMA_RANGE[0])
+        scale = GaussianScale.of(np.minimum(log_sigma, LOG_SIGMA_RANGE[1], out=log_sigma))
+        return scale, scale.entropy()
+
+
+def _log_det_tanh(raw: FloatArray) -> FloatArray:
+    """ln |d tanh(x) / dx|, without losing the tails."""
+    tails: FloatArray = np.logaddexp(raw * -2.0, np.float32(0.0))
+    tails += raw
+    tails -= math.log(2.0)
+    tails *= -2.0
+    return tails
+
+
+class _Branches:
+    """The discrete actions.
+
+    Smaller branches are padded to the largest one with actions of probability 0, so that all are treated at once.
+    """
+
+    def __init__(self, layer: nn.Linear, sizes: Sequence[int]) -> None:
+        self._layer = layer
+        self._count, self._width = len(sizes), max(sizes)
+        self._is_padded = min(sizes) < self._width
+        # Where each of the D actions stands among K * W.
+        starts = range(0, self._count * self._width, self._width)
+        columns = [start + i for start, size in zip(starts, sizes, strict=True) for i in range(size)]
+        self._columns: LongArray = np.array(columns, np.int64)
+
+    def padded_layer(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the layer for all K * W actions."""
+        weight, bias = self._layer.weight.detach(), self._layer.bias.detach()
+        if not self._is_padded:
+            return weight, bias
+        size, columns = self._count * self._width, torch.from_numpy(self._columns)
+        padded_weight = weight.new_zeros((size, weight.shape[1]))
+        padded_weight[columns] = weight
+        padded_bias = bias.new_full((size,), -math.inf)
+        padded_bias[columns] = bias
+        return padded_weight, padded_bias
+
+    def __call__(
+        self, outputs: FloatArray, mask: BoolArray, generator: torch.Generator | None
+    ) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Return actions and log_prob [N, K] and entropy [N] for logits [N, K * W], which are changed, and masks."""
+        shape = (len(outputs), self._count, self._width)
+        logits = outputs.reshape(shape)
+        np.copyto(logits, FORBIDDEN_LOGIT, where=self._padded(mask, False).reshape(shape))
+        probs = softmax(logits, _over_the_last_axis)
+        best = self._best(probs, mask.shape, generator)
+        log_probs = log_of(probs)
+        first = np.arange(0, probs.size, self._width).reshape(shape[:2])
+        log_prob: FloatArray = log_probs.take(best + first)
+        log_probs *= probs
+        entropy: FloatArray = np.add.reduce(log_probs.reshape(outputs.shape), 1)
+        return best.astype(np.int32), log_prob, np.negative(entropy, out=entropy)
+
+    def _best(self, probs: FloatArray, drawn: tuple[int, ...], generator: torch.Generator | None) -> LongArray:
+        if generator is not None:
+            noise: FloatArray = np.empty(drawn, np.float32)
+            torch.from_numpy(noise).exponential_(generator=generator)
+            probs = probs / self._padded(noise, 1.0).reshape(probs.shape)
+        best: LongArray = probs.argmax(2)
+        return best
+
+    def _padded(self, values: NDArray[S], filling: float | bool) -> NDArray[S]:
+        """Bring [N, D] to [N, K * W]."""
+        if not self._is_padded:
+            return values
+        padded = np.full((len(values), self._count * self._width), filling, values.dtype)
+        padded[:, self._columns] = values
+        return padded
+
+
+def _over_the_last_axis(reduction: np.ufunc, values: FloatArray) -> FloatArray:
+    reduced: FloatArray = reduction.reduce(values, -1, keepdims=True)
+    return reduced

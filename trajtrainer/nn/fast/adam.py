@@ -14,7 +14,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Adam:
-    """Minimise by the fused operation of ``torch.optim.Adam(..., fused=True)``, with its state under the same names.
+    """Minimize by the fused operation of ``torch.optim.Adam(..., fused=True)``, with its state under the same names.
 
     Twin of ``torch.optim.Adam``. That class imports torch's compiler when it is first made, which takes one to two
     seconds of every start, and for small networks its ``step`` takes several times as long as what it does.
@@ -99,7 +99,7 @@ def adam_state(optimizer: Adam, pieces: Sequence[Piece]) -> dict[str, Any]:
 
 @torch.no_grad()
 def load_adam_state(optimizer: Adam, pieces: Sequence[Piece], state: Mapping[str, Any]) -> None:
-    """Take the moments of what ``adam_state`` gave, of all pieces or some of them; the others start anew.
+    """Take the moments of what ``adam_state`` gave, of all pieces or some of them; the others start again.
 
     Pieces of one leaf share their count of steps, which is the highest that is given.
 
