@@ -21,7 +21,7 @@ from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.transports.ray_node import RayChannel
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.data.packed_layout import Counts, PackedLayout
-from trajtrainer.workers.blocks import Blocks
+from trajtrainer.workers.shared_memory import Blocks
 
 NODES = (1, 2, 4)
 _ENVIRONMENT = {

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,10 @@ from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
 from tests.envs.fake_worlds import ClockworkMaker, EchoEnvironment
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.steps import EnvironmentEvent
-from trajtrainer.envs.child import EnvironmentMaker
-from trajtrainer.envs.children import Children
+from trajtrainer.envs.children import Children, EnvironmentMaker
 from trajtrainer.envs.supervised import SupervisedChildren
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
-from trajtrainer.workers import quota
+from trajtrainer.workers import supervisor
 from trajtrainer.workers.messages import ChildBugError
 from trajtrainer.workers.shared_memory import SharedMemory
 
@@ -41,6 +41,8 @@ def workers(
     count: int, maker: EnvironmentMaker, settings: EnvironmentSettings = UNLIMITED, patience_s: float = LIMIT_S
 ) -> Iterator[tuple[SupervisedChildren, Children]]:
     """Workers that are gone at the end, with all that was theirs."""
+    if sys.platform == "linux":
+        resource_tracker.ensure_running()  # it starts with the first process and stays
     open_before = open_files()
     children = Children(count, maker)
     environment = SupervisedChildren(children, settings, patience_s)
@@ -52,7 +54,7 @@ def workers(
         environment.close()
     assert not any(is_alive(pid) for pid in processes)
     if sys.platform == "linux":
-        # The resource tracker of multiprocessing starts with the first process and stays.
+        # The last event that a test keeps has memory of its own.
         assert len(open_files() - open_before) <= 1
 
 
@@ -209,7 +211,7 @@ def test_an_answer_behind_a_log_record_is_not_late(tmp_path: Path, caplog: pytes
 
 def test_three_hundred_faults_and_not_a_step_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments that fail at their start, in a reset and at work, and processes that end in the midst of it."""
-    monkeypatch.setattr(quota, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(supervisor, "FIRST_DELAY_S", 0.0)
     kinds = ["raise"] * 20 + ["start", "reset"] * 2 + ["exit", "kill"]
     maker = ClockworkMaker(tmp_path, faults=kinds, lives=75, longest=40)
     recorder = Recorder()

@@ -22,7 +22,7 @@ from trajtrainer.envs.unity_environment import make_unity_environment
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.unity.faults import PlayerVersionError, PortInUseError
-from trajtrainer.workers import quota
+from trajtrainer.workers import supervisor
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build, and signals of POSIX systems")
 LIMIT_S = 120.0
@@ -64,8 +64,8 @@ def players(
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(quota, "LONGEST_DELAY_S", 0.1)
+    monkeypatch.setattr(supervisor, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(supervisor, "LONGEST_DELAY_S", 0.1)
 
 
 def drive(

@@ -24,7 +24,7 @@ from trajtrainer.unity.faults import (
     PlayerVersionError,
     PortInUseError,
 )
-from trajtrainer.workers.quota import FIRST_DELAY_S
+from trajtrainer.workers.supervisor import FIRST_DELAY_S
 
 A, B, C = (ConstantSettings(value=value) for value in (1.0, 2.0, 3.0))
 NONE: dict[str, ActionBatch] = {}

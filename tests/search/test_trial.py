@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,14 @@ def test_an_error_of_the_run_is_raised(tmp_path: Path) -> None:
         run(task(tmp_path, summary_freq=0), lambda _: None, StopRequest())
 
 
-def test_a_process_whose_input_ends_saves_everything(tmp_path: Path) -> None:
+def test_a_process_that_is_told_to_end_saves_everything(tmp_path: Path) -> None:
     process = TrialProcess(task(tmp_path, max_steps=1_000_000))
+    pid = process._process.pid
+    assert pid is not None
     try:
         messages = process.messages()
         while not any((tmp_path / "study").glob("trial-0000/CartPole-v1/events*")):
-            assert process._process.poll() is None
+            assert not process._process.has_unread(), process.end()
             time.sleep(0.05)
         process.stop()  # as the end of the search does, however it came about
         assert list(messages) == [{"stopped": True}]
@@ -91,4 +94,47 @@ def test_a_process_whose_input_ends_saves_everything(tmp_path: Path) -> None:
     assert (tmp_path / "study" / "trial-0000" / "CartPole-v1" / "checkpoint.pt").is_file()
     if sys.platform != "win32":
         with pytest.raises(ProcessLookupError):
-            os.killpg(process._process.pid, 0)
+            os.killpg(pid, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX systems")
+def test_a_process_whose_search_is_killed_saves_everything(tmp_path: Path) -> None:
+    """Its pipes end with the search."""
+    process = TrialProcess(task(tmp_path, max_steps=1_000_000))
+    pid = process._process.pid
+    assert pid is not None
+    try:
+        while not any((tmp_path / "study").glob("trial-0000/CartPole-v1/events*")):
+            assert not process._process.has_unread(), process.end()
+            time.sleep(0.05)
+        process._process.kill()  # closes its lifeline, which is the other pipe that a killed search would close
+        process._process.pipe.close()
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    finally:
+        process.kill()
+    assert process.end() == "ended with the exit code 0"
+    assert (tmp_path / "study" / "trial-0000" / "CartPole-v1" / "checkpoint.pt").is_file()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX systems")
+def test_a_process_is_killed_however_early(tmp_path: Path) -> None:
+    process = TrialProcess(task(tmp_path, max_steps=1_000_000))
+    process.kill()
+    assert list(process.messages()) == []
+    assert process.end() in ("ended with the exit code 1", "was ended by the signal SIGKILL")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="where there is no such pipe")
+def test_what_a_process_printed_last_is_shown(tmp_path: Path) -> None:
+    given = task(tmp_path)
+    crashing = replace(
+        given, settings=given.settings.replace("gym:CartPole-v1", "python:tests.search.test_trial:crash")
+    )
+    process = TrialProcess(crashing)
+    assert list(process.messages()) == []
+    assert process.end() == "was ended by the signal SIGABRT\n  the last words"
+
+
+def crash() -> None:
+    os.write(2, b"the last words\n")
+    os.abort()

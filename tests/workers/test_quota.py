@@ -6,7 +6,7 @@ from itertools import pairwise
 from random import Random
 
 from trajtrainer.settings.environment import EnvironmentSettings
-from trajtrainer.workers.quota import FIRST_DELAY_S, LONGEST_DELAY_S, RECOVERED_S, RestartQuota
+from trajtrainer.workers.supervisor import FIRST_DELAY_S, LONGEST_DELAY_S, RECOVERED_S, RestartQuota
 
 
 def quota(lifetime: int, rate: int, period_s: int = 60) -> RestartQuota:

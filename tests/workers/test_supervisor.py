@@ -8,8 +8,7 @@ import pytest
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.settings.environment import EnvironmentSettings
-from trajtrainer.workers.quota import FIRST_DELAY_S, RECOVERED_S
-from trajtrainer.workers.supervisor import Member, Phase, Rules, Supervisor
+from trajtrainer.workers.supervisor import FIRST_DELAY_S, RECOVERED_S, Member, Phase, Supervisor
 
 PATIENCE_S = 7.0
 UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
@@ -29,9 +28,16 @@ class Rig:
     ) -> None:
         self.now_s = 50.0
         self.started: list[int] = []
-        rules = Rules("Member", "the %d.", never_at_first, spares_others)
         self.supervisor = Supervisor(
-            count, settings, self.started.append, rules, patience_s=PATIENCE_S, clock=lambda: self.now_s
+            count,
+            settings,
+            self.started.append,
+            noun="Member",
+            restarting="the %d.",
+            is_hopeless=never_at_first,
+            spares_others=spares_others,
+            patience_s=PATIENCE_S,
+            clock=lambda: self.now_s,
         )
 
     def take(self) -> list[int]:

@@ -35,7 +35,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.settings.actors import ActorSettings
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
-from trajtrainer.workers.supervisor import Member, Phase, Rules, Supervisor
+from trajtrainer.workers.supervisor import Member, Phase, Supervisor
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -89,9 +89,16 @@ class ActorPool:
         self._clock = clock
         self._parameters: dict[str, Sampler] = {}
         self._is_running = False
-        rules = Rules("Actor", "actor %d", _is_hopeless, spares_others=True)
         self._supervisor = Supervisor(
-            len(transport), settings, transport.start, rules, patience_s=patience_s, clock=clock
+            len(transport),
+            settings,
+            transport.start,
+            noun="Actor",
+            restarting="actor %d",
+            is_hopeless=_is_hopeless,
+            spares_others=True,
+            patience_s=patience_s,
+            clock=clock,
         )
         self.members = self._supervisor.members
         try:

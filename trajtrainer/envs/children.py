@@ -1,4 +1,8 @@
-"""Environments in child processes, as their parent holds them."""
+"""Environments in child processes: the program that a child runs, and the child as its parent holds it.
+
+Messages go over a pipe, step batches and actions through shared memory. Nothing here imports torch, which would cost
+hundreds of megabytes per child.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +10,164 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.child import (
-    EVENT,
-    PARAMETERS,
-    RESET,
-    START,
-    STEP,
-    ChildTask,
-    EnvironmentMaker,
-    EventExtras,
-    run_child,
-)
-from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.shared_batches import SharedActions, SharedSteps
 from trajtrainer.unity.faults import LaunchError
 from trajtrainer.workers import messages
-from trajtrainer.workers.process import ChildProcess, wait_for_any
+from trajtrainer.workers.process import ChildProcess, begin_child, wait_for_any
+from trajtrainer.workers.shared_memory import MemoryAddress
 
-_PACKAGE = "trajtrainer"
+# Messages besides those that all processes share. To the child:
+START = b"S"  # start an environment, replacing the last one; content: the order of raw images
+PARAMETERS = b"P"  # they go out with the next RESET or STEP
+RESET = b"R"
+STEP = b"A"  # actions are in shared memory; content: its address if it is new
+# To the parent:
+EVENT = b"e"  # steps are in shared memory; content: an EventRest unless it is empty
+
 _JOIN_S = 5.0
 _LONGEST_WAIT_S = 1.0
-# For players to quit by themselves, and for children to end those that do not.
-_CLOSE_GRACE_S = 16.0
-# Pipes, the process's end, shared memory, and what is open for a moment at the start.
-_FILES_PER_CHILD = 8
+_CLOSE_GRACE_S = 16.0  # for players to quit on their own, and for children to end those that do not
+_FILES_PER_CHILD = 8  # pipes, the process's end, shared memory, and some that are open only during the start
 _OTHER_FILES = 64
+
+EnvironmentMaker = Callable[..., Environment]
+"""Makes the environment of the worker with this number. Called in the child, so it must be picklable.
+
+``raw_image_order`` is passed as a keyword too, once other players of the run have shown it.
+"""
+
+
+class EventRest(NamedTuple):
+    """What an event has besides steps.
+
+    Attributes:
+        memory: the address of the shared memory, if it is new.
+        layouts: behaviors whose agents come for the first time: id, spec, numpy types of the observations.
+        event: without its steps.
+    """
+
+    memory: MemoryAddress | None
+    layouts: list[tuple[str, BehaviorSpec, tuple[str, ...]]]
+    event: EnvironmentEvent
+
+
+class ChildTask(NamedTuple):
+    """What a child needs to start."""
+
+    number: int
+    make_environment: EnvironmentMaker
+    log_level: int
+
+
+def start_environment(make_environment: EnvironmentMaker, number: int, order: RawImageOrder) -> Environment:
+    """Make the environment of a worker."""
+    return make_environment(number, **({} if order is RawImageOrder.AUTO else {"raw_image_order": order}))
+
+
+def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
+    """Serve the parent until it sends END or is gone."""
+    server = _Server(task, messages.LockedPipe(connection))
+    begin_child(server.pipe, lifeline, task.log_level, server.kill)
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        server.serve()
+    server.end_environment()
+
+
+class _Server:
+    """The child's side: its environment, and the memory that it shares with its parent."""
+
+    def __init__(self, task: ChildTask, pipe: messages.LockedPipe) -> None:
+        self.pipe = pipe
+        self._task = task
+        self._steps = SharedSteps()
+        self._actions = SharedActions()
+        self._environment: Environment | None = None
+        self._specs: dict[str, BehaviorSpec] = {}
+
+    def serve(self) -> None:
+        while (message := messages.read(self.pipe.connection))[0] != messages.END:
+            self._steps.unlink()  # the parent has read the last event
+            try:
+                self._do(*message)
+            except Exception as error:
+                # Report first: ending the environment may take seconds.
+                self.pipe.post(messages.FAULT, messages.portable(error))
+                self.end_environment()
+
+    def end_environment(self) -> None:
+        if self._environment is not None:
+            try:
+                self._environment.close()  # ``kill`` may interrupt it
+            finally:
+                self._environment = None
+
+    def kill(self) -> None:
+        environment = self._environment  # another thread may end it
+        if environment is not None:
+            environment.kill()
+
+    def _do(self, kind: bytes, content: Any) -> None:
+        if kind == START:
+            self.end_environment()
+            self._steps.forget()
+            self._actions.forget()
+            self._specs = {}
+            self._environment = start_environment(self._task.make_environment, self._task.number, content)
+            self.pipe.post(messages.CONNECTED)
+        elif self._environment is None:
+            pass  # it failed before this message came
+        elif kind == PARAMETERS:
+            self._environment.set_parameters(content)
+        elif kind == RESET:
+            self._environment.reset({})
+            self._report_event(self._environment)
+        elif kind == STEP:
+            if content is not None:
+                self._actions.open(content)
+            self._environment.send(self._task.number, self._actions.read())
+            self._report_event(self._environment)
+
+    def _report_event(self, environment: Environment) -> None:
+        event = environment.wait()[0]
+        self._specs |= event.new_specs
+        # The type of a picture is known only once a behavior has agents.
+        layouts = [
+            (name, self._specs[name], tuple(column.dtype.str for column in batch.obs))
+            for name, batch in event.steps.items()
+            if name not in self._steps
+        ]
+        for name, spec, types in layouts:
+            self._steps.announce(name, spec, types)
+            self._actions.announce(name, spec.action_spec)
+        memory = self._steps.write(event.steps)
+        if memory or layouts or event.new_specs or event.statistics or event.is_reset:
+            event.steps = {}
+            self.pipe.post(EVENT, EventRest(memory, layouts, event))
+        else:
+            self.pipe.post(EVENT)
 
 
 class Connected:
-    """The report of a child whose environment is there and waits for its first reset."""
+    """A child reports that its environment is there and waits for its first reset."""
 
 
 CONNECTED = Connected()
 Report = Connected | EnvironmentEvent | EnvironmentFaultError
-"""What comes from a child. After a fault its environment is gone, and ``start`` makes another."""
+"""After a fault a child has no environment until ``start``."""
 
 
 class Child:
-    """One environment in a child process. Nothing here waits but ``bury``.
+    """One environment in a child process, as its parent holds it. Only ``bury`` waits.
 
-    After ``start`` it reports ``CONNECTED``, after ``reset`` and ``send`` an event, and at any time a fault.
-
-    Args:
-        number: of the worker.
-        make_environment: runs in the child.
+    It reports ``CONNECTED`` after ``start``, an event after ``reset`` and ``send``, and a fault at any time.
 
     Attributes:
         process: None before the first start, and after its end.
@@ -68,11 +181,15 @@ class Child:
         self._actions = SharedActions()
 
     def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
-        """Start an environment, in place of the last one. It reads raw images in this order, if the run knows it."""
+        """Start an environment, replacing the last one. It reads raw images in this order."""
         if self.process is None:
+            # All log the same at their start, so the first one's log is enough. Warnings come from all.
+            level = logging.getLogger("trajtrainer").getEffectiveLevel()
+            if self.number and level >= logging.INFO:
+                level = max(level, logging.WARNING)
             self.process = ChildProcess(
                 run_child,
-                ChildTask(self.number, self._make_environment, _log_level(self.number)),
+                ChildTask(self.number, self._make_environment, level),
                 f"environment-{self.number}",
                 title=f"worker process of environment {self.number}",
                 log_as=f"Environment {self.number}",
@@ -87,26 +204,25 @@ class Child:
             self.post(PARAMETERS, dict(parameters))
 
     def reset(self) -> None:
-        """Let the environment begin all episodes again."""
+        """Begin all episodes again."""
         self.post(RESET)
 
     def send(self, actions: Mapping[str, ActionBatch]) -> None:
-        """Answer the last event and let the environment go on."""
+        """Answer the last event."""
         address = self._actions.write(actions)
         self.post(STEP, *(() if address is None else (address,)))
 
     @property
     def has_unread(self) -> bool:
-        """Whether it has sent something that was not read yet."""
         return self.process is not None and self.process.has_unread()
 
     def post(self, kind: bytes, *content: object) -> None:
-        """Send a message, if there is a process."""
+        """Send a message if there is a process."""
         if self.process is not None:
             self.process.post(kind, *content)
 
     def report(self) -> Report | None:
-        """Read the next message, which is there; None for a record of the log."""
+        """Read the next message, which must be there; None for a log record."""
         process = self.process
         assert process is not None
         try:
@@ -117,7 +233,7 @@ class Child:
             self._actions.unlink()  # the child has opened the memory
             if kind == EVENT:
                 return self._event(content)
-        except (EOFError, OSError):  # it is gone, and so is memory that it has made
+        except (EOFError, OSError):  # it is gone, and with it the memory that it created
             death = process.death()
             self.bury(0.0)
             return death
@@ -127,20 +243,19 @@ class Child:
             raise content
         return content
 
-    def _event(self, extras: EventExtras | None) -> EnvironmentEvent:
-        if extras is None:
+    def _event(self, rest: EventRest | None) -> EnvironmentEvent:
+        if rest is None:
             return EnvironmentEvent(self.number, self._steps.read())
-        if extras.memory is not None:
-            self._steps.open(extras.memory)
-        for behavior_id, spec, types in extras.layouts:
+        if rest.memory is not None:
+            self._steps.open(rest.memory)
+        for behavior_id, spec, types in rest.layouts:
             self._steps.announce(behavior_id, spec, types)
             self._actions.announce(behavior_id, spec.action_spec)
-        return EnvironmentEvent(
-            self.number, self._steps.read(), extras.new_specs, extras.statistics, extras.is_reset, extras.raw_images
-        )
+        rest.event.steps = self._steps.read()
+        return rest.event
 
     def bury(self, timeout_s: float) -> None:
-        """Wait for the child to end, end it after ``timeout_s`` seconds, free what belonged to it."""
+        """Wait for its end, kill it after ``timeout_s`` seconds, free its resources."""
         process, self.process = self.process, None
         if process is not None:
             process.bury(timeout_s)
@@ -152,7 +267,7 @@ class Child:
 
 
 class Children:
-    """The children of a run, numbered from 0. None is started here.
+    """The children of a run, numbered from 0; none is started yet.
 
     Raises:
         LaunchError: the system does not allow this process as many open files as they need.
@@ -169,14 +284,13 @@ class Children:
         return len(self._children)
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """Wait until something comes from any child; return it with its number, at most one report per child.
+        """Wait until a child reports; return at most one report of each, with its number.
 
-        May return nothing before the time is over.
+        May return nothing before the time is over, so that the caller notices children that are silent.
 
         Raises:
-            TrajtrainerError: what was sent to an environment cannot be.
+            TrajtrainerError: an environment cannot use what it was sent.
         """
-        # A child may fall silent, which shows to the caller only.
         ready = self._ready(_LONGEST_WAIT_S if timeout_s is None else timeout_s)
         reports = [(child.number, child.report()) for child in ready]
         return [(number, report) for number, report in reports if report is not None]
@@ -206,16 +320,11 @@ class Children:
         return wait_for_any(pipes, timeout_s)
 
 
-if sys.platform == "win32":
+def _allow_open_files(needed: int) -> None:
+    """Raise this process's limit if it is low, before a child runs into it halfway through its start."""
+    if sys.platform != "win32":
+        import resource  # only where there is such a limit
 
-    def _allow_open_files(_needed: int) -> None:
-        """Do nothing: Windows has no such limit."""
-
-else:
-    import resource
-
-    def _allow_open_files(needed: int) -> None:
-        """Raise this process's limit where that is low, before a child finds out halfway through its start."""
         allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if allowed == resource.RLIM_INFINITY or allowed >= needed:
             return
@@ -226,9 +335,3 @@ else:
                 f"So many environments need about {needed} open files, and this process may have {allowed} at most. "
                 f"Raise the limit (ulimit -n {needed}) or use fewer environments (--num-envs)."
             ) from error
-
-
-def _log_level(number: int) -> int:
-    """Return the level of one child's log: all say the same as they start, so one is enough. Warnings come from all."""
-    level = logging.getLogger(_PACKAGE).getEffectiveLevel()
-    return level if number == 0 or level < logging.INFO else max(level, logging.WARNING)

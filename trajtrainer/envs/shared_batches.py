@@ -1,8 +1,8 @@
-"""Step batches and actions as columns in shared memory, for both ends of it.
+"""Step batches and actions as columns in shared memory, for both ends.
 
-The memory begins with int32 numbers: how many behaviors, then for each its index among those announced and how many
-rows it has. The columns follow, each at a multiple of 64 bytes. Both ends announce the same behaviors in the same
-order, so these numbers say where everything is. The writer makes the memory, and larger memory when it needs it.
+The memory begins with a header of int32 numbers: how many behaviors, then for each its index, N and T. The columns
+follow, each at a multiple of 64 bytes. Both ends announce the same behaviors in the same order, so the header says
+where everything is. The writer creates the memory, and larger memory when it needs it.
 
 Shape legend: N agents, T terminal rows.
 """
@@ -10,7 +10,7 @@ Shape legend: N agents, T terminal rows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from math import prod
 from typing import Any, Generic, TypeVar
@@ -24,31 +24,28 @@ from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
 
 _ALIGNMENT = 64
-_NUMBER = struct.Struct("<i")
+_COUNT = struct.Struct("<i")
+_BEHAVIOR = struct.Struct("<iii")  # index, N, T
 _FIRST_BYTES = 32768
-# Arrays over the memory are kept for so many different row counts. Most messages have the counts of one before them.
+# Batches are kept for this many headers: most messages have the counts of an earlier one.
 _MOST_KEPT = 64
 
-# The fields of a step batch that are columns, but for its observations.
 _FIELDS = tuple(field.name for field in fields(StepBatch) if field.name not in ("obs", "num_terminal"))
+_INTERRUPTED = "interrupted"  # the one column of T rows
 
 Batch = TypeVar("Batch")
 
 
-# Name -> type and shape of an entry.
-_Entries = Mapping[str, Entry]
-
-_INTERRUPTED = "interrupted"  # the one column with T rows
-
-
 class _SharedBatches(Generic[Batch]):
-    """Reads or writes batches of the behaviors announced so far."""
+    """Batches of the behaviors announced so far, read or written.
 
-    num_counts: int
+    Attributes:
+        memory: None before the first message.
+    """
 
     def __init__(self) -> None:
         self.memory: SharedMemory | None = None
-        self._layouts: list[tuple[str, _Entries]] = []
+        self._layouts: list[tuple[str, Mapping[str, Entry]]] = []
         self._indices: dict[str, int] = {}
         self._kept: dict[bytes, dict[str, Batch]] = {}
 
@@ -56,7 +53,7 @@ class _SharedBatches(Generic[Batch]):
         return behavior_id in self._indices
 
     def open(self, address: MemoryAddress) -> None:
-        """Read from new memory of the writer's from now on."""
+        """Read from new memory of the writer from now on."""
         self._use(SharedMemory.open(address))
 
     def unlink(self) -> None:
@@ -70,11 +67,10 @@ class _SharedBatches(Generic[Batch]):
         self._use(None)
 
     def read(self) -> dict[str, Batch]:
-        """Return what was written last, as arrays over the memory: they change with the next ``write``."""
+        """Return what was written last, as arrays over the memory: the next ``write`` changes them."""
         buffer = self._buffer
-        (count,) = _NUMBER.unpack(buffer[: _NUMBER.size].tobytes())
-        header = buffer[: _NUMBER.size * (1 + count * (1 + self.num_counts))].tobytes()
-        return dict(self._batches(header))
+        (count,) = _COUNT.unpack(buffer[: _COUNT.size].tobytes())
+        return dict(self._batches(buffer[: _COUNT.size + count * _BEHAVIOR.size].tobytes()))
 
     @property
     def _buffer(self) -> NDArray[np.uint8]:
@@ -87,8 +83,12 @@ class _SharedBatches(Generic[Batch]):
         if former is not None:
             former.close()
 
-    def _begin(self, counts: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, Batch], MemoryAddress | None]:
-        """Write the numbers; return the arrays to be filled, and the address of the memory if it had to be made."""
+    def _add(self, behavior_id: str, entries: Mapping[str, Entry]) -> None:
+        self._indices[behavior_id] = len(self._layouts)
+        self._layouts.append((behavior_id, entries))
+
+    def _begin(self, counts: Mapping[str, tuple[int, int]]) -> tuple[dict[str, Batch], MemoryAddress | None]:
+        """Write the header; return the batches to fill, and the address of the memory if it is new."""
         numbers = [len(counts)]
         for behavior_id, own in counts.items():
             numbers += (self._indices[behavior_id], *own)
@@ -96,18 +96,16 @@ class _SharedBatches(Generic[Batch]):
         address = None
         if header not in self._kept:
             size = _aligned(len(header)) + sum(
-                _size_of(name, entry, own) for _, entries, own in self._parts(header) for name, entry in entries.items()
+                _size_of(_shape(name, entry, own), entry)
+                for _, own, entries in self._behaviors(header)
+                for name, entry in entries.items()
             )
-            if self.memory is None or size > self.memory.size:
+            if self.memory is None or size > len(self.memory.buffer):
                 memory = SharedMemory.create(max(_FIRST_BYTES, 2 * size))
                 address = memory.address
                 self._use(memory)
         self._buffer[: len(header)] = np.frombuffer(header, np.uint8)
         return self._batches(header), address
-
-    def _add(self, behavior_id: str, entries: _Entries) -> None:
-        self._indices[behavior_id] = len(self._layouts)
-        self._layouts.append((behavior_id, entries))
 
     def _batches(self, header: bytes) -> dict[str, Batch]:
         """Return arrays over the memory, where a message with this header has its columns."""
@@ -116,37 +114,32 @@ class _SharedBatches(Generic[Batch]):
             return batches
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
-        position = _aligned(len(header))
         batches = self._kept[header] = {}
-        for behavior_id, entries, counts in self._parts(header):
+        position = _aligned(len(header))
+        for behavior_id, counts, entries in self._behaviors(header):
             arrays: dict[str, NDArray[Any]] = {}
             for name, entry in entries.items():
-                shape = (_length(name, counts), *entry.shape)
+                shape = _shape(name, entry, counts)
                 arrays[name] = np.ndarray(shape, entry.dtype, self._buffer, position)
-                position += _size_of(name, entry, counts)
+                position += _size_of(shape, entry)
             batches[behavior_id] = self._batch(Columns(arrays), counts)
         return batches
 
-    def _parts(self, header: bytes) -> list[tuple[str, _Entries, tuple[int, ...]]]:
-        numbers = struct.unpack(f"<{len(header) // _NUMBER.size}i", header)
-        step = 1 + self.num_counts
-        return [
-            (*self._layouts[numbers[at]], numbers[at + 1 : at + step]) for at in range(1, 1 + numbers[0] * step, step)
-        ]
+    def _behaviors(self, header: bytes) -> Iterator[tuple[str, tuple[int, int], Mapping[str, Entry]]]:
+        for index, agents, terminal in _BEHAVIOR.iter_unpack(header[_COUNT.size :]):
+            behavior_id, entries = self._layouts[index]
+            yield behavior_id, (agents, terminal), entries
 
-    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> Batch:
+    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, int]) -> Batch:
         raise NotImplementedError
 
 
 class SharedSteps(_SharedBatches[StepBatch]):
-    """The step batches of one event. The child writes, the parent reads."""
-
-    num_counts = 2  # N and T
+    """The step batches of one event: the child writes, the parent reads."""
 
     def announce(self, behavior_id: str, spec: BehaviorSpec, types: Sequence[str]) -> None:
-        """Announce a behavior of which agents may come; ``types`` are the numpy types of its observations."""
-        entries = entries_of(Store.EVENT, spec, types)
-        self._add(behavior_id, {**entries, _INTERRUPTED: Entry(np.dtype("?"), ())})
+        """Announce a behavior; ``types`` are the numpy types of its observations."""
+        self._add(behavior_id, {**entries_of(Store.EVENT, spec, types), _INTERRUPTED: Entry(np.dtype("?"), ())})
 
     def write(self, steps: Mapping[str, StepBatch]) -> MemoryAddress | None:
         """Write batches of announced behaviors; return the address of the memory if it is new to the reader."""
@@ -158,43 +151,38 @@ class SharedSteps(_SharedBatches[StepBatch]):
                 column[:] = values
         return address
 
-    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> StepBatch:
+    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, int]) -> StepBatch:
         return StepBatch(obs=columns.obs, num_terminal=counts[1], **{name: columns[name] for name in _FIELDS})
 
 
 class SharedActions(_SharedBatches[ActionBatch]):
-    """The actions of the agents of one worker. The parent writes, the child reads."""
-
-    num_counts = 1  # N
+    """The actions for one event: the parent writes, the child reads. T is 0."""
 
     def announce(self, behavior_id: str, spec: ActionSpec) -> None:
-        """Announce a behavior for which actions may come from now on."""
+        """Announce a behavior."""
         continuous = Entry(np.dtype("<f4"), (spec.continuous_size,))
         self._add(behavior_id, {"continuous": continuous, "discrete": Entry(np.dtype("<i4"), (spec.discrete_size,))})
 
     def write(self, actions: Mapping[str, ActionBatch]) -> MemoryAddress | None:
-        """Write actions of announced behaviors; return the address of the memory if it is new to the reader.
-
-        Only what an environment needs: ``env_continuous`` and ``discrete``.
-        """
-        targets, address = self._begin({name: (len(batch),) for name, batch in actions.items()})
+        """Write what an environment needs, ``env_continuous`` and ``discrete``; see ``SharedSteps``."""
+        targets, address = self._begin({name: (len(batch), 0) for name, batch in actions.items()})
         for target, source in zip(targets.values(), actions.values(), strict=True):
             target.env_continuous[:] = source.env_continuous
             target.discrete[:] = source.discrete
         return address
 
-    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, ...]) -> ActionBatch:
+    def _batch(self, columns: Columns[NDArray[Any]], counts: tuple[int, int]) -> ActionBatch:
         continuous, discrete = columns["continuous"], columns["discrete"]
         nothing = np.zeros((counts[0], 0), np.float32)
         return ActionBatch(continuous, discrete, continuous, nothing, nothing[:, :0].sum(1), nothing, 0)
 
 
-def _length(name: str, counts: tuple[int, ...]) -> int:
-    return counts[name == _INTERRUPTED]
+def _shape(name: str, entry: Entry, counts: tuple[int, int]) -> tuple[int, ...]:
+    return (counts[name == _INTERRUPTED], *entry.shape)
 
 
-def _size_of(name: str, entry: Entry, counts: tuple[int, ...]) -> int:
-    return _aligned(_length(name, counts) * prod(entry.shape) * entry.dtype.itemsize)
+def _size_of(shape: tuple[int, ...], entry: Entry) -> int:
+    return _aligned(prod(shape) * entry.dtype.itemsize)
 
 
 def _aligned(size: int) -> int:

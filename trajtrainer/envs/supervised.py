@@ -1,6 +1,6 @@
-"""Environments that may fail: each is started again, within its quota, while the others go on.
+"""Environments that may fail: each is restarted, within its quota, while the others continue.
 
-One environment is in this process, which spares it a child and two hops per step. Several have a child each.
+A single environment runs in this process, which saves a child and two hops per step. Several have a child each.
 """
 
 from __future__ import annotations
@@ -9,45 +9,57 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent import futures
-from functools import partial
+from concurrent.futures import Future, wait
 
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.child import EnvironmentMaker, start_environment
-from trajtrainer.envs.children import Children, Connected, Report
+from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, start_environment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 from trajtrainer.workers.process import ChildDiedError
-from trajtrainer.workers.supervisor import Member, Phase, Rules, Supervisor
+from trajtrainer.workers.supervisor import Member, Phase, Supervisor
 
 _LOGGER = logging.getLogger(__name__)
 _NO_EVENT = "Worker {} has sent no event that waits for an answer."
 
 
-def _rules(settings: EnvironmentSettings) -> Rules:
+def _supervisor(
+    count: int,
+    settings: EnvironmentSettings,
+    start: Callable[[int], None],
+    patience_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Supervisor:
     def is_hopeless(member: Member, fault: EnvironmentFaultError, has_begun: bool) -> bool:
         if isinstance(fault, PlayerVersionError):
             return True
         if isinstance(fault, LaunchError | PortInUseError):
             return not member.has_been_ready
         if isinstance(fault, PlayerTimeoutError) and member.phase is Phase.STARTING:
-            # Ten more tries are not worth it for an Editor in which nobody presses Play again, nor for a build that
-            # never came.
+            # Do not try ten more times for an Editor in which no one presses Play again, or a build that never came up.
             return not has_begun or settings.env_path is None
         return False
 
-    return Rules("Environment", "worker[%d]", is_hopeless)
+    return Supervisor(
+        count,
+        settings,
+        start,
+        noun="Environment",
+        restarting="worker[%d]",
+        is_hopeless=is_hopeless,
+        patience_s=patience_s,
+        clock=clock,
+    )
 
 
 class _Alike:
-    """What all environments of a run must have in common, and keep when they start again.
+    """What all environments of a run must have in common, also after a restart.
 
     Attributes:
-        image_order: in which they read raw images; ``AUTO`` before the first has some.
+        image_order: of raw images; ``AUTO`` before the first environment has some.
     """
 
     def __init__(self) -> None:
@@ -55,7 +67,6 @@ class _Alike:
         self._specs: dict[str, BehaviorSpec] = {}
 
     def has_another_order(self, event: EnvironmentEvent) -> bool:
-        """Return whether raw images of an event were read in another order than those of the others before."""
         found = next(iter(event.raw_images.values()), RawImageOrder.AUTO)
         if self.image_order is RawImageOrder.AUTO:
             self.image_order = found
@@ -73,14 +84,10 @@ class _Alike:
 
 
 class SupervisedEnvironment:
-    """An ``Environment`` of one in this process, which is started again when it fails; see ``SupervisedChildren``.
+    """An ``Environment`` of one worker in this process, which is restarted when it fails; see ``SupervisedChildren``.
 
-    The first environment is made by the constructor itself, which a signal may interrupt. Later ones are made in a
-    thread, so that a run that is to end does not wait for a player that does not come.
-
-    Args:
-        make_environment: makes the one environment of worker 0.
-        settings: quotas.
+    The constructor makes the first environment itself, so that a signal can interrupt it. Later ones are made in a
+    thread, so that a run can end without waiting for a player that does not come up.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -90,41 +97,38 @@ class SupervisedEnvironment:
 
     def __init__(self, make_environment: EnvironmentMaker, settings: EnvironmentSettings) -> None:
         self._make_environment = make_environment
-        self._supervisor = Supervisor(1, settings, self._start, _rules(settings))
+        self._supervisor = _supervisor(1, settings, self._start)
         self._member = self._supervisor.members[0]
         self._alike = _Alike()
         self._parameters: dict[str, Sampler] = {}
         self._is_running = False
         self._environment: Environment | None = None
-        self._starting: futures.Future[Environment] | None = None
-        self._fault: EnvironmentFaultError | None = None  # of ``reset`` or ``send``
+        self._starting: Future[Environment] | None = None
+        self._fault: EnvironmentFaultError | None = None  # of ``reset`` or ``send``; ``wait`` handles it
         try:
             while self._environment is None:
-                self._come_back(None)
+                self._restart(None)
         except BaseException:
             self.kill()
             self.close()
             raise
 
     def reset(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
         self._parameters |= parameters
         self._is_running = True
         if self._environment is not None:
             self._reset(self._environment, parameters)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
         self._parameters |= parameters
         if self._environment is not None:
             self._environment.set_parameters(parameters)
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """See ``Environment``."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self._environment is None:
-                self._come_back(timeout_s)
+                self._restart(timeout_s)
             else:
                 try:
                     if self._fault is not None:
@@ -146,7 +150,6 @@ class SupervisedEnvironment:
                     return []
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        """See ``Environment``. That it is gone shows in ``wait``."""
         if self._environment is None or self._member.phase is not Phase.READY or not self._is_running:
             raise ValueError(_NO_EVENT.format(worker))
         self._supervisor.working(0)
@@ -156,14 +159,13 @@ class SupervisedEnvironment:
             self._fault = fault
 
     def kill(self) -> None:
-        """See ``Environment``. A player that is just starting has a guard that ends it after this process."""
+        """Kill the player. One that is still starting has a guard that ends it after this process."""
         if self._environment is not None:
             self._environment.kill()
 
     def close(self) -> None:
-        """See ``Environment``."""
         if self._starting is not None:
-            self._starting.add_done_callback(_close_made)
+            self._starting.add_done_callback(lambda made: None if made.exception() else made.result().close())
             self._starting = None
         self._end_environment()
 
@@ -175,76 +177,65 @@ class SupervisedEnvironment:
             self._fault = fault
 
     def _start(self, number: int) -> None:
-        make = partial(start_environment, self._make_environment, number, self._alike.image_order)
-        if not self._member.quota.used:
-            self._take(make)
-            return
-        self._starting = futures.Future()
-        threading.Thread(target=_make, args=(make, self._starting), name="start-environment", daemon=True).start()
+        made = self._starting = Future[Environment]()
 
-    def _come_back(self, timeout_s: float | None) -> None:
-        """Start the environment if it is due, and wait until it is there, or may be started."""
+        def make() -> None:
+            try:
+                made.set_result(start_environment(self._make_environment, number, self._alike.image_order))
+            except BaseException as error:
+                made.set_exception(error)
+
+        if self._member.quota.used:
+            threading.Thread(target=make, name="start-environment", daemon=True).start()
+        else:
+            make()
+
+    def _restart(self, timeout_s: float | None) -> None:
+        """Start the environment if it is due, and wait until it is there or due."""
         self._supervisor.start_due()
         pause_s = self._supervisor.pause_s(timeout_s)
-        if self._starting is not None:
-            if futures.wait([self._starting], pause_s).done:
-                starting, self._starting = self._starting, None
-                self._take(starting.result)
-        elif self._environment is None:
-            time.sleep(pause_s or 0.0)  # there is nothing to wait on
-
-    def _take(self, made: Callable[[], Environment]) -> None:
-        try:
-            self._environment = made()
-        except EnvironmentFaultError as fault:
-            self._supervisor.failed(0, fault)
-            return
-        self._supervisor.ready(0)
-        if self._is_running:
-            self._reset(self._environment, self._parameters)
+        if self._starting is None:
+            time.sleep(pause_s or 0.0)
+        elif wait([self._starting], pause_s).done:
+            made, self._starting = self._starting, None
+            try:
+                self._environment = made.result()
+            except EnvironmentFaultError as fault:
+                self._supervisor.failed(0, fault)
+                return
+            self._supervisor.ready(0)
+            if self._is_running:
+                self._reset(self._environment, self._parameters)
 
     def _end_environment(self) -> None:
         if self._environment is not None:
             try:
-                self._environment.close()  # ``kill`` may have to help
+                self._environment.close()  # ``kill`` may interrupt it
             finally:
                 self._environment = None
 
 
-def _make(make: Callable[[], Environment], made: futures.Future[Environment]) -> None:
-    try:
-        made.set_result(make())
-    except BaseException as error:
-        made.set_exception(error)
-
-
-def _close_made(made: futures.Future[Environment]) -> None:
-    if made.exception() is None:
-        made.result().close()
-
-
 class SupervisedChildren:
-    """An ``Environment`` of several, each in a child of its own.
+    """An ``Environment`` of several workers, each in a child of its own.
 
-    The constructor starts all of them and returns when the first is there. The others come when they are ready.
+    The constructor starts all of them and returns when the first is there. The others join when they are ready.
 
-    One that fails is started again within the quotas of the settings, after a delay that grows, and is reset with all
-    parameters; its next event has ``is_reset``. Beyond the quota ``wait`` raises what went wrong. Faults that a restart
-    cannot heal (a build that does not exist, another version of the wire, a port that is taken, a first player that
-    never connects) are raised at once.
+    One that fails is restarted within the quotas of the settings, after a delay that grows, and is reset with all
+    parameters; its next event has ``is_reset``. Beyond the quota ``wait`` raises the fault. Faults that no restart can
+    fix (a build that does not exist, another version of the wire, a port that is taken, a first player that never
+    connects) are raised at once.
 
-    All of them read raw images in one order: as the first that has some, or as ``raw_image_order`` says. One that has
-    found another order is started again with this one, before anything of it is seen.
+    All read raw images in the order of the first that has some, or of ``raw_image_order``. One that has found another
+    order is restarted with this one before the collector sees anything of it.
 
     Args:
-        children: they run in, none started yet.
+        children: not started yet.
         settings: quotas.
-        patience_s: how long a child may be silent when it is its turn. Environments have limits of their own; this is
-            for a child that itself is stuck.
-        clock: seconds.
+        patience_s: how long a child may be silent when an event is due. Environments have limits of their own; this one
+            is for a child that is stuck itself.
 
     Raises:
-        EnvironmentFaultError: see above.
+        EnvironmentFaultError: the first environment cannot be started.
     """
 
     def __init__(
@@ -256,10 +247,8 @@ class SupervisedChildren:
     ) -> None:
         self._children = children
         self._clock = clock
-        self._supervisor = Supervisor(
-            len(children), settings, self._start, _rules(settings), patience_s=patience_s, clock=clock
-        )
-        # Workers whose next event will be answered with a reset before the collector sees it, and events that were.
+        self._supervisor = _supervisor(len(children), settings, self._start, patience_s, clock)
+        # A reset while a worker is busy waits for its next event, which the collector does not see: it is ``unseen``.
         self._reset_is_due: set[int] = set()
         self._unseen: dict[int, EnvironmentEvent] = {}
         self._alike = _Alike()
@@ -275,11 +264,9 @@ class SupervisedChildren:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers."""
         return len(self._children)
 
     def reset(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
         self.set_parameters(parameters)
         self._is_running = True
         for member in self._supervisor.members:
@@ -289,14 +276,13 @@ class SupervisedChildren:
                 self._reset_is_due.add(member.number)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
         self._parameters |= parameters
         for member in self._supervisor.members:
             if member.phase in (Phase.READY, Phase.WORKING):
                 self._children[member.number].set_parameters(parameters)
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """See ``Environment``. The arrays of an event are valid until it is answered."""
+        """Wait as ``Environment`` says. The arrays of an event are valid until it is answered."""
         deadline_s = None if timeout_s is None else self._clock() + timeout_s
         while True:
             events = self._advance(None if deadline_s is None else deadline_s - self._clock())
@@ -304,18 +290,15 @@ class SupervisedChildren:
                 return events
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        """See ``Environment``. That a worker is gone shows in ``wait``."""
         if self._supervisor.members[worker].phase is not Phase.READY or not self._is_running:
             raise ValueError(_NO_EVENT.format(worker))
         self._supervisor.working(worker)
         self._children[worker].send(actions)
 
     def close(self) -> None:
-        """See ``Environment``."""
         self._children.close()
 
     def kill(self) -> None:
-        """See ``Environment``."""
         self._children.kill()
 
     def _start(self, number: int) -> None:
@@ -334,7 +317,7 @@ class SupervisedChildren:
         self._supervisor.start_due()
         reports = self._children.reports(self._supervisor.pause_s(timeout_s))
         events = [event for event in (self._take(number, report) for number, report in reports) if event is not None]
-        # Of a child that has something unread, only a record of its log was read so far.
+        # A child with something unread is not silent: so far only a log record was read.
         for number in self._supervisor.silent(lambda number: self._children[number].has_unread):
             self._children[number].bury(0.0)
             self._supervisor.failed(
@@ -343,7 +326,7 @@ class SupervisedChildren:
         return events
 
     def _take(self, number: int, report: Report) -> EnvironmentEvent | None:
-        """Take a report in; return the event if the collector is to see it."""
+        """Handle a report; return the event if the collector should see it."""
         if isinstance(report, EnvironmentFaultError):
             self._supervisor.failed(number, report)
             return None

@@ -1,4 +1,4 @@
-"""An evaluator in a process of its own, which ends with the run, however that ended."""
+"""An evaluator in a process of its own, which ends with the run, however that ends."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.workers import messages
 from trajtrainer.workers.process import ChildProcess, begin_child
 
-# The training comes first; what it leaves of the cores is for the evaluation and its players.
 _NICENESS = 10
-# For players to quit by themselves.
-_CLOSE_GRACE_S = 16.0
+_CLOSE_GRACE_S = 16.0  # for players to quit on their own
 
 # Messages besides those that all processes share.
 REQUEST = b"q"
@@ -28,36 +26,34 @@ RESULT = b"r"
 
 
 def run_evaluator(evaluator: Evaluator, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Serve the run until it says END or is gone."""
+    """Answer the run's requests until it sends END or is gone."""
     torch.set_num_threads(1)
-    _take_what_is_left()
+    # Training comes first: evaluation and its players get only the CPU time that it leaves.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    elif sys.platform != "win32":
+        os.nice(_NICENESS)
     pipe = messages.LockedPipe(connection)
-    # The training has already logged everything but warnings about its own environment.
+    # Training has already logged what its own environment logged at its start; only warnings are new.
     begin_child(pipe, lifeline, logging.WARNING, evaluator.kill)
+
+    def answer(kind: bytes, do: Callable[[], object]) -> None:
+        try:
+            content = do()
+        except Exception as error:
+            kind, content = messages.FAULT, messages.portable(error)
+        pipe.post(kind, content)
+
     with contextlib.suppress(EOFError, OSError):  # the run is gone
-        _answer(pipe, messages.CONNECTED, evaluator.start)
+        answer(messages.CONNECTED, evaluator.start)
         while (message := messages.read(connection))[0] != messages.END:
-            _answer(pipe, RESULT, partial(evaluator.evaluate, message[1]))
+            answer(RESULT, partial(evaluator.evaluate, message[1]))
     evaluator.close()
 
 
-def _answer(pipe: messages.LockedPipe, kind: bytes, do: Callable[[], object]) -> None:
-    try:
-        content = do()
-    except Exception as error:
-        kind, content = messages.FAULT, messages.portable(error)
-    pipe.post(kind, content)
-
-
 class EvaluatorProcess:
-    """An evaluator in another process; one request at a time.
-
-    Args:
-        make_environment, parameters, seed: see ``Evaluator``; the first must be picklable.
-
-    Attributes:
-        is_ready: whether it has reported that its environment is there, or is not.
-    """
+    """An evaluator in another process; one request at a time. Implements ``Evaluates``."""
 
     def __init__(self, make_environment: Callable[[], Environment], parameters: Parameters, seed: int) -> None:
         self.is_ready = False
@@ -67,12 +63,14 @@ class EvaluatorProcess:
         )
         self.kill = self._process.kill
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.pid is not None
+
     def begin(self, request: Request) -> None:
-        """Let it evaluate; ``poll`` returns the result."""
         self._process.post(REQUEST, request)
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
-        """Return a result or why there is none; None if nothing is known after ``timeout_s`` seconds."""
         while self._process.has_unread(timeout_s):
             try:
                 message = self._process.read()
@@ -86,20 +84,5 @@ class EvaluatorProcess:
                 return found
         return None
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can be asked."""
-        return self._process.is_alive
-
     def close(self, *, wait: bool) -> None:
-        """End it and wait for its end; with ``wait`` its environment ends in order, else at once."""
         self._process.end(_CLOSE_GRACE_S if wait else 0.0)
-
-
-def _take_what_is_left() -> None:
-    """Let the training go before this process and the players that it starts, wherever the system can."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    elif sys.platform != "win32":
-        os.nice(_NICENESS)

@@ -43,7 +43,7 @@ from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.settings.environment import UNSEEDED, Sampler
 from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.workers.quota import RestartQuota
+from trajtrainer.workers.supervisor import RestartQuota
 
 logger = logging.getLogger(__name__)
 

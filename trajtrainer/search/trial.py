@@ -1,19 +1,15 @@
-"""One run of a search in a process of its own: ``python -m trajtrainer.search.trial``.
-
-The task comes as a line of JSON on stdin. The end of stdin ends the run in good order, everything saved: so does the
-end of the search, however that came about. What happens goes to stdout, each message a line of JSON.
-"""
+"""A trial: one run of a search, in a process of its own."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +24,13 @@ from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import Measured
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.workers import messages
+from trajtrainer.workers.process import ignore_interrupts
 
 logger = logging.getLogger(__name__)
+
+TOLD = b"t"  # a message of a trial, besides the messages that all processes share
+_END_S = 1.0
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -54,34 +55,54 @@ class TrialTask:
     sign: int
     reports: int
 
-    def to_json(self) -> str:
-        """Return it as one line."""
-        return json.dumps(asdict(self))
 
+def run_trial(given: tuple[TrialTask, messages.Pipe], connection: messages.Pipe, lifeline: messages.Pipe) -> None:
+    """Run a task, as a child of the search; what the run prints goes to the pipe given with it.
 
-def main() -> int:
-    """Run the task of stdin and return the exit code."""
-    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what environments print is no message
+    END makes it save everything and end. So does the end of the search, even by SIGKILL.
+    """
+    task, output = given
+    if sys.platform == "win32":  # its pipes cannot replace these
+        printed = os.open(os.devnull, os.O_WRONLY)
+    else:
+        printed = output.fileno()
+        os.setsid()  # Ctrl-C is for the search only, and what this process starts can be killed with it
+    for stream in (1, 2):
+        os.dup2(printed, stream)
+    output.close()
+    ignore_interrupts()
+    pipe, stop, is_search_gone = messages.LockedPipe(connection), StopRequest(), threading.Event()
+
+    def obey() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                messages.read(connection)
+                _interrupt(stop)
+        is_search_gone.set()
+        _interrupt(stop)
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        if not is_search_gone.wait(_END_S):  # so the search has killed it
+            os._exit(1)
 
     def tell(message: Mapping[str, Any]) -> None:
-        told.write(f"{json.dumps(message)}\n")
-        told.flush()
+        with contextlib.suppress(OSError):
+            pipe.post(TOLD, dict(message))
 
-    task = TrialTask(**json.loads(sys.stdin.buffer.readline()))
-    stop = StopRequest()
-    threading.Thread(target=_stop_at_end_of_input, args=(stop,), name="end of input", daemon=True).start()
+    for target in (obey, watch):
+        threading.Thread(target=target, name=target.__name__, daemon=True).start()
     logging.getLogger("trajtrainer").setLevel(logging.INFO)  # for the run's own log
     try:
         run(task, tell, stop)
     except TrajtrainerError as error:
         tell({"error": str(error)})
-        return 1
+        sys.exit(1)
     except Exception as error:
         logger.exception("The run failed.")
         tell({"error": f"{type(error).__name__}: {error}"})
-        return 1
-    return 0
+        sys.exit(1)
 
 
 def run(task: TrialTask, tell: Tell, stop: StopRequest) -> None:
@@ -142,8 +163,9 @@ def _folder(settings: RunSettings, behavior: str) -> Path:
     return Path(checkpoints.results_dir) / checkpoints.run_id / behavior_file_name(behavior)
 
 
-def _stop_at_end_of_input(stop: StopRequest) -> None:
-    sys.stdin.buffer.read()
+def _interrupt(stop: StopRequest) -> None:
+    if stop.requested:
+        return
     stop.request(signal.SIGINT)
     if sys.platform == "win32":
         import _thread
@@ -151,7 +173,3 @@ def _stop_at_end_of_input(stop: StopRequest) -> None:
         _thread.interrupt_main()
     else:  # a real signal, which also ends waiting
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,21 @@
-"""Messages between a process and one that it has started: one byte, and sometimes something pickled after it.
+"""Messages between a process and its child, log records included: one byte and, for most, something pickled.
 
-What is large is in shared memory instead. Both ends are ours and of one version.
+Large data is in shared memory instead. Both ends are ours and of the same version.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import pickle
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.printable import with_safe_arguments
 
 if sys.platform == "win32":
     from multiprocessing.connection import PipeConnection
@@ -22,19 +26,19 @@ else:
 
     Pipe = Connection
 
-# The kinds that all processes share.
-END = b"X"  # to a child: end in order
-CONNECTED = b"c"  # its environment is there
-FAULT = b"f"  # the error that ended what it was told to do
+# Kinds that all processes share.
+END = b"X"  # to a child: shut down
+CONNECTED = b"c"  # the child is ready
+FAULT = b"f"  # the error that ended its task
 LOG = b"l"  # a log record
 
 
 class ChildBugError(RuntimeError):
-    """A child failed in a way that was not foreseen. The message ends with its traceback."""
+    """A child raised an error that is a bug. The message ends with its traceback."""
 
 
 class LockedPipe:
-    """A child's end of a pipe on which several threads send: any of them may write to the log."""
+    """A child's end of a pipe. Several threads may send: any of them may log."""
 
     def __init__(self, connection: Pipe) -> None:
         self.connection = connection
@@ -47,27 +51,19 @@ class LockedPipe:
 
 
 def post(connection: Pipe, kind: bytes, *content: object) -> None:
-    """Send a message.
-
-    Raises:
-        OSError: the other end is gone.
-    """
+    """Send a message with at most one object. Raises ``OSError`` if the other end is gone."""
     connection.send_bytes(kind + pickle.dumps(content[0]) if content else kind)
 
 
 def read(connection: Pipe) -> tuple[bytes, Any]:
-    """Wait for a message; return its kind and content, which is None if there is none.
-
-    Raises:
-        EOFError, OSError: the other end is gone.
-    """
+    """Wait for a message; return its kind and content (None if empty). Raises ``EOFError``, ``OSError`` at the end."""
     message = connection.recv_bytes()
-    # From a process of our own, over a pipe that only the two of us hold.
+    # From a process of our own, over a pipe that no one else holds.
     return message[:1], pickle.loads(message[1:]) if len(message) > 1 else None  # noqa: S301
 
 
 def portable(error: Exception) -> Exception:
-    """Return ``error`` as it can be sent: itself if a user can cause it, otherwise its traceback."""
+    """Return ``error`` in a form that can be pickled: itself if a user can cause it, otherwise its traceback."""
     if isinstance(error, TrajtrainerError):
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301
@@ -75,3 +71,34 @@ def portable(error: Exception) -> Exception:
             return TrajtrainerError(str(error))
         return error
     return ChildBugError("".join(["An environment's worker failed.\n", *traceback.format_exception(error)]))
+
+
+class _LogForwarder(logging.Handler):
+    def __init__(self, post: Callable[[bytes, object], None]) -> None:
+        super().__init__()
+        self._post = post
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record = with_safe_arguments(record)
+        text = self.format(record)
+        fields = {**record.__dict__, "msg": text, "message": text, "args": None, "exc_info": None, "exc_text": None}
+        with contextlib.suppress(Exception):
+            self._post(LOG, fields)
+
+
+def forward_log(post: Callable[[bytes, object], None], level: int) -> None:
+    """Send this package's log to the parent only. ``post`` is called from any thread."""
+    logger = logging.getLogger("trajtrainer")
+    logger.setLevel(level)
+    logger.propagate = False
+    logger.handlers = [_LogForwarder(post)]
+
+
+def relay_log(fields: dict[str, Any], source: str, prefix_from: int = logging.WARNING) -> None:
+    """Log a child's record here, with ``source`` as a prefix from level ``prefix_from`` on."""
+    if fields["levelno"] >= prefix_from:
+        fields["msg"] = f"{source}: {fields['msg']}"
+    record = logging.makeLogRecord(fields)
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)

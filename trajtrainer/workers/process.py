@@ -1,4 +1,4 @@
-"""A process of ours as its parent holds it: a pipe to it and a lifeline, from its start to its end."""
+"""A child process as its parent holds it: a pipe for messages and a lifeline, from its start to its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.workers import messages
-from trajtrainer.workers.log_relay import forward_log, relay_log
 
 Task = TypeVar("Task")
 Key = TypeVar("Key")
@@ -31,16 +30,13 @@ class ChildDiedError(EnvironmentFaultError):
 
 
 class ChildProcess:
-    """A process that runs ``target(task, pipe, lifeline)``, both of which must be picklable.
+    """A process that runs ``target(task, pipe, lifeline)``; ``target`` and ``task`` must be picklable.
 
     Args:
         target, task, name: of the process.
-        title: it in the message about its end: ``process of actor 3``.
-        log_as: begins the records of its log of level ``log_from`` and more: ``Actor 3``.
-        daemon: whether it ends with this one on its own; then it may not have processes of multiprocessing of its own.
-
-    Attributes:
-        pipe: to the process.
+        title: names it in the message about its end: ``process of actor 3``.
+        log_as: prefix of its log records from level ``log_from`` on: ``Actor 3``.
+        daemon: whether it ends with its parent; if so, it cannot have multiprocessing children itself.
     """
 
     def __init__(
@@ -61,52 +57,47 @@ class ChildProcess:
         self._process: SpawnProcess | None = spawning.Process(
             target=target, args=(task, pipe_of_child, lifeline_of_child), name=name, daemon=daemon
         )
-        with without_main_module():
+        with without_main_module(), _interrupts_blocked():
             self._process.start()
-        # Copies of the other ends here would hide its death.
+        # If these stayed open here, the pipes would not end with the child.
         pipe_of_child.close()
         lifeline_of_child.close()
 
     @property
     def pid(self) -> int | None:
-        """The process id; None after its end."""
+        """The process id; None once it is buried."""
         return None if self._process is None else self._process.pid
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether its end has not been seen yet."""
-        return self._process is not None
-
     def post(self, kind: bytes, *content: object) -> None:
-        """Send a message. That the process is gone shows when its pipe is read."""
+        """Send a message. If the process is gone, reading its pipe will show it."""
         with contextlib.suppress(OSError):
             messages.post(self.pipe, kind, *content)
 
     def has_unread(self, timeout_s: float = 0.0) -> bool:
-        """Wait until there is something to read: a message, or that it has ended."""
+        """Wait until there is something to read: a message, or its end."""
         try:
             return self.pipe.poll(timeout_s)
         except OSError:
             return True
 
     def read(self) -> tuple[bytes, Any] | None:
-        """Wait for the next message. A record of its log is logged here, and None is returned.
+        """Wait for the next message. A log record is logged here, and None is returned.
 
         Raises:
             EOFError, OSError: it has ended.
         """
         kind, content = messages.read(self.pipe)
         if kind == messages.LOG:
-            relay_log(content, self._log_as, self._log_from)
+            messages.relay_log(content, self._log_as, self._log_from)
             return None
         return kind, content
 
     def death(self) -> ChildDiedError:
-        """Bury it, and return the fault for what it was to do."""
+        """Bury it, and return the error for what it was doing."""
         return ChildDiedError(f"The {self._title} {self.bury()}.")
 
     def end(self, grace_s: float) -> None:
-        """Let it end in order within ``grace_s`` seconds, else at once."""
+        """Let it shut down within ``grace_s`` seconds, then kill it."""
         if grace_s and self._process is not None:
             self.post(messages.END)
             self._process.join(grace_s)
@@ -114,12 +105,12 @@ class ChildProcess:
         self.bury()
 
     def kill(self) -> None:
-        """End it, and what it started, at once and do not wait. For signal handlers: quick, and takes no lock."""
+        """End it and its children at once; do not wait. For signal handlers: quick, and takes no lock."""
         with contextlib.suppress(OSError):
             self._lifeline.close()
 
     def bury(self, timeout_s: float = _JOIN_S) -> str:
-        """Wait for its end, end it after ``timeout_s`` seconds, free what belongs to it; return how it ended."""
+        """Wait for its end, kill it after ``timeout_s`` seconds, free its resources; return how it ended."""
         process, self._process = self._process, None
         if process is None:
             return "is gone"
@@ -131,16 +122,16 @@ class ChildProcess:
         process.close()
         self.kill()
         self.pipe.close()
-        return how_it_ended(code)
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"was ended by the signal {signal.Signals(-code).name}"
+        return f"ended with the exit code {code}"
 
 
 def wait_for_any(pipes: Mapping[messages.Pipe, Key], timeout_s: float) -> list[Key]:
-    """Wait until there is something to read from any of these pipes; return the keys of those.
-
-    The end of a process is the end of its pipe, as no other process holds the pipe's other end.
-    """
+    """Wait until there is something to read from any of these pipes, or a process ends; return their keys."""
     if not pipes:
-        time.sleep(timeout_s)  # until one is started again; there is nothing to wait on
+        time.sleep(timeout_s)  # until one is restarted
         return []
     try:
         return [pipes[pipe] for pipe in wait(list(pipes), timeout_s)]  # type: ignore[index]
@@ -151,30 +142,48 @@ def wait_for_any(pipes: Mapping[messages.Pipe, Key], timeout_s: float) -> list[K
 def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: int, kill: Callable[[], object]) -> None:
     """Set up a process that ``ChildProcess`` has started.
 
-    Its log goes to the parent, and signals are the parent's. When that is gone or says so, this process ends at once,
-    after ``kill``.
+    Its log goes to its parent. When that is gone, or kills it, it calls ``kill`` and exits at once.
     """
-    forward_log(pipe.post, log_level)
-    # Ctrl-C reaches all processes of a terminal. The parent alone decides what follows from it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    messages.forward_log(pipe.post, log_level)
+    ignore_interrupts()
 
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
             lifeline.recv_bytes()
         with contextlib.suppress(Exception):
             kill()
-        # A player that is just starting is not known yet; it has a guard for that.
+        # A player that is still starting is not known yet; its guard ends it.
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C, which reaches all processes of a terminal: only the parent decides what to do about it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Keep Ctrl-C from ending a child that is still starting; it inherits the mask until ``ignore_interrupts``."""
+    if sys.platform == "win32":
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
 @contextlib.contextmanager
 def without_main_module() -> Iterator[None]:
-    """Keep a new process from running the user's script (again), which multiprocessing does for functions in it.
+    """Keep multiprocessing from importing the user's script in a new process.
 
-    A child needs nothing from there; a script without ``if __name__ == "__main__"`` would start child after child,
-    and one that imports torch would cost each of them its memory.
+    A child needs nothing from it; a script without ``if __name__ == "__main__"`` would start child after child, and one
+    that imports torch would cost each of them its memory.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -182,11 +191,3 @@ def without_main_module() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-def how_it_ended(code: int | None) -> str:
-    """Return the end of a process in words that complete "The process ..."."""
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by the signal {signal.Signals(-code).name}"
-    return f"ended with the exit code {code}"

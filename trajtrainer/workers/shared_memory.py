@@ -1,8 +1,8 @@
-"""Memory that two processes see.
+"""Memory that two processes share, and blocks of it that carry bytes from one process to the other.
 
-On Linux it is a file in memory without a name (memfd), which the other process opens through ``/proc``. Unlike
-``multiprocessing.shared_memory`` it needs no process that cleans up, is not limited by the size of ``/dev/shm`` (64 MB
-in Docker), and cannot be left behind, whatever is killed.
+On Linux it is an unnamed file in memory (memfd), which the other process opens through ``/proc``. Unlike
+``multiprocessing.shared_memory`` it needs no clean-up process, ignores the size limit of ``/dev/shm`` (64 MB in
+Docker), and leaves nothing behind, whichever process is killed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -24,21 +25,20 @@ from trajtrainer.core.errors import EnvironmentFaultError
 
 
 class MemoryAddress(NamedTuple):
-    """The address by which another process opens the memory."""
+    """Where another process finds the memory."""
 
     name: str
     size: int
 
 
 class SharedMemory:
-    """A piece of shared memory: made by one process, opened by another under its name.
+    """Memory that one process creates and another opens.
 
-    The maker forgets the name (``unlink``) as soon as the other process has opened it. The memory is freed when both
-    processes have closed it, or are gone, and no array over it is left.
+    The creator unlinks the name as soon as the other process has opened it. The memory is freed once both processes
+    have closed it or died and no array over it is left.
 
     Attributes:
-        address: by which it can be opened, until it is unlinked.
-        buffer: u8 [size], its bytes. Arrays over it keep the memory alive, even after ``close``.
+        buffer: u8 [size]. Arrays over it keep the memory alive, even after ``close``.
     """
 
     def __init__(self, name: str, memory: mmap.mmap, unlink: Callable[[], None] | None = None) -> None:
@@ -48,13 +48,13 @@ class SharedMemory:
 
     @classmethod
     def create(cls, size: int) -> SharedMemory:
-        """Make ``size`` bytes, which are 0.
+        """Create ``size`` zero bytes.
 
         Raises:
-            EnvironmentFaultError: the system has no room for it.
+            EnvironmentFaultError: the system has no room for them.
         """
         try:
-            return cls(*_make(size))
+            return cls(*_create(size))
         except OSError as error:
             raise EnvironmentFaultError(
                 f"There is no room for {size} bytes of shared memory, which pass what an environment observes: "
@@ -63,33 +63,24 @@ class SharedMemory:
 
     @classmethod
     def open(cls, address: MemoryAddress) -> SharedMemory:
-        """Open the memory that another process made and has not unlinked yet.
-
-        Raises:
-            OSError: there is none.
-        """
+        """Open memory of another process. Raises ``OSError`` if it is gone or unlinked."""
         return cls(address.name, _open(*address))
 
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return len(self.buffer)
-
     def unlink(self) -> None:
-        """Free the name, in the process that made the memory. Nothing happens the second time."""
+        """Free the name. Does nothing in the process that opened the memory, or the second time."""
         unlink, self._unlink = self._unlink, None
         if unlink is not None:
             unlink()
 
     def close(self) -> None:
-        """End the use of the memory by this process."""
+        """Stop using the memory in this process."""
         self.unlink()
         self.buffer = np.zeros(0, np.uint8)
 
 
 if sys.platform == "win32":
 
-    def _make(size: int) -> tuple[str, mmap.mmap]:
+    def _create(size: int) -> tuple[str, mmap.mmap]:
         name = f"trajtrainer-{os.getpid()}-{secrets.token_hex(8)}"
         return name, mmap.mmap(-1, size, tagname=name)
 
@@ -99,10 +90,9 @@ if sys.platform == "win32":
 else:
     _OPEN_FILES = "/proc/self/fd"
 
-    def _make(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
+    def _create(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
         if sys.platform == "linux" and os.path.isdir(_OPEN_FILES):
             file = os.memfd_create("trajtrainer")
-            # The name holds as long as the file is open here.
             name, unlink = f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file)
         else:
             file, name = tempfile.mkstemp(prefix="trajtrainer-")
@@ -125,3 +115,77 @@ else:
             return mmap.mmap(file, size)
         finally:
             os.close(file)
+
+
+class BlockPlace(NamedTuple):
+    """How the reader finds a block: its number and, if its memory is new, the address of that."""
+
+    number: int
+    address: MemoryAddress | None
+
+
+class Blocks:
+    """The writer's end: makes blocks as they are needed and reuses those that the reader has returned. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, SharedMemory] = {}
+        self._free: list[int] = []
+        self._lock = threading.Lock()
+
+    def reserve(self, size: int) -> tuple[NDArray[np.uint8], BlockPlace]:
+        """Return ``size`` bytes to write into, and their place.
+
+        Raises:
+            EnvironmentFaultError: the system has no room for them.
+        """
+        with self._lock:
+            fitting = [number for number in self._free if len(self._blocks[number].buffer) >= size]
+            if fitting:
+                number = min(fitting, key=lambda each: len(self._blocks[each].buffer))
+                self._free.remove(number)
+                return self._blocks[number].buffer[:size], BlockPlace(number, None)
+            if self._free:  # a larger block replaces one that is too small
+                number = self._free.pop()
+                self._blocks[number].close()
+            else:
+                number = len(self._blocks)
+            # With some spare room, as sizes vary.
+            block = self._blocks[number] = SharedMemory.create(size + size // 2)
+        return block.buffer[:size], BlockPlace(number, block.address)
+
+    def take_back(self, number: int) -> None:
+        """Reuse a block that the reader is done with."""
+        with self._lock:
+            self._blocks[number].unlink()  # the reader has it open
+            self._free.append(number)
+
+    def close(self) -> None:
+        """Stop using all blocks."""
+        for block in self._blocks.values():
+            block.close()
+        self._blocks, self._free = {}, []
+
+
+class OpenedBlocks:
+    """The reader's end."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, SharedMemory] = {}
+
+    def buffer(self, place: BlockPlace) -> NDArray[np.uint8]:
+        """Return all bytes of a block. Raises ``OSError`` if the writer died and the block is gone."""
+        number, address = place
+        if address is not None:
+            memory = SharedMemory.open(address)
+            if number in self._blocks:
+                self._blocks[number].close()
+            self._blocks[number] = memory
+        if number not in self._blocks:
+            raise OSError(f"block {number} is gone")
+        return self._blocks[number].buffer
+
+    def close(self) -> None:
+        """Stop using all blocks."""
+        for block in self._blocks.values():
+            block.close()
+        self._blocks = {}

@@ -1,12 +1,12 @@
-"""Which members of a group are at work, and when one that has failed is started again.
+"""Which members of a group are working, and when a failed one is restarted.
 
     DOWN --start_due--> STARTING --ready--> READY --working--> WORKING
       ^                    |                  ^      ready        |
       |                    |                  +-------------------+
       +------failed--------+------------------+-------------------+------failed, leave_out--> OUT
 
-It knows numbers, phases, quotas and times. Its owner knows what a member is (an environment, an actor), how it is
-started, and how to talk to it.
+A supervisor knows numbers, phases, quotas and times. Its owner knows what a member is (an environment, an actor), how
+to start it, and how to talk to it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,63 @@ from dataclasses import dataclass
 
 from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.settings.environment import EnvironmentSettings
-from trajtrainer.workers.quota import UNLIMITED, RestartQuota
 
 _LOGGER = logging.getLogger(__name__)
+
+UNLIMITED = -1
+FIRST_DELAY_S = 0.25
+LONGEST_DELAY_S = 30.0
+# After this much work the delay is the shortest again, however long the last one was. If longer delays called for more
+# work, a member that crashes every few seconds would soon do nothing but wait.
+RECOVERED_S = 5.0
+
+
+class RestartQuota:
+    """The restarts of one member.
+
+    At most ``max_lifetime_restarts`` per run and ``restarts_rate_limit_n`` within any ``restarts_rate_limit_period_s``
+    seconds; -1 means no limit. Each delay doubles the last, unless the member worked well in between: one that never
+    comes up costs little, and one that crashes now and then is back at once.
+    """
+
+    def __init__(self, settings: EnvironmentSettings) -> None:
+        self._lifetime = settings.max_lifetime_restarts
+        self._rate = settings.restarts_rate_limit_n
+        self._period_s = float(settings.restarts_rate_limit_period_s)
+        self._recent: list[float] = []
+        self._delay_s = 0.0
+        self.used = 0
+
+    def refusal(self, now_s: float) -> str | None:
+        """Return why a restart is not allowed now; None if it is."""
+        if self._lifetime != UNLIMITED and self.used >= self._lifetime:
+            return f"it has been restarted {self.used} times already (max_lifetime_restarts: {self._lifetime})"
+        self._recent = [then_s for then_s in self._recent if now_s - then_s < self._period_s]
+        if self._rate != UNLIMITED and len(self._recent) >= self._rate:
+            return (
+                f"it has been restarted {len(self._recent)} times within the last {self._period_s:g} seconds already "
+                f"(restarts_rate_limit_n: {self._rate}, restarts_rate_limit_period_s: {self._period_s:g})"
+            )
+        return None
+
+    def grant(self, now_s: float, worked_s: float) -> float:
+        """Count a restart of a member that worked for ``worked_s``; return how many seconds to wait before it."""
+        self.used += 1
+        if self._rate != UNLIMITED:
+            self._recent.append(now_s)
+        doubled_s = 2 * self._delay_s if worked_s < RECOVERED_S else 0.0
+        self._delay_s = min(max(FIRST_DELAY_S, doubled_s), LONGEST_DELAY_S)
+        return self._delay_s
 
 
 class Phase(enum.Enum):
     """The state of a member."""
 
     STARTING = enum.auto()
-    READY = enum.auto()  # it waits until it is told something
-    WORKING = enum.auto()  # something is to come from it
-    DOWN = enum.auto()  # it will be started, at ``start_s``
-    OUT = enum.auto()  # it will not
+    READY = enum.auto()  # waits for its owner
+    WORKING = enum.auto()  # its owner waits for it
+    DOWN = enum.auto()  # starts at ``start_s``
+    OUT = enum.auto()  # does not start again
 
 
 @dataclass(slots=True, eq=False)
@@ -39,10 +83,9 @@ class Member:
     """One member as its supervisor knows it; times are seconds of the supervisor's clock.
 
     Attributes:
-        has_been_ready: whether it ever came up.
-        start_s: when it is started, while it is down.
+        start_s: when it starts, while it is down.
         ready_s: when it last came up.
-        heard_s: when something last went to it or came from it; None before that, after each start.
+        heard_s: when the last message went to it or came from it; None if there was none since its start.
     """
 
     number: int
@@ -54,34 +97,18 @@ class Member:
     heard_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules in which groups differ.
-
-    Attributes:
-        noun: a member in messages: ``Environment``.
-        restarting: the same in the line of a restart, with a place for its number: ``worker[%d]``.
-        is_hopeless: whether a restart cannot heal this fault of a member; the last argument is whether any member ever
-            came up.
-        spares_others: whether the others go on without a member that is not started again.
-    """
-
-    noun: str
-    restarting: str
-    is_hopeless: Callable[[Member, EnvironmentFaultError, bool], bool]
-    spares_others: bool = False
-
-
 class Supervisor:
-    """Starts the members of a group, now and after failures.
+    """Starts the members of a group, all of which are due at first, and restarts those that fail.
 
     Args:
-        count: of members, all down and due.
+        count: of members.
         settings: quotas.
-        start: starts the member with this number; it calls ``ready``, perhaps at once, or ``failed``.
-        rules: of this group.
-        patience_s: how long a member may be silent when something is to come from it; None without limit.
-        clock: seconds.
+        start: starts the member with this number; then calls ``ready`` or ``failed``, now or later.
+        noun: names a member in messages: ``Environment``.
+        restarting: names it in the message about a restart: ``worker[%d]``.
+        is_hopeless: whether no restart can fix this fault of a member; the last argument is ``has_begun``.
+        spares_others: whether the others continue without a member that is left out.
+        patience_s: how long a member may be silent while its owner waits for it; None without limit.
     """
 
     def __init__(
@@ -89,18 +116,23 @@ class Supervisor:
         count: int,
         settings: EnvironmentSettings,
         start: Callable[[int], None],
-        rules: Rules,
         *,
+        noun: str,
+        restarting: str,
+        is_hopeless: Callable[[Member, EnvironmentFaultError, bool], bool],
+        spares_others: bool = False,
         patience_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.members = [Member(number, RestartQuota(settings)) for number in range(count)]
+        self.patience_s = patience_s
         self._max_restarts = settings.max_lifetime_restarts
         self._start = start
-        self._rules = rules
-        self.patience_s = patience_s
+        self._noun, self._restarting = noun, restarting
+        self._is_hopeless = is_hopeless
+        self._spares_others = spares_others
         self._clock = clock
-        self._told: Exception | None = None
+        self._logged: Exception | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -115,64 +147,64 @@ class Supervisor:
                 self._start(member.number)
 
     def restart(self, number: int) -> None:
-        """Let a member be due at once, in place of what it was. This uses up none of its quota."""
+        """Make a member due at once, without using up its quota."""
         member = self.members[number]
         member.phase, member.start_s = Phase.DOWN, self._clock()
 
     def ready(self, number: int) -> None:
-        """Note that a member has come up, or has done what it was told."""
+        """Note that a member has come up, or has finished its work."""
         member = self.members[number]
         if member.phase is Phase.STARTING:
             member.has_been_ready, member.ready_s = True, self._clock()
         member.phase = Phase.READY
 
     def working(self, number: int) -> None:
-        """Note that a member was told something, so that something is to come from it."""
+        """Note that a member has been given work."""
         self.members[number].phase = Phase.WORKING
         self.heard(number)
 
     def heard(self, number: int) -> None:
-        """Note that something has gone to a member or come from it."""
+        """Note that a message went to a member or came from it."""
         self.members[number].heard_s = self._clock()
 
     def failed(self, number: int, error: Exception, refusal: str | None = None) -> bool:
-        """Let a member that has failed be started again after a delay, or leave it out.
+        """Schedule the restart of a member that has failed, or leave it out.
 
         Args:
             number: of the member.
             error: what went wrong.
-            refusal: why it must not be started again, if the owner knows; else its quota decides.
+            refusal: why it must not be restarted; None leaves that to its quota.
 
         Returns:
-            Whether it will be started again.
+            Whether it will be restarted.
 
         Raises:
-            Exception: ``error``, which no restart heals.
-            EnvironmentFaultError: it is not started again, and nothing goes on without it.
+            Exception: ``error``, which no restart can fix.
+            EnvironmentFaultError: it is not restarted, and the others do not continue without it.
         """
         member, now_s = self.members[number], self._clock()
-        if not isinstance(error, EnvironmentFaultError) or self._rules.is_hopeless(member, error, self.has_begun):
+        if not isinstance(error, EnvironmentFaultError) or self._is_hopeless(member, error, self.has_begun):
             raise error
-        worked_s = now_s - member.ready_s if member.phase in (Phase.READY, Phase.WORKING) else 0.0
         refusal = refusal or member.quota.refusal(now_s)
         if refusal is not None:
             member.phase = Phase.OUT
             others = sum(each.phase is not Phase.OUT for each in self.members)
-            if not others or not self._rules.spares_others:
+            if not others or not self._spares_others:
                 raise EnvironmentFaultError(
-                    f"{self._rules.noun} {number} failed and is not started again, as {refusal}. {error}"
+                    f"{self._noun} {number} failed and is not started again, as {refusal}. {error}"
                 ) from error
             _LOGGER.error(
-                "%s %d failed and is left out, as %s; %d go on. %s", self._rules.noun, number, refusal, others, error
+                "%s %d failed and is left out, as %s; %d go on. %s", self._noun, number, refusal, others, error
             )
             return False
+        worked_s = now_s - member.ready_s if member.phase in (Phase.READY, Phase.WORKING) else 0.0
         delay_s = member.quota.grant(now_s, worked_s)
         member.phase, member.start_s = Phase.DOWN, now_s + delay_s
-        is_told, self._told = error is self._told, error  # one error may take several members
+        is_logged, self._logged = error is self._logged, error  # one error may affect several members
         _LOGGER.log(
-            logging.DEBUG if is_told else logging.WARNING,
+            logging.DEBUG if is_logged else logging.WARNING,
             "Restarting %s in %.2f s (restart %d%s) after: %s",
-            self._rules.restarting % number,
+            self._restarting % number,
             delay_s,
             member.quota.used,
             "" if self._max_restarts == UNLIMITED else f" of {self._max_restarts}",
@@ -181,30 +213,22 @@ class Supervisor:
         return True
 
     def leave_out(self, number: int, reason: str) -> None:
-        """Leave out a member that is not like the others.
-
-        Raises:
-            UnsupportedError: it was the last.
-        """
+        """Leave out a member that differs from the others. Raises ``UnsupportedError`` if it is the last."""
         self.members[number].phase = Phase.OUT
-        message = f"{self._rules.noun} {number} is left out: {reason}"
+        message = f"{self._noun} {number} is left out: {reason}"
         if all(member.phase is Phase.OUT for member in self.members):
             raise UnsupportedError(message)
         _LOGGER.error("%s", message)
 
     def pause_s(self, timeout_s: float | None) -> float | None:
-        """Return how long to wait: until the next start, but no longer than asked for."""
+        """Return how long to wait: ``timeout_s``, or less if a member is due before."""
         ends = [member.start_s - self._clock() for member in self.members if member.phase is Phase.DOWN]
         if timeout_s is not None:
             ends.append(timeout_s)
         return max(0.0, min(ends)) if ends else None
 
     def silent(self, rests: Callable[[int], bool] = lambda _: False) -> list[int]:
-        """Return the members from which something is to come and has not for longer than the patience lasts.
-
-        Args:
-            rests: whether the owner knows that nothing can come from a member now.
-        """
+        """Return the members that have been silent for too long, except those that ``rests`` excuses."""
         if self.patience_s is None:
             return []
         latest_s = self._clock() - self.patience_s

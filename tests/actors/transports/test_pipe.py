@@ -27,9 +27,8 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.source import PackedChunk
 from trajtrainer.workers import messages
-from trajtrainer.workers.blocks import BlockPlace
 from trajtrainer.workers.messages import LockedPipe
-from trajtrainer.workers.shared_memory import SharedMemory
+from trajtrainer.workers.shared_memory import BlockPlace, SharedMemory
 
 
 class Ended:

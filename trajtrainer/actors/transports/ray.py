@@ -37,9 +37,9 @@ from trajtrainer.actors.transports.remote import RemoteTransport
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.core.timers import Timers
 from trajtrainer.workers import messages
-from trajtrainer.workers.blocks import Blocks, OpenedBlocks
-from trajtrainer.workers.log_relay import relay_log
+from trajtrainer.workers.messages import relay_log
 from trajtrainer.workers.process import ChildProcess
+from trajtrainer.workers.shared_memory import Blocks, OpenedBlocks
 
 _LOGGER = logging.getLogger(__name__)
 

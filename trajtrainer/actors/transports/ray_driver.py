@@ -32,9 +32,9 @@ from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.version import __version__
 from trajtrainer.settings.actors import RaySettings
 from trajtrainer.workers import messages
-from trajtrainer.workers.blocks import Blocks, OpenedBlocks
 from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.process import begin_child
+from trajtrainer.workers.shared_memory import Blocks, OpenedBlocks
 
 _LOGGER = logging.getLogger(__name__)
 
