@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console, count_of, print_table
@@ -64,8 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         with Preflight() as check:
             check(import_optuna)
             check_training(check, plan.settings, env_path=plan.settings.env_settings.env_path)
-        start, stop = _start(arguments.backend, plan.parallel), StopRequest()
-        with StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
+        stop = StopRequest()
+        with (
+            _starter(arguments.backend, plan.parallel) as start,
+            StudyFolder(plan.settings.checkpoint_settings, **again) as folder,
+        ):
             search = Search(plan, folder, start, stop)
             logger.info(
                 "Searching %s with %s, %d at once, in %s.",
@@ -83,14 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
     return stop.exit_code
 
 
-def _start(backend: str, parallel: int) -> Start:
+def _starter(backend: str, parallel: int) -> AbstractContextManager[Start]:
     if backend == "ray":
         from trajtrainer.search.ray_backend import starter
 
         return starter(parallel)
     from trajtrainer.search.process import TrialProcess
 
-    return TrialProcess
+    return nullcontext(TrialProcess)
 
 
 def _tell(search: Search) -> None:
