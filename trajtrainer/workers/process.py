@@ -170,12 +170,12 @@ def _interrupts_blocked() -> Iterator[None]:
     """Keep Ctrl-C from ending a child that is still starting; it inherits the mask until ``ignore_interrupts``."""
     if sys.platform == "win32":
         yield
-        return
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+    else:
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 @contextlib.contextmanager
