@@ -25,9 +25,8 @@ class Rig:
         self.source = Learner()
         self.pacing = Shared("Walker", self.source, lead)
         if in_updates or in_turn:
-            hyperparameters = SimpleNamespace(buffer_size=10**9)
             trainer: Any = SimpleNamespace(
-                context=SimpleNamespace(behavior="Walker", settings=SimpleNamespace(hyperparameters=hyperparameters)),
+                context=SimpleNamespace(behavior="Walker", settings=SimpleNamespace(buffer_size=10**9)),
                 source=self.source,
                 publisher=SimpleNamespace(version=0),
                 is_due=lambda: True,
