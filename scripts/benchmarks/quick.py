@@ -196,7 +196,7 @@ def _draw(found: dict[str, dict[str, list[Run]]], path: Path) -> None:
     from matplotlib import pyplot
 
     colors = dict.fromkeys(["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], _GREY)
-    look = {**colors, "font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "quick", "legend.frameon": False}
+    look: Any = {**colors, "font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "quick", "legend.frameon": False}
     with matplotlib.rc_context(look):
         columns = min(2, len(found))
         rows = -(-len(found) // columns)

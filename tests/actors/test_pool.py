@@ -173,12 +173,12 @@ class Rig:
 
         trainer: Any = SimpleNamespace(
             context=SimpleNamespace(
-                behavior=NAME, spec=found.spec, obs_dtypes=found.obs_dtypes, settings=SETTINGS, dataset=None, seed=3
+                behavior=NAME, spec=found.spec, obs_dtypes=found.obs_dtypes, settings=SETTINGS, seed=3
             ),
             source=self.source,
             algorithm=SimpleNamespace(needs_groups=False),
             publisher=Publisher(),
-            clock=SimpleNamespace(collected=lambda _: 0),
+            first_step=0,
             reporter=StatsReporter(NAME, []),
             is_due=lambda: self.is_due,
             left=self.turn,

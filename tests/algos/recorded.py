@@ -71,10 +71,11 @@ def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, **more: Any) -> 
         training=True,
         timers=Timers(),
         is_stopping=lambda: False,
-        dataset=packed,
     )
     made = create_algorithm(context)
     assert isinstance(made, OfflineLearner)
+    rewards = [signal.evaluate(packed) * np.float32(signal.strength) for signal in made.signals]
+    made.add(packed, np.stack(rewards))
     return made
 
 

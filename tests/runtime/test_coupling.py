@@ -22,10 +22,8 @@ SAC = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(buf
 THREADED = TrainerSettings(hyperparameters=PPOHyperparameters(buffer_size=100), threaded=True)
 
 
-def coupling(
-    settings: TrainerSettings, elsewhere: tuple[int, int] | None, *, is_training: bool = True, learns: bool = True
-) -> Coupling:
-    return Coupling.of(settings, elsewhere=elsewhere, is_training=is_training, learns=learns)
+def coupling(settings: TrainerSettings, elsewhere: tuple[int, int] | None, *, is_training: bool = True) -> Coupling:
+    return Coupling.of(settings, elsewhere=elsewhere, is_training=is_training)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +37,6 @@ def coupling(
         (coupling(PPO, (1, 1)), Waiting.UPDATES, ByUpdates, True),
         (coupling(SAC, (2, 0)), Waiting.ROWS, Shared, True),
         (coupling(PPO, (1, 0), is_training=False), Waiting.ROWS, Shared, True),
-        (coupling(PPO, (2, 1), learns=False), Waiting.ONE_LOOP, Pacing, False),
-        (coupling(THREADED, None, learns=False), Waiting.ONE_LOOP, Pacing, False),
     ],
 )
 def test_the_settings_decide_who_waits(

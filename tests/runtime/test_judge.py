@@ -46,6 +46,7 @@ class Court:
         self.copied: list[int] = []
         self.judge = Judge(
             self.trainer,
+            self.trainer.episodes,
             BestModels(folder.behavior("B"), self.status, keep=1, by=by),
             self.status,
             by=by,

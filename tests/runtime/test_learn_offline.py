@@ -191,6 +191,24 @@ def test_a_thread_of_its_own_makes_the_same_steps(tmp_path: Path) -> None:
     assert_same(one["Policy"], other["Policy"])
 
 
+def test_a_condition_of_stop_ends_it(tmp_path: Path) -> None:
+    result = learn(tmp_path, settings(Noise=offline(stop={"gradient_steps": 25})), run_id="run")
+    assert result.behaviors["Noise"].steps == 30
+    status = json.loads((result.run_folder / "run_logs" / "training_status.json").read_text())["Noise"]
+    assert status["stopped"] == {"by": "gradient_steps", "steps": 30}
+
+
+def test_two_behaviors_learn_side_by_side_as_each_of_them_alone(tmp_path: Path) -> None:
+    given = settings(Noise=offline(), Lamp=offline(data="lamp"))
+    both = learn(tmp_path, given, run_id="both")
+    for name in ("Noise", "Lamp"):
+        alone = learn(tmp_path, settings(**{name: given["behaviors"][name]}), run_id=name)
+        assert both.behaviors[name].steps == 60
+        assert_same(
+            weights(both.behaviors[name].checkpoint)["Policy"], weights(alone.behaviors[name].checkpoint)["Policy"]
+        )
+
+
 def test_the_recording_tells_the_name_where_none_is_listed(tmp_path: Path) -> None:
     result = learn(tmp_path, {"default_settings": offline(max_steps=1)}, run_id="run")
     assert set(result.behaviors) == {"Noise"}
@@ -245,8 +263,11 @@ def test_agents_of_the_environment_do_what_is_learnt_and_give_no_experience(tmp_
             if len(seen) > 80:
                 break
     behavior = running.behaviors["Lamp"]
-    assert behavior.trainer.source.num_put == 0
-    assert behavior.trainer.episodes.num_episodes == 0
+    assert behavior.trainer.source is None
+    assert behavior.episodes.num_episodes == 0
+    assert running.loop is not None
+    assert running.loop.pool is not None
+    assert not any(history.agent_steps for history in running.loop.pool.histories)
     late = seen[-20:]
     assert sum(action == light for action, light in late) > 16
 

@@ -90,7 +90,7 @@ class Rig:
     def update(self, **trainers: FakeTrainer) -> bool:
         return self.keeper.update(
             {
-                name: cast(Behavior, SimpleNamespace(trainer=trainer, self_play=None))
+                name: cast(Behavior, SimpleNamespace(trainer=trainer, episodes=trainer.episodes, self_play=None))
                 for name, trainer in trainers.items()
             }
         )

@@ -18,6 +18,7 @@ from trajtrainer.run.loop import Loop
 from trajtrainer.run.progress import NoView, RewardHistory
 from trajtrainer.run.run import Run
 from trajtrainer.run.signals import StopRequest
+from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -27,10 +28,11 @@ class Trainer:
     """Is due at every third message; is finished after seven."""
 
     context: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(behavior="B", settings=TrainerSettings()))
-    clock: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(should_still_train=True))
     messages: int = 0
     advanced_at: list[int] = field(default_factory=list)
     step: int = 0
+    should_still_train = True
+    source: tuple[()] = ()
 
     @property
     def has_enough(self) -> bool:
@@ -50,6 +52,7 @@ class Messages:
 
     trainer: Trainer
     last: int
+    has_met_behaviors = True
 
     def collect(self, timeout_s: float) -> int:
         if self.trainer.messages == self.last:
@@ -83,7 +86,11 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
         calls=UserCalls(),
     )
     nothing = cast(Any, None)
-    behavior = Behavior(cast(Run, run), learner=nothing, trainer=trainer, checkpoints=nothing, replay=None)
+    behavior = Behavior(
+        cast(Run, run), learner=nothing, trainer=trainer, episodes=nothing, checkpoints=nothing, replay=None
+    )
+    if trainer.context.settings.threaded:
+        behavior.thread = TrainerThread(trainer, run.timers, behavior.look, run.calls)
     return Loop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
 
 

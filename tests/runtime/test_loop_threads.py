@@ -37,6 +37,7 @@ class Messages:
     rig: OffPolicyRig
     then: Callable[[int], None] = lambda number: None
     number: int = 0
+    has_met_behaviors = True
 
     def collect(self, timeout_s: float) -> int:
         self.number += 1

@@ -21,7 +21,7 @@ from trajtrainer.data.source import Chunk
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.trainers.self_play import SelfPlay
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.trainers.trainer import BehaviorTrainer
 from trajtrainer.workers.supervisor import Supervisor
 
 # Chunks that an actor's part is divided into, so that the learner need not wait for all of it.
@@ -36,7 +36,7 @@ class Learner:
     hand over whatever is finished at once.
     """
 
-    trainer: Trainer
+    trainer: BehaviorTrainer
     policy: Policy  # acts in the learner's loop; elsewhere copies of it act
     policies: PolicyQueue[Tensor]  # the channel from the trainer to ``policy``
     self_play: SelfPlay | None  # None if all teams learn
@@ -75,7 +75,7 @@ class BehaviorLink:
         self.learner = learner
         self.pacing = learner.pacing
         self.name = trainer.context.behavior
-        self.learns = trainer.context.dataset is None
+        self.learns = trainer.source is not None
         self._trainer = trainer
         self._policy = policy
         self._transport = transport
@@ -204,7 +204,7 @@ class BehaviorLink:
 
     def _seed_of(self, number: int, what: str) -> int:
         """Return a seed for what an actor's policy draws; at the first start of the first actor, that of one loop."""
-        which = (number, self._supervisor.members[number].quota.used, self._trainer.clock.collected(0))
+        which = (number, self._supervisor.members[number].quota.used, self._trainer.first_step)
         text = "" if which == (0, 0, 0) else " {} {} {}".format(*which)
         return derived_seeds(self._trainer.context.seed, f"{what}{text}")[0]
 
@@ -228,7 +228,7 @@ class BehaviorLink:
         source, num_fed = self._trainer.source, 0
         if everything:
             self._take_turn()
-        while self.learns and self._inbox:
+        while source is not None and self._inbox:
             item = self._inbox[0]
             if isinstance(item, EpisodesAborted):
                 source.abort_episodes(item.worker)

@@ -65,6 +65,7 @@ class ActorPool:
         make_learner: makes the learner of a behavior when it first appears; set before the first ``collect``.
         links: name -> a behavior with its actors, in order of appearance.
         image_order: of the raw images of all actors; ``AUTO`` until the first has some.
+        has_met_behaviors: whether an environment has shown one.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ActorPool:
         self.histories = [ActorHistory() for _ in range(len(transport))]
         self.image_order = RawImageOrder.AUTO
         self.make_learner: Callable[[messages.NewBehavior], Learner] | None = None
+        self.has_met_behaviors = False
         self._stride = workers
         self._timers = timers
         self._overrides = [None if actors is None else actors.override(n) for n in range(len(transport))]
@@ -189,16 +191,14 @@ class ActorPool:
         for link in self.links.values():
             link.feed(everything=True)
 
-    def add(self, found: messages.NewBehavior) -> BehaviorLink:
-        """Make the link of a behavior that appears."""
-        assert self.make_learner is not None
-        learner = self.make_learner(found)
+    def add(self, learner: Learner) -> BehaviorLink:
+        """Add a behavior for which actors may act."""
         link = BehaviorLink(learner, self.transport, self._supervisor, self.histories, self._stride)
         self.links[link.name] = link
-        source = learner.trainer.source if link.learns else None
-        if source is not None:
-            source.on_progress = self.synchronize
-        self.transport.add(link.name, learner.policy, learner.trainer.reporter, source)
+        trainer = learner.trainer
+        if trainer.source is not None:
+            trainer.source.on_progress = self.synchronize
+        self.transport.add(link.name, learner.policy, trainer.reporter, trainer.source)
         return link
 
     def _take(self, number: int, report: messages.Report) -> None:
@@ -230,6 +230,8 @@ class ActorPool:
 
     def _meet(self, number: int, found: messages.NewBehavior) -> None:
         """Let an actor act for a behavior that it has found, if it sees what the others see."""
+        assert self.make_learner is not None
+        self.has_met_behaviors = True
         name = found.behavior_id.name
         if self.image_order is RawImageOrder.AUTO:
             self.image_order = found.raw_image_order
@@ -243,7 +245,7 @@ class ActorPool:
             self._drop(number)
             self._supervisor.restart(number)  # its new task names the order
             return
-        link = self.links.get(name) or self.add(found)
+        link = self.links.get(name) or self.add(self.make_learner(found))
         context = link.learner.trainer.context
         expected, seen = describe(context.spec, context.obs_dtypes), describe(found.spec, found.obs_dtypes)
         if expected == seen:

@@ -50,7 +50,6 @@ class LearningContext:
         training: False to count episodes only (inference).
         timers: of the run.
         is_stopping: whether the run shall end soon. May become true at any time, and stays so.
-        dataset: what the trainers without an environment learn from; None for the others, and without training.
         expert: to be imitated, where the trainer asks one.
         max_policy_lag: policies by which experience that is learned from may be older than the newest one, where
             updates use experience up while acting goes on elsewhere; None otherwise.
@@ -65,7 +64,6 @@ class LearningContext:
     training: bool
     timers: Timers
     is_stopping: Callable[[], bool]
-    dataset: PackedSteps | None = None
     expert: Acts | None = None
     max_policy_lag: int | None = None
 
@@ -109,7 +107,6 @@ class Algorithm(ABC):
         gradient_steps: updates of the policy's weights so far, which ``update`` counts.
         cloning: of demonstrations, where the settings ask for it.
         checkpoint_layout: where ML-Agents keeps the networks and optimizers, if it knows them.
-        gradient_steps: made so far in this process, where they are what the trainer counts (``trainers.clock``).
     """
 
     may_be_nan: ClassVar[frozenset[str]] = frozenset()

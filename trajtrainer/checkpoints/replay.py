@@ -16,7 +16,7 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class ReplayFile:
         logger.info("Loaded %d steps of experience from %s.", self._replay.num_steps, self.path)
 
 
-def replay_file_of(trainer: Trainer, folder: Path) -> ReplayFile | None:
+def replay_file_of(trainer: BehaviorTrainer, folder: Path) -> ReplayFile | None:
     """Return the file of a trainer whose settings ask for it; None of any other."""
     replay = trainer.algorithm.saved_replay
     return None if replay is None else ReplayFile(replay, folder, trainer.context.behavior)

@@ -6,7 +6,7 @@ Policy, Optimizer:..., Module:..., global_step    networks, optimizers and rewar
 trajtrainer                                       what ML-Agents forgets, and ignores:
   learner                                           networks and optimizers that it does not have
   rng, reward_optimizers, gradient_steps, ...       what else the algorithm needs (``learned_state``)
-  version, episodes, summarized                     the trainer's counts
+  version, episodes, summarized                     the trainer's counts; without episodes if it has a data set
   policy                                            what the agents see and do (``PolicyRecord``)
   acting_rng, exploration, self_play, judge         of the other parts of the behavior, if there are any
 """
@@ -28,7 +28,7 @@ from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.trainers.self_play import SelfPlay
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Restores(Protocol):
 
 
 def to_checkpoint(
-    trainer: Trainer,
+    trainer: BehaviorTrainer,
     policy: Policy,
     self_play: Mapping[str, Any] | None = None,
     judge: Mapping[str, Any] | None = None,
@@ -70,7 +70,7 @@ def to_checkpoint(
 
 def from_checkpoint(
     content: Mapping[str, Any],
-    trainer: Trainer,
+    trainer: BehaviorTrainer,
     policy: Policy,
     source: str,
     self_play: SelfPlay | None = None,

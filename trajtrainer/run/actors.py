@@ -25,7 +25,6 @@ from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.no_environment import NoEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
@@ -115,8 +114,10 @@ def learner_on_other_cores(run: Run) -> Iterator[None]:
         yield
 
 
-def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool:
+def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool | None:
     """Start the actors of a run, in its loop or elsewhere, and return when the first has its environments.
+
+    None are started, and None is returned, if all behaviors learn from data sets.
 
     Args:
         run: the run.
@@ -128,6 +129,12 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
         TrajtrainerError: as ``ActorPool`` does.
     """
     given, env = settings.actors, settings.env_settings
+    if run.is_offline:
+        is_used = any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values())
+        if run.settings.env_settings.env_path is not None and not is_used:
+            message = "The environment %s is not started: all behaviors learn from data sets."
+            logger.warning(message, run.settings.env_settings.env_path)
+        return None
     if given is None or not run.acts_elsewhere:
         transport = InlineTransport(partial(_environment_in_loop, run, settings, make_environment), run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
@@ -144,10 +151,6 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
 
 def _environment_in_loop(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Environment:
     path = run.settings.env_settings.env_path
-    if run.is_offline:
-        if path is not None and not any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values()):
-            logger.warning("The environment %s is not started: all behaviors learn from data sets.", path)
-        return NoEnvironment()
     if make_environment is environment_of_settings and (path is None or is_player(path)):
         return make_environment(settings, run.folder)
     with run.calls.outside(OneCall(f"The code that makes the environment{'' if path is None else f' {path}'}")):

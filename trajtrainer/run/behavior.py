@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from attrs import evolve
 from torch import Tensor
 
 from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import NewBehavior
+from trajtrainer.actors.pacing import Pacing
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
@@ -26,7 +28,9 @@ from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_c
 from trajtrainer.core.errors import OutOfMemoryError, SettingsError, first_line
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
+from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.coupling import Coupling
@@ -43,10 +47,10 @@ from trajtrainer.run.trainer_thread import TrainerThread
 from trajtrainer.run.writers import hyperparameters_text
 from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.episodes import MeanReturn
-from trajtrainer.trainers.factory import create_trainer
+from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
+from trajtrainer.trainers.factory import create_offline_trainer, create_trainer
 from trajtrainer.trainers.self_play import SelfPlay
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class Behavior:
         run: which it is part of.
         learner: the learner, as its actors see it.
         trainer: of the learner.
+        episodes: of its agents; none end where it learns from a data set.
         checkpoints: its saved states.
         replay: the file with its experience beside them, where the settings ask for it.
         self_play: of its teams; None if all of them learn.
@@ -66,20 +71,21 @@ class Behavior:
         evaluation: the result of its last evaluation in this process; None before the first.
         evaluated_at: the step at which that was what was trained.
         first_gradient_step: gradient steps that an earlier run had made, which this one resumes.
-        thread: the one in which the trainer advances, with ``threaded: true`` and from the first ``advance`` on.
+        thread: the one in which the trainer advances, with ``threaded: true``; the first ``advance`` starts it.
     """
 
     run: Run
     learner: Learner
-    trainer: Trainer
+    trainer: BehaviorTrainer
+    episodes: EpisodeRecord
     checkpoints: CheckpointManager
     replay: ReplayFile | None
     self_play: SelfPlay | None = None
     judge: Judge | None = None
+    thread: TrainerThread | None = None
     evaluation: EvaluationResult | None = field(default=None, init=False)
     evaluated_at: int = field(default=0, init=False)
     first_gradient_step: int = field(default=0, init=False)
-    thread: TrainerThread | None = field(default=None, init=False)
     _told: tuple[EvaluationResult | None, BestModel | None] = field(default=(None, None), init=False)
 
     @property
@@ -93,47 +99,45 @@ class Behavior:
         Raises:
             BaseException: whatever the trainer raised.
         """
-        if self.trainer.context.settings.threaded:
-            if self.thread is None:
-                self.thread = TrainerThread(self.trainer, self.run.timers, self._look, self.run.calls)
+        if self.thread is not None:
+            if self.thread.ident is None:
                 self.thread.start()
             self.thread.raise_failure()
         elif self.trainer.is_due():
             with self.run.timers("trainer_advance"):
                 self.trainer.advance()
-            self._look()
+            self.look()
         if self.judge is not None:
             self.judge.end_if_enough()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Look at what the trainer has become, between two of its steps."""
         if self.judge is not None:
             self.judge.look()
 
     def take_in_the_rest(self) -> None:
         """Let the trainer take in what was not worth it yet; one with a thread does so as this ends."""
-        if not self.trainer.context.settings.threaded:
+        if self.thread is None:
             self.trainer.advance()
-            self._look()
+            self.look()
 
     @property
-    def learns_by_itself(self) -> bool:
-        """Return whether it goes on learning in this thread, whatever the environment does."""
-        context = self.trainer.context
-        return context.dataset is not None and not context.settings.threaded and self.trainer.is_due()
+    def learns_alone(self) -> bool:
+        """Whether it learns even if no experience arrives."""
+        return self.trainer.source is None and not self.is_done()
 
     def is_done(self) -> bool:
         """Return whether it has collected enough: past ``max_steps``, or the episodes asked for without training."""
         if self.run.is_training:
             return self.trainer.has_enough
         episodes = self.run.settings.inference_episodes
-        return episodes is not None and self.trainer.episodes.num_episodes >= episodes
+        return episodes is not None and self.episodes.num_episodes >= episodes
 
     def save_checkpoint(self) -> None:
         """Save a checkpoint that is due. A failure is logged and training goes on. Called by the trainer."""
         trainer = self.trainer
         state = self._state()
-        if self.checkpoints.save(trainer.step, trainer.episodes.reward_since_update, state, self._export):
+        if self.checkpoints.save(trainer.step, self.episodes.reward_since_update, state, self._export):
             self._tell_of_checkpoint(is_last=False)
         if self.judge is not None and self.judge.by != EVALUATION:  # whose models are written as they come
             self.judge.best_models.write()
@@ -154,15 +158,15 @@ class Behavior:
             if self.judge is not None:
                 self.judge.take_last()
                 self.judge.best_models.write(saves_status=False)
-                if not trainer.clock.should_still_train:
+                if not trainer.should_still_train:
                     self.judge.note_end(self.judge.stopped_by or "max_steps")
-            self.checkpoints.save_final(trainer.step, trainer.episodes.reward_since_update, state, self._export)
+            self.checkpoints.save_final(trainer.step, self.episodes.reward_since_update, state, self._export)
         self._tell_of_checkpoint(is_last=True)
 
     def _tell_of_checkpoint(self, *, is_last: bool) -> None:
         trainer, folder = self.trainer, self.checkpoints.folder
         path, onnx = (folder.numbered(trainer.step, suffix).absolute() for suffix in (".pt", ".onnx"))
-        reward = trainer.episodes.reward_since_update
+        reward = self.episodes.reward_since_update
         exported = onnx if onnx.is_file() else None
         self.run.hooks.note(SavedCheckpoint(self.name, trainer.step, reward, path, exported, is_last))
 
@@ -202,7 +206,7 @@ class Behavior:
         """Return how far it is, for the live view."""
         trainer = self.trainer
         rewards = self.run.rewards.of(self.name)
-        best, trains = self._best_model, trainer.clock.should_still_train
+        best, trains = self._best_model, trainer.should_still_train
         return BehaviorSnapshot(
             self.name,
             trainer.step,
@@ -217,27 +221,22 @@ class Behavior:
     @property
     def can_go_on(self) -> bool:
         """Return whether there is something left to train, and a checkpoint to train it from."""
-        return self.trainer.clock.should_still_train and self.checkpoints.folder.checkpoint.is_file()
+        return self.trainer.should_still_train and self.checkpoints.folder.checkpoint.is_file()
 
     @property
     def mean_return(self) -> MeanReturn | None:
         """The newest mean return: without training of all episodes, as the policy stays the same."""
-        episodes = self.trainer.episodes
-        return episodes.newest if self.run.is_training else episodes.so_far
+        return self.episodes.newest if self.run.is_training else self.episodes.so_far
 
     def log_result(self) -> None:
         """Tell what came out, and where it is."""
         dataset = self.run.datasets.get(self.name)
         if dataset is not None:
             logger.info("%s: %d gradient steps on %d recorded steps.", self.name, self.trainer.step, len(dataset))
-            self._log_files()
-            return
-        reward = str(self.mean_return or "no episode")
-        rating = "" if self.self_play is None else f", ELO {self.self_play.elo:.1f}"
-        logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating)
-        self._log_files()
-
-    def _log_files(self) -> None:
+        else:
+            reward = str(self.mean_return or "no episode")
+            rating = "" if self.self_play is None else f", ELO {self.self_play.elo:.1f}"
+            logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating)
         if self.run.folder.writes:
             files = self.checkpoints.folder
             best = None if self.judge is None else self.judge.best_models.best
@@ -271,7 +270,7 @@ class Behavior:
 
 
 def make_behavior(run: Run, found: NewBehavior) -> Behavior:
-    """Make all parts of a behaviour that appears, restored from a checkpoint where the settings ask for it.
+    """Make all parts of a behavior that appears, restored from a checkpoint where the settings ask for it.
 
     Raises:
         SettingsError: the configuration does not cover it.
@@ -281,92 +280,127 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
     """
     name = found.behavior_id.name
     settings = run.settings.for_behavior(name)
-    if run.acts_elsewhere or name in run.datasets:
-        settings = evolve(settings, threaded=False)  # learning and acting overlap already, or nothing is acted for it
-    if run.is_training and settings.is_offline and name not in run.datasets:
+    if run.acts_elsewhere:
+        settings = evolve(settings, threaded=False)  # learning and acting overlap already
+    if run.is_training and settings.is_offline:
         raise SettingsError(
             f"The environment has a behavior {name!r}, which 'default_settings' would train from a data set "
             f"(trainer_type {settings.trainer_type}). List it under 'behaviors', with its own dataset or another "
             "trainer_type."
         )
-    behavior = _make_parts(run, found, settings)
-    behavior.trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
-    if found.raw_image_order is not RawImageOrder.AUTO:
-        run.status.set_raw_image_order(name, found.raw_image_order)
-    _restore(behavior, found.raw_image_order)
-    behavior.first_gradient_step = behavior.trainer.algorithm.gradient_steps
-    behavior._told = (None, behavior._best_model)  # that of an earlier run is no news
-    reporter = behavior.trainer.reporter
-    if run.folder.resume:
-        reporter.resume(behavior.trainer.clock.summarized_step)
-    mapping = trainer_mapping(settings)
-    reporter.add_hyperparameters(hyperparameters_text(mapping))
-    reporter.add_settings(mapping)
-    trainer = behavior.trainer
-    counters = {
-        "Perf/Agent Steps per Second": lambda: trainer.step,
-        "Perf/Optimizer Steps per Second": lambda: trainer.algorithm.gradient_steps,
-    }
-    reporter.add_source(Throughput(counters))
-    return behavior
-
-
-def _make_parts(run: Run, found: NewBehavior, settings: TrainerSettings) -> Behavior:
-    """Make the channels and the trainer, as at step 0."""
-    name = found.behavior_id.name
-    seed = run.settings.env_settings.seed
-    dataset = run.datasets.get(name)
-    coupling = Coupling.of(
-        settings, elsewhere=run.actors_elsewhere, is_training=run.is_training, learns=dataset is None
-    )
+    coupling = Coupling.of(settings, elsewhere=run.actors_elsewhere, is_training=run.is_training)
     source = coupling.source()
     policies: PolicyQueue[Tensor] = PolicyQueue()
-    reporter = StatsReporter(name, run.writers)
-    context = LearningContext(
-        behavior=name,
-        spec=found.spec,
-        settings=settings,
-        obs_dtypes=found.obs_dtypes,
-        seed=seed,
-        device=run.device,
-        training=run.is_training,
-        timers=run.timers,
-        is_stopping=lambda: run.stop.requested,
-        dataset=None if dataset is None else dataset.packed,
+    context = replace(
+        _context(run, name, settings, found.spec, found.obs_dtypes),
         expert=make_expert(run.settings, name, settings, found.spec) if run.is_training else None,
         max_policy_lag=coupling.max_policy_lag,
     )
+    reporter = StatsReporter(name, run.writers)
     with _told_if_too_large(name):
         trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
-    policy = Policy(
-        trainer.actor,
-        seed=derived_seeds(seed, f"{name} acting")[0],
-        deterministic=settings.network_settings.deterministic,
-        evenly_first=settings.acts_evenly_first and run.is_training,
-        device=run.acting_device,
-    )
+    trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
+    policy = _policy(run, trainer)
     self_play = None
     if settings.self_play is not None and run.is_training:
         self_play = SelfPlay(
             settings.self_play,
             run.teams,
             behavior=name,
-            seed=seed,
+            seed=context.seed,
             policy=policy,
             policies=policies,
             reporter=reporter,
             step=lambda: trainer.collected,
-            files=players_of_files(run.settings, trainer.context, policy.memory_size),
+            files=players_of_files(run.settings, context, policy.memory_size),
         )
-    pacing = coupling.pacing(trainer, self_play)
-    learner = Learner(trainer, policy, policies, self_play, pacing, coupling.lead)
-    folder = run.folder.behavior(name)
-    checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
+    learner = Learner(trainer, policy, policies, self_play, coupling.pacing(trainer, self_play), coupling.lead)
+    behavior = _assembled(run, learner, trainer.episodes)
+    if settings.threaded:
+        behavior.thread = TrainerThread(trainer, run.timers, behavior.look, run.calls)
+    if found.raw_image_order is not RawImageOrder.AUTO:
+        run.status.set_raw_image_order(name, found.raw_image_order)
+    _begin(behavior, found.raw_image_order)
+    return behavior
+
+
+def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behavior:
+    """Make all parts of a behavior that learns from a data set; like ``make_behavior``.
+
+    If the environment of the run has agents of this behavior, they act by its policy and give no experience.
+    """
+    settings = evolve(run.settings.for_behavior(name), threaded=False)  # there is no acting to overlap with
+    obs_dtypes = [column.dtype for column in dataset.packed.obs]
+    context = _context(run, name, settings, dataset.spec, obs_dtypes)
+    policies: PolicyQueue[Tensor] = PolicyQueue()
+    reporter = StatsReporter(name, run.writers)
+    with _told_if_too_large(name):
+        trainer = create_offline_trainer(
+            context, dataset.packed, policies, reporter, lambda _: behavior.save_checkpoint()
+        )
+    learner = Learner(trainer, _policy(run, trainer), policies, None, Pacing(name), lead=0)
+    behavior = _assembled(run, learner, EpisodeRecord(reporter))
+    _begin(behavior, RawImageOrder.AUTO)
+    return behavior
+
+
+def _context(
+    run: Run, name: str, settings: TrainerSettings, spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]
+) -> LearningContext:
+    return LearningContext(
+        behavior=name,
+        spec=spec,
+        settings=settings,
+        obs_dtypes=obs_dtypes,
+        seed=run.settings.env_settings.seed,
+        device=run.device,
+        training=run.is_training,
+        timers=run.timers,
+        is_stopping=lambda: run.stop.requested,
+    )
+
+
+def _policy(run: Run, trainer: BehaviorTrainer) -> Policy:
+    context = trainer.context
+    return Policy(
+        trainer.actor,
+        seed=derived_seeds(context.seed, f"{context.behavior} acting")[0],
+        deterministic=context.settings.network_settings.deterministic,
+        evenly_first=context.settings.acts_evenly_first and run.is_training,
+        device=run.acting_device,
+    )
+
+
+def _assembled(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
+    """Return the behavior, at step 0, with its files."""
+    trainer = learner.trainer
+    folder, keep = run.folder.behavior(trainer.context.behavior), trainer.context.settings.keep_checkpoints
+    checkpoints = CheckpointManager(folder, run.status, keep, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
-    behavior = Behavior(run, learner, trainer, checkpoints, replay, self_play)
+    behavior = Behavior(run, learner, trainer, episodes, checkpoints, replay, learner.self_play)
     if run.is_training:
         behavior.judge = _make_judge(behavior)
     return behavior
+
+
+def _begin(behavior: Behavior, order: RawImageOrder) -> None:
+    """Restore a behavior where the settings ask for it, and begin its curves."""
+    run, trainer = behavior.run, behavior.trainer
+    _restore(behavior, order)
+    behavior.first_gradient_step = trainer.algorithm.gradient_steps
+    behavior._told = (None, behavior._best_model)  # that of an earlier run is no news
+    reporter = trainer.reporter
+    if run.folder.resume:
+        # A summary is written before the steps that reach its label.
+        reporter.resume(max(trainer.step, trainer.last_summary))
+    mapping = trainer_mapping(trainer.context.settings)
+    reporter.add_hyperparameters(hyperparameters_text(mapping))
+    reporter.add_settings(mapping)
+    counters = {
+        "Perf/Agent Steps per Second": lambda: trainer.step,
+        "Perf/Optimizer Steps per Second": lambda: trainer.algorithm.gradient_steps,
+    }
+    reporter.add_source(Throughput(counters))
 
 
 def _make_judge(behavior: Behavior) -> Judge:
@@ -382,13 +416,16 @@ def _make_judge(behavior: Behavior) -> Judge:
 
     return Judge(
         trainer,
+        behavior.episodes,
         BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
         run.status,
         by=by,
         rating=lambda: math.nan if self_play is None else self_play.elo,
         lesson=lesson,
         state=behavior.copied_state,
-        snapshots=None if evaluations is None else Snapshots(evaluations, trainer, behavior.copied_state, lesson),
+        snapshots=None
+        if evaluations is None
+        else Snapshots(evaluations, trainer, behavior.episodes, behavior.copied_state, lesson),
     )
 
 

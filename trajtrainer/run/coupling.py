@@ -33,19 +33,16 @@ class Coupling:
     max_policy_lag: int | None = None  # with ``UPDATES``: how many versions old a policy may be
 
     @classmethod
-    def of(
-        cls, settings: TrainerSettings, *, elsewhere: tuple[int, int] | None, is_training: bool, learns: bool
-    ) -> Coupling:
+    def of(cls, settings: TrainerSettings, *, elsewhere: tuple[int, int] | None, is_training: bool) -> Coupling:
         """Return the coupling of a behavior.
 
         Args:
             settings: of its trainer.
             elsewhere: number of actors outside the loop and their ``max_policy_lag``; None where acting is in the loop.
             is_training: whether the run trains.
-            learns: whether it learns from experience rather than from a data set.
         """
-        if elsewhere is None or not learns:
-            return cls(settings, Waiting.THREAD if settings.threaded and learns else Waiting.ONE_LOOP)
+        if elsewhere is None:
+            return cls(settings, Waiting.THREAD if settings.threaded else Waiting.ONE_LOOP)
         if is_training and elsewhere == (1, 0):
             return cls(settings, Waiting.TURNS)
         if is_training and not is_paced(settings):

@@ -157,7 +157,7 @@ class EpochMeter:
         self._steps = steps
         self._last = 0
         self._begins: dict[str, _Count] = {}
-        self._messages = loop.pool.num_messages
+        self._messages = loop.environment_steps
         self._begin_s = time.perf_counter()
         self._phases = self._seconds()
         for name, behavior in loop.behaviors.items():
@@ -185,7 +185,7 @@ class EpochMeter:
         begins, messages, begin_s, phases = self._begins, self._messages, self._begin_s, self._phases
         loop = self._loop
         self._begins = {name: _Count.of(behavior) for name, behavior in loop.behaviors.items()}
-        self._messages, self._begin_s, self._phases = loop.pool.num_messages, time.perf_counter(), self._seconds()
+        self._messages, self._begin_s, self._phases = loop.environment_steps, time.perf_counter(), self._seconds()
         self._last = max(self._last + 1, self._total() // self._steps)
         behaviors = {
             name: _stats(behavior, begins.get(name) or _Count.at_first(behavior), self._begins[name])
@@ -238,12 +238,12 @@ class _Count:
 
     @classmethod
     def at_first(cls, behavior: Behavior) -> _Count:
-        return cls(behavior.trainer.clock.collected(0), behavior.first_gradient_step)
+        return cls(behavior.trainer.first_step, behavior.first_gradient_step)
 
 
 def _is_training(behavior: Behavior) -> bool:
     trainer = behavior.trainer
-    return trainer.clock.should_still_train and trainer.step < trainer.context.settings.max_steps
+    return trainer.should_still_train and trainer.step < trainer.context.settings.max_steps
 
 
 def _stats(behavior: Behavior, begin: _Count, end: _Count) -> BehaviorStats:

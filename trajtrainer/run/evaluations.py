@@ -220,8 +220,10 @@ class EvaluationKeeper:
         assert judge is not None
         assert judge.snapshots is not None
         settings = judge.snapshots.settings
-        others = {other.name: other.learner.policy.actor for other in self._behaviors.values() if other is not behavior}
-        actors = {name: copy_of(actor) for name, actor in others.items()} | {behavior.name: snapshot.actor}
+        others = [other for other in self._behaviors.values() if other is not behavior]
+        # Where nothing acts, no policy is loaded.
+        acting = {o.name: o.trainer.actor if self._run.is_offline else o.learner.policy.actor for o in others}
+        actors = {name: copy_of(actor) for name, actor in acting.items()} | {behavior.name: snapshot.actor}
         self._pending = _Pending(behavior, snapshot, time.monotonic())
         with self._run.timers("evaluation"):
             self._evaluator.begin(

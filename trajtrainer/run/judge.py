@@ -15,8 +15,8 @@ from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING,
 from trajtrainer.run.snapshots import Snapshot, Snapshots
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
-from trajtrainer.trainers.episodes import MeanReturn
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
+from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,8 @@ class Judge:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: BehaviorTrainer,
+        episodes: EpisodeRecord,
         best_models: BestModels,
         status: TrainingStatus,
         *,
@@ -52,6 +53,7 @@ class Judge:
 
         Args:
             trainer: of the behaviour.
+            episodes: of its agents.
             best_models: its own.
             status: of the run.
             by: see above.
@@ -66,6 +68,7 @@ class Judge:
         self.measure: float | None = None
         self.stopped_by: str | None = None
         self._trainer = trainer
+        self._episodes = episodes
         self._status = status
         self._settings = trainer.context.settings.stop or StopSettings()
         self._rating = rating
@@ -75,7 +78,7 @@ class Judge:
         self._best: float | None = None
         self._in_vain = 0  # measures since the best
         self._newest: list[MeanReturn] = []  # summaries, whose episodes ``measure`` is of
-        self._summary = trainer.clock.last_summary
+        self._summary = trainer.last_summary
         self._seconds_before = 0.0
         self._begin_s = time.monotonic()
 
@@ -97,16 +100,16 @@ class Judge:
 
     def _measure(self) -> None:
         """Measure the model if a summary was written."""
-        if self._summary == self._trainer.clock.last_summary:
+        if self._summary == self._trainer.last_summary:
             return
-        self._summary = self._trainer.clock.last_summary
+        self._summary = self._trainer.last_summary
         if self.by == RATING:
             self.measure = self._rating()
             self._compare(self.measure)
             self._offer_unevaluated()
         elif self.by == TRAINING:
             self._begin_lesson()
-            summary = self._trainer.episodes.summary
+            summary = self._episodes.summary
             if summary is not None and summary.step == self._summary:
                 self._pool(summary)
                 self._compare(summary.mean)
@@ -142,7 +145,7 @@ class Judge:
             self._offer_unevaluated()
 
     def _offer_unevaluated(self) -> None:
-        mean_return, lesson = self._trainer.episodes.newest, self._lesson_now()
+        mean_return, lesson = self._episodes.newest, self._lesson_now()
         training, best = _in_training(mean_return), self.best_models.best
         step, reward, by = self._trainer.step, training[0], TRAINING
         if self.by == RATING:
@@ -170,7 +173,7 @@ class Judge:
             return
         for condition, reason in self._reached():
             self.stopped_by = condition
-            self._trainer.clock.end()
+            self._trainer.end()
             logger.info(
                 "Behavior %r has trained enough at step %d: %s (stop.%s).",
                 self._trainer.context.behavior,
@@ -195,8 +198,8 @@ class Judge:
             yield "patience", f"the {MEASURES[self.by]} has not improved on {self._best:.3f} {self._in_vain} times"
         if stop.time is not None and self.seconds >= stop.time:
             yield "time", f"it has trained for {self.seconds:.0f} s"
-        if stop.episodes is not None and trainer.episodes.num_total >= stop.episodes:
-            yield "episodes", f"{trainer.episodes.num_total} episodes have ended"
+        if stop.episodes is not None and self._episodes.num_total >= stop.episodes:
+            yield "episodes", f"{self._episodes.num_total} episodes have ended"
         if stop.gradient_steps is not None and trainer.algorithm.gradient_steps >= stop.gradient_steps:
             yield "gradient_steps", f"{trainer.algorithm.gradient_steps} gradient steps were made"
 
@@ -219,7 +222,7 @@ class Judge:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what ``state`` gave; measures of another kind count no more."""
-        self._summary = self._trainer.clock.last_summary
+        self._summary = self._trainer.last_summary
         self._seconds_before = float(state.get("seconds", 0.0))
         if self.snapshots is not None:
             self.snapshots.restore(int(state.get("evaluated", 0)))

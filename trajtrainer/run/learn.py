@@ -169,11 +169,15 @@ def _looping(
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
         stack.enter_context(learner_on_other_cores(run))
-        actors = _start(run, make_environment, stack)
-        if actors is None:
+        actors, is_stopped = None, False
+        try:
+            actors = _start(run, make_environment, stack)
+        except StopInterrupt:
+            logger.info("%s", _STOPPED_EARLY)
+            is_stopped = True
+        if is_stopped:  # not above: an exception of the caller would seem to follow from this one
             yield
             return
-        run.stop.on_abort(actors.kill)
         run.begin()
         with run.timers("TrainerController.start_learning"):
             opened.loop = make_loop(run, actors, view, opened.behaviors)
@@ -220,21 +224,23 @@ def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
 
 
 def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> ActorPool | None:
-    """Return the actors, the first with its environments, which ``stack`` ends; None if the run is stopped before."""
-    try:
-        with run.stop.interrupting(), run.timers("env_start"):
-            actors = start_actors(run, _settings_of_environment(run), make_environment)
+    """Return the actors, the first with its environments, which ``stack`` ends; None if nothing needs experience.
+
+    Raises:
+        StopInterrupt: the run is stopped before that.
+    """
+    with run.stop.interrupting(), run.timers("env_start"):
+        actors = start_actors(run, _settings_of_environment(run), make_environment)
+        if actors is not None:
             stack.callback(_close, actors, run)
-    except StopInterrupt:
-        logger.info("%s", _STOPPED_EARLY)
-        return None
+            run.stop.on_abort(actors.kill)
     return actors
 
 
 def _add_evaluations(run: Run, loop: Loop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
     """Let the loop evaluate its behaviors, if the settings ask for it, until ``stack`` is closed."""
-    lent, go_on = loop.pool.transport.shared, loop.lessons.reset_environment
-    shared = None if lent is None else SharedEnvironment(*lent, go_on)
+    lent = None if loop.pool is None else loop.pool.transport.shared
+    shared = None if lent is None else SharedEnvironment(*lent, loop.lessons.reset_environment)
     evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
     if evaluations is not None:
         loop.evaluations = evaluations

@@ -25,9 +25,9 @@ class Stage(Protocol):
 
 
 class LessonKeeper:
-    """Pushes the current samplers at every reset and after every lesson change."""
+    """Pushes the current samplers at every reset and after every lesson change, if there is an environment."""
 
-    def __init__(self, curriculum: Curriculum, environment: Stage, status: TrainingStatus) -> None:
+    def __init__(self, curriculum: Curriculum, environment: Stage | None, status: TrainingStatus) -> None:
         self.curriculum = curriculum
         self._environment = environment
         self._status = status
@@ -35,7 +35,8 @@ class LessonKeeper:
 
     def reset_environment(self) -> None:
         """Reset every worker with the current samplers."""
-        self._environment.reset(self.curriculum.samplers)
+        if self._environment is not None:
+            self._environment.reset(self.curriculum.samplers)
 
     def log_lessons(self) -> None:
         """Tell each parameter's lesson."""
@@ -54,7 +55,7 @@ class LessonKeeper:
             name: BehaviorProgress(
                 step=behavior.trainer.step,
                 max_steps=behavior.trainer.context.settings.max_steps,
-                rewards=behavior.trainer.episodes.reward_buffer,
+                rewards=behavior.episodes.reward_buffer,
                 elo=None if behavior.self_play is None else behavior.self_play.elo,
             )
             for name, behavior in behaviors.items()
@@ -64,12 +65,12 @@ class LessonKeeper:
             return False
         self._note_lessons()
         for behavior in behaviors.values():
-            behavior.trainer.episodes.begin_lesson()
+            behavior.episodes.begin_lesson()
         for line in self.curriculum.descriptions(change.advanced):
             logger.info(line)
         if change.require_reset:
             self.reset_environment()
-        else:
+        elif self._environment is not None:
             self._environment.set_parameters(self.curriculum.samplers)
         return True
 

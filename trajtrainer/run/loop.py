@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from trajtrainer.actors.link import Learner
-from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.actors.pool import ActorPool
 from trajtrainer.actors.statistics import ActorStatistics
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
-from trajtrainer.core.spec import BehaviorId
-from trajtrainer.run.behavior import Behavior, make_behavior
+from trajtrainer.run.behavior import Behavior, make_behavior, make_offline_behavior
 from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
@@ -51,7 +51,7 @@ class Loop:
     Attributes:
         run: what all behaviors share.
         behaviors: name -> behavior, in order of appearance. ``pool`` adds to it.
-        pool: of the actors, which collect the experience.
+        pool: of the actors, which collect the experience; None if no behavior needs any.
         lessons: of the environment's parameters.
         view: shows how far it is.
         evaluations: of the behaviors; None without any.
@@ -62,7 +62,7 @@ class Loop:
 
     run: Run
     behaviors: dict[str, Behavior]
-    pool: ActorPool
+    pool: ActorPool | None
     lessons: LessonKeeper
     view: ProgressView
     evaluations: EvaluationKeeper | None = None
@@ -131,7 +131,9 @@ class Loop:
                     self._take_in_the_rest()
                 else:
                     self.run.calls.rest()
-                    self.pool.collect(0.0 if self._learns_anyway() else WAIT_S)
+                    if self.pool is not None:
+                        learns = any(behavior.learns_alone for behavior in self.behaviors.values())
+                        self.pool.collect(0.0 if learns else WAIT_S)
                     self._follow_up()
             except EnvironmentFaultError as fault:
                 self.is_over = True
@@ -148,10 +150,6 @@ class Loop:
             if self.evaluations is not None:  # here, as who steps the loop wants to know what came out
                 self.evaluations.finish()
         return not self.is_over
-
-    def _learns_anyway(self) -> bool:
-        """Return whether a behavior learns in this thread whatever comes from the environment."""
-        return any(self.behaviors[name].learns_by_itself for name in self.run.datasets)
 
     def _follow_up(self) -> None:
         """Let every trainer that is due advance, then do what follows from that."""
@@ -189,12 +187,17 @@ class Loop:
             self.lessons.reset_environment()
 
     def _is_done(self) -> bool:
-        # Behaviours that are learned from data sets are there before the environment has sent anything.
-        all_there = not self.run.datasets or self.run.is_offline or self.pool.num_messages > 0
-        return bool(self.behaviors) and all_there and all(each.is_done() for each in self.behaviors.values())
+        all_there = self.pool is None or self.pool.has_met_behaviors
+        return all_there and all(behavior.is_done() for behavior in self.behaviors.values())
+
+    @property
+    def environment_steps(self) -> int:
+        """The environment steps of all actors."""
+        return 0 if self.pool is None else self.pool.num_messages
 
     def _take_in_the_rest(self) -> None:
-        self.pool.finish()
+        if self.pool is not None:
+            self.pool.finish()
         for behavior in list(self.behaviors.values()):
             behavior.take_in_the_rest()
 
@@ -274,24 +277,25 @@ class Loop:
             raise CheckpointError("\n".join(failures))
 
 
-def make_loop(run: Run, pool: ActorPool, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
+def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
     """Make the loop of a run whose environments are connected. Behaviors that appear are put into ``behaviors``."""
     lessons = LessonKeeper(run.curriculum, pool, run.status)
 
-    def make(found: NewBehavior) -> Learner:
+    def add(make: Callable[..., Behavior], *of: Any) -> Learner:
         with run.timers("make_behavior"):
-            behavior = make_behavior(run, found)
+            behavior = make(run, *of)
         behaviors[behavior.name] = behavior
         reporter = behavior.trainer.reporter
         reporter.add_source(lessons.statistics)
-        if not run.is_offline:
+        if pool is not None:
             reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: pool.num_messages}))
         if run.actor_report.pool is not None:
-            reporter.add_source(ActorStatistics(pool))
+            reporter.add_source(ActorStatistics(run.actor_report.pool))
         return behavior.learner
 
-    pool.make_learner = make
-    for name, dataset in run.datasets.items():
-        dtypes = [column.dtype for column in dataset.packed.obs]
-        pool.add(NewBehavior(BehaviorId(name, name, team=0), dataset.spec, dtypes))
+    learners = [add(make_offline_behavior, name, dataset) for name, dataset in run.datasets.items()]
+    if pool is not None:
+        pool.make_learner = partial(add, make_behavior)
+        for learner in learners:
+            pool.add(learner)
     return Loop(run, behaviors, pool, lessons, view)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from trajtrainer.checkpoints.best import State
 from trajtrainer.nn.actor import Actor, copy_of
 from trajtrainer.settings.evaluation import Evaluations
-from trajtrainer.trainers.episodes import MeanReturn
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
+from trajtrainer.trainers.trainer import BehaviorTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,26 @@ class Snapshots:
     """
 
     def __init__(
-        self, settings: Evaluations, trainer: Trainer, state: Callable[[], State], lesson: Callable[[], int]
+        self,
+        settings: Evaluations,
+        trainer: BehaviorTrainer,
+        episodes: EpisodeRecord,
+        state: Callable[[], State],
+        lesson: Callable[[], int],
     ) -> None:
         """Begin at the trainer's step.
 
         Args:
             settings: of the evaluations.
             trainer: of the behaviour.
+            episodes: of its agents.
             state: gives the content of a checkpoint that nobody changes any more.
             lesson: gives how many lessons the environment's parameters have gone on.
         """
         self.settings = settings
         self.evaluated = 0
         self._trainer = trainer
+        self._episodes = episodes
         self._state = state
         self._lesson = lesson
         self._taken = 0
@@ -66,11 +73,11 @@ class Snapshots:
         step, interval = self._trainer.step, self.settings.interval
         if self._is_over:
             return
-        self._is_over = not self._trainer.clock.should_still_train
+        self._is_over = not self._trainer.should_still_train
         if step // interval != self._taken // interval or (self._is_over and step != self._taken):
             self._taken = step
-            newest = self._trainer.episodes.newest
-            self._newest = Snapshot(step, copy_of(self._trainer.actor), self._state(), newest, self._lesson())
+            actor = copy_of(self._trainer.actor)
+            self._newest = Snapshot(step, actor, self._state(), self._episodes.newest, self._lesson())
 
     def take(self) -> Snapshot | None:
         """Take the newest snapshot; None if there is none since the last call. May be called from any thread."""

@@ -61,6 +61,7 @@ class Clock:
 
     Attributes:
         step: agent steps counted so far. Read by other threads.
+        first_step: where this process began.
     """
 
     def __init__(self, settings: TrainerSettings, *, training: bool) -> None:
@@ -73,7 +74,7 @@ class Clock:
         self.step = 0
         self._settings = settings
         self._training = training
-        self._first_step = 0
+        self.first_step = 0
         self._summarized = 0
         self._has_ended = False
 
@@ -91,21 +92,13 @@ class Clock:
         """Return the label of the last summary; 0 before the first."""
         return self._summarized
 
-    @property
-    def summarized_step(self) -> int:
-        """Return the last step that the summaries written so far tell of.
-
-        A summary is written ahead of the steps that reach its label.
-        """
-        return max(self.step, self._summarized)
-
     def has_enough(self, num_put: int) -> bool:
         """Return whether training has ended, or has with all the steps that came, counted yet or not."""
         return self._training and (self._has_ended or self.collected(num_put) > self._settings.max_steps)
 
     def collected(self, num_put: int) -> int:
         """Return the step with all the steps that came in this process, counted yet or not."""
-        return self._first_step + num_put
+        return self.first_step + num_put
 
     def steps_left(self) -> int:
         """Return the fewest steps that lead to a summary, a checkpoint or the end; 0 or less beyond the end."""
@@ -121,7 +114,7 @@ class Clock:
         """
         settings = self._settings
         found = boundaries(self.step, lengths, settings.summary_freq, settings.checkpoint_interval)
-        return [one._replace(summary=self._unwritten(one.summary)) for one in found]
+        return [one._replace(summary=None) if (one.summary or 0) <= self._summarized else one for one in found]
 
     def count(self, ends: LongArray) -> int:
         """Count trajectories.
@@ -136,14 +129,6 @@ class Clock:
         self.step = int(ends[-1])
         return 0 if self._has_ended else int(np.searchsorted(ends, self._settings.max_steps, side="right"))
 
-    def count_updates(self, total: int) -> Boundary | None:  # noqa: ARG002
-        """Count gradient steps, of which so many were made so far: here they are no steps.
-
-        Returns:
-            What is due now; None for nothing.
-        """
-        return None
-
     def summarize(self, step: int) -> None:
         """Note that the summary of ``step`` is written."""
         self._summarized = step
@@ -154,47 +139,5 @@ class Clock:
 
     def restore(self, step: int, state: Mapping[str, Any]) -> None:
         """Go on at ``step``, with what ``state`` gave, if it is there."""
-        self.step = self._first_step = step
+        self.step = self.first_step = step
         self._summarized = int(state.get("summarized", 0))
-
-    def _unwritten(self, summary: int | None) -> int | None:
-        return summary if summary is not None and summary > self._summarized else None
-
-
-class GradientClock(Clock):
-    """Counts gradient steps: the clock of a trainer that learns from a data set.
-
-    Nothing is due ahead of a step, as with experience, but when it is made; and the end is at ``max_steps``.
-    """
-
-    @property
-    def should_still_train(self) -> bool:
-        """See ``Clock``."""
-        return self._training and self.step < self._settings.max_steps
-
-    def has_enough(self, num_put: int) -> bool:  # noqa: ARG002
-        """See ``Clock``."""
-        return self._training and not self.should_still_train
-
-    def collected(self, num_put: int) -> int:  # noqa: ARG002
-        """See ``Clock``."""
-        return self.step
-
-    def steps_left(self) -> int:
-        """See ``Clock``: something is due until the end, whatever comes."""
-        return 0 if self.should_still_train else 1
-
-    def count(self, ends: LongArray) -> int:  # noqa: ARG002
-        """See ``Clock``: experience is not counted."""
-        return 0
-
-    def count_updates(self, total: int) -> Boundary | None:
-        """See ``Clock``."""
-        before, self.step = self.step, total
-        settings = self._settings
-        reached = self.step // settings.summary_freq
-        summary = reached * settings.summary_freq if reached > before // settings.summary_freq else None
-        checkpoint = self.step // settings.checkpoint_interval > before // settings.checkpoint_interval
-        if summary is None and not checkpoint:
-            return None
-        return Boundary(0, self._unwritten(summary), checkpoint)

@@ -15,6 +15,7 @@ from trajtrainer.core.plugins import resolve
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.source import ExperienceSource
+from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demo_file import check_header, demo_paths
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.actor import Actor
@@ -25,8 +26,9 @@ from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.clock import Clock, GradientClock
+from trajtrainer.trainers.clock import Clock
 from trajtrainer.trainers.episodes import EpisodeRecord
+from trajtrainer.trainers.offline import OfflineTrainer
 from trajtrainer.trainers.publisher import PolicyPublisher
 from trajtrainer.trainers.trainer import Trainer
 
@@ -172,14 +174,33 @@ def create_trainer(
         DemonstrationError: a recording cannot be read, or is of other agents.
     """
     algorithm = create_algorithm(context)
-    clock = GradientClock if context.dataset is not None else Clock
     return Trainer(
         context=context,
         source=source,
         algorithm=algorithm,
         publisher=PolicyPublisher(context.behavior, algorithm.actor, policies),
-        clock=clock(context.settings, training=context.training),
+        clock=Clock(context.settings, training=context.training),
         episodes=EpisodeRecord(reporter),
         reporter=reporter,
         checkpoint=checkpoint,
     )
+
+
+def create_offline_trainer(
+    context: LearningContext,
+    dataset: PackedSteps,
+    policies: PolicyQueue[Tensor],
+    reporter: StatsReporter,
+    checkpoint: Callable[[OfflineTrainer], None],
+) -> OfflineTrainer:
+    """Return a trainer at step 0 whose algorithm has the data set.
+
+    Raises:
+        UnsupportedError: a sensor, or an action space, is not built yet.
+        SettingsError: nothing of the data set is left to learn from.
+    """
+    algorithm = create_algorithm(context)
+    publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)
+    trainer = OfflineTrainer(context, algorithm, publisher, reporter, checkpoint)
+    trainer.give(dataset)
+    return trainer

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,65 @@ from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.publisher import PolicyPublisher
 
 logger = logging.getLogger(__name__)
+
+
+class BehaviorTrainer(Protocol):
+    """The learning side of one behavior, as a run knows it: :class:`Trainer` or ``OfflineTrainer``.
+
+    Attributes:
+        context: of the behavior.
+        algorithm: what learns.
+        publisher: of its policy.
+        reporter: of the behavior's statistics.
+    """
+
+    context: LearningContext
+    algorithm: Algorithm
+    publisher: PolicyPublisher
+    reporter: StatsReporter
+
+    @property
+    def actor(self) -> Actor:
+        """The network to export. Being trained: read it only between two ``advance``."""
+
+    @property
+    def source(self) -> ExperienceSource | None:
+        """The experience that it learns from; None if it has a data set."""
+
+    @property
+    def step(self) -> int:
+        """The steps counted so far, as ``max_steps`` and all intervals of the settings count them."""
+
+    @property
+    def first_step(self) -> int:
+        """The step at which this process began, not 0 if it resumes a run."""
+
+    @property
+    def last_summary(self) -> int:
+        """The label of the last summary; 0 before the first."""
+
+    @property
+    def should_still_train(self) -> bool:
+        """Whether training goes on at this step."""
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the trainer needs nothing more from the run to end its training."""
+
+    def is_due(self) -> bool:
+        """Return whether ``advance`` should be called now."""
+
+    def advance(self) -> object:
+        """Do what is due. Does not wait."""
+
+    def end(self) -> None:
+        """End the training at the present step, as if ``max_steps`` had been reached."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides the step and the algorithm."""
+
+    def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
+        """Continue at ``step`` from ``state``, or begin a new run if it is None; publish the policy."""
 
 
 @dataclass(eq=False)
@@ -65,6 +124,25 @@ class Trainer:
     def actor(self) -> Actor:
         """Return the network to export. Being trained: read it only between two ``advance``."""
         return self.algorithm.actor
+
+    @property
+    def first_step(self) -> int:
+        """The step at which this process began."""
+        return self.clock.first_step
+
+    @property
+    def last_summary(self) -> int:
+        """The label of the last summary; 0 before the first."""
+        return self.clock.last_summary
+
+    @property
+    def should_still_train(self) -> bool:
+        """Whether there is training, which has not ended."""
+        return self.clock.should_still_train
+
+    def end(self) -> None:
+        """End the training at the present step."""
+        self.clock.end()
 
     @property
     def has_enough(self) -> bool:
@@ -180,10 +258,6 @@ class Trainer:
             self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
         self.episodes.returns_since_update.clear()
         self.publisher.publish_next()
-        boundary = self.clock.count_updates(self.algorithm.gradient_steps)
-        if boundary is not None:
-            self.reporter.set("Step", float(self.step))
-            self._pass(boundary)
 
     def _show_progress(self, part: float) -> None:
         self.source.share_progress(part, self.publisher.publish_next)

@@ -53,7 +53,7 @@ class OfflineStep(Protocol):
 
 
 class OfflineLearner(Algorithm):
-    """Learns from a data set: always ready, never given anything.
+    """Learns from a data set, which ``add`` is given once.
 
     A step of its trainer is a gradient step. Which rows it learns from is a function of the seed and the step alone, so
     that a resumed run goes on as if it had never ended.
@@ -75,8 +75,6 @@ class OfflineLearner(Algorithm):
         assert isinstance(hyper, OfflineHyperparameters)
         self._hyper = hyper
         self._step = self.make_step()
-        if context.dataset is not None:
-            self._take_in(context.dataset)
 
     @abstractmethod
     def make_step(self) -> OfflineStep:
@@ -90,12 +88,17 @@ class OfflineLearner(Algorithm):
         schedule, last = self._hyper.learning_rate_schedule, self.context.settings.max_steps
         return decayed(schedule, initial, MIN_LEARNING_RATE, last, step)
 
-    def _take_in(self, packed: PackedSteps) -> None:
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        """Take the data set. Called once.
+
+        Raises:
+            SettingsError: nothing of it is left to learn from.
+        """
         context, hyper = self.context, self._hyper
         memory = context.settings.network_settings.memory
         length = self._length = 1 if memory is None else memory.sequence_length
         learnt, apart = held_out(packed, hyper.validation_fraction, context.draws_seed)
-        more = (lambda: self._outcomes(packed)) if self.needs_next else None
+        more = (lambda: self._outcomes(packed, rewards)) if self.needs_next else None
         self._rows = DatasetRows(packed, learnt, sequence_length=length, device=context.device, more=more)
         self._apart = DatasetRows(packed, apart, sequence_length=length, device=context.device)
         if not self._rows.num_steps:
@@ -108,6 +111,7 @@ class OfflineLearner(Algorithm):
         if context.settings.network_settings.normalize:
             for obs in self._rows.observations():
                 self.actor.update_normalization(obs)
+        return {}
 
     def _copy_normalization(self) -> None:
         """Let all networks have the policy's normalisers, which may come from another run."""
@@ -115,22 +119,18 @@ class OfflineLearner(Algorithm):
             if isinstance(network, ValueNetwork):
                 network.body.copy_normalization(self.actor.body)
 
-    def _outcomes(self, packed: PackedSteps) -> dict[str, FloatArray]:
-        """Return the columns ``rewards``, what the extrinsic signal says of each step, and ``discount``, f32 [B]."""
+    def _outcomes(self, packed: PackedSteps, rewards: FloatArray) -> dict[str, FloatArray]:
+        """Return the columns ``rewards``, of the extrinsic signal, and ``discount``, f32 [B]."""
         (signal,) = self.signals
         terminated = packed["done"] & ~packed["interrupted"]
         return {
-            "rewards": (signal.evaluate(packed) * np.float32(signal.strength)).astype(np.float32),
+            "rewards": rewards[0],
             "discount": (np.float32(signal.gamma) * ~terminated).astype(np.float32),
         }
 
-    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
-        """See ``Algorithm``: nothing ever comes."""
-        return {}
-
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
-        """See ``Algorithm``: always, with a data set."""
-        return self.context.dataset is not None
+        """Return True: the data set is given before the first step."""
+        return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
         """See ``Algorithm``: some gradient steps, none beyond the next summary, checkpoint or the end."""
