@@ -21,8 +21,10 @@ from tests.actors.counted import Counted, Taken
 from tests.actors.test_backends import KINDS, outcome, run
 from tests.actors.test_kills import settings
 from tests.runtime.process_tree import command_of, descendants
-from trajtrainer.actors.messages import ActorTask, End, Failed, Hello, Report
+from trajtrainer.actors.messages import ActorDiedError, ActorTask, End, Failed, Hello, Report
 from trajtrainer.actors.node_logs import NodeLogs
+from trajtrainer.actors.transports import ray as ray_transport
+from trajtrainer.actors.transports import ray_driver
 from trajtrainer.actors.transports.ray import RayTransport
 from trajtrainer.actors.transports.ray_driver import DriverTask
 from trajtrainer.core.errors import SettingsError
@@ -30,6 +32,8 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.settings.actors import RaySettings
 from trajtrainer.unity.faults import LaunchError
+from trajtrainer.workers import messages
+from trajtrainer.workers.messages import Pipe
 
 # It looks at its variables when it is imported, so that nothing does that before ``nodes``.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")
@@ -102,6 +106,33 @@ def test_faults_name_the_node_and_what_players_said_is_kept(tmp_path: Path, node
     finally:
         transport.close()
     transport.close()
+
+
+def stuck(task: DriverTask, connection: Pipe, lifeline: Pipe) -> None:
+    """A driver that connects, and whose successor hangs while it connects."""
+    if task.is_again:
+        time.sleep(600)
+    messages.post(connection, ray_driver.CONNECTED, ("node", "127.0.0.1:1"))
+
+
+def test_a_driver_that_hangs_while_it_connects_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_transport, "run_driver", stuck)
+    monkeypatch.setattr(ray_transport, "_CONNECTING_S", 5.0)
+    task = DriverTask(RaySettings(), 1, logging.INFO, 1.0)
+    transport = RayTransport(
+        task, lambda number, _: ActorTask(number, Unknown(), None, 20), lambda _: tmp_path, Timers()
+    )
+    try:
+        transport.start(0)
+        (first,) = until_failed(transport)[0]
+        assert isinstance(first, Failed)
+        transport.start(0)
+        (second,) = until_failed(transport)[0]
+        assert isinstance(second, Failed)
+        assert isinstance(second.error, ActorDiedError)  # so that another attempt follows
+        assert str(second.error).startswith("The process that connects with Ray was silent for 5 s.")
+    finally:
+        transport.close()
 
 
 class Unknown:

@@ -47,8 +47,9 @@ _LOGGER = logging.getLogger(__name__)
 _CLOSE_GRACE_S = 16.0
 _SHUTDOWN_S = 15.0
 _LONGEST_WAIT_S = 1.0
-# How long a connected driver may give no sign of life.
+# How long a driver may give no sign of life. One that connects gives one before each attempt, which takes longer.
 _SILENT_S = 60.0
+_CONNECTING_S = 180.0
 
 
 class _Driver:
@@ -176,11 +177,12 @@ class RayTransport(RemoteTransport):
             driver.silent_s = 0.0
             return self._read(driver)
         driver.silent_s += time.monotonic() - begin_s
-        if not driver.gcs or driver.silent_s <= _SILENT_S:
+        limit_s = _SILENT_S if driver.gcs else _CONNECTING_S
+        if driver.silent_s <= limit_s:
             return iter(())
         driver.process.kill()
-        silence = EnvironmentFaultError(f"The process that is connected with Ray was silent for {_SILENT_S:.0f} s.")
-        return self._lost(driver, silence)
+        what = "is connected" if driver.gcs else "connects"
+        return self._lost(driver, ActorDiedError(f"The process that {what} with Ray was silent for {limit_s:.0f} s."))
 
     def _read(self, driver: _Driver) -> Iterator[tuple[int, Report]]:
         while self._driver is driver:
@@ -255,7 +257,7 @@ class RayTransport(RemoteTransport):
         why = what if error is None else error
         if not self._task.is_again:
             raise error or ClusterLostError(f"Ray cannot be used. {what}")
-        if not driver.gcs:
+        if not driver.gcs and not isinstance(error, ActorDiedError):  # otherwise another attempt may succeed
             error = ClusterLostError(
                 f"Ray is lost, and was not back after {self._task.reconnect_s:.0f} s (--timeout-wait). {why}"
             )

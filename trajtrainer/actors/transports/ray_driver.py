@@ -100,7 +100,7 @@ def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.P
     sys.modules["__main__"].__file__ = sys.argv[0]
     with suppress(OSError):  # the learner is gone
         try:
-            cluster = _connected(task)
+            cluster = _connected(task, pipe)
             try:
                 _Relay(cluster, task.settings, pipe).serve()
             except cluster.ray.exceptions.RayError as error:
@@ -113,11 +113,12 @@ def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.P
             pipe.post(messages.FAULT, messages.portable(error))
 
 
-def _connected(task: DriverTask) -> Cluster:
+def _connected(task: DriverTask, pipe: LockedPipe) -> Cluster:
     settings = task.settings
     cpus = math.ceil(task.count * settings.num_cpus) or 1
     deadline_s = time.monotonic() + (task.reconnect_s if task.is_again else 0.0)
     while True:
+        pipe.post(BEAT, False)
         try:
             cluster = connect(settings.address, cpus, BACKEND, settings.runtime_env_of_ray())
             break
