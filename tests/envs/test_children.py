@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
@@ -73,11 +74,7 @@ def pids(children: Children) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return psutil.pid_exists(pid)
 
 
 def until(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
