@@ -108,7 +108,7 @@ def _follow(cluster: Cluster, keeper: Any, number: int, pipe: messages.LockedPip
             how = ray.get(keeper.end.remote())
             ray.kill(keeper)
         except ray.exceptions.RayError as error:
-            if not any(node["Alive"] and node["NodeID"] == here for node in ray.nodes()):
+            if not cluster.is_alive(here):
                 os._exit(1)  # as Ray does when it sees that its raylet is gone, but it may take minutes
             how = f"is lost with its node ({str(error).splitlines()[0]})"
         pipe.post(ENDED, (number, how))

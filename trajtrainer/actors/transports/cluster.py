@@ -81,6 +81,10 @@ class Cluster:
             if node["Alive"]
         ]
 
+    def is_alive(self, node: str) -> bool:
+        """Return whether Ray has not given up the node with this id."""
+        return any(each["Alive"] and each["NodeID"] == node for each in self.ray.nodes())
+
     def close(self) -> None:
         """Disconnect, and end Ray if this process has started it. May be called again."""
         self.ending.close()

@@ -165,6 +165,8 @@ class _Relay:
     """Takes orders to the actors and brings back their messages."""
 
     def __init__(self, cluster: Cluster, settings: RaySettings, pipe: LockedPipe) -> None:
+        self._cluster = cluster
+        self._here = cluster.here
         self._ray = cluster.ray
         self._gcs = str(cluster.ray.get_runtime_context().gcs_address)
         self._pipe = pipe
@@ -186,7 +188,7 @@ class _Relay:
         self._has_actors = threading.Event()
         self._is_over = False
         self._error: Exception | None = None
-        pipe.post(CONNECTED, (cluster.here, self._gcs))
+        pipe.post(CONNECTED, (self._here, self._gcs))
 
     def serve(self) -> None:
         """Bring what actors report, until the learner says END.
@@ -284,11 +286,14 @@ class _Relay:
                 self._ray.kill(actor.handle)
 
     def _watch(self) -> None:
-        """Give signs of life, and watch Ray's GCS: end this process where that is gone and Ray does not notice."""
+        """Give signs of life, and end this process where Ray's GCS or raylet is gone and Ray does not notice."""
         num_unanswered, silent_since_s = 0, 0.0
         with suppress(OSError):
             while True:
                 num_unanswered = 0 if _answers(self._gcs) else num_unanswered + 1
+                # Ray may keep a driver whose node it has given up, as after a partition, and starts nothing for it.
+                if not num_unanswered and not self._cluster.is_alive(self._here):
+                    os._exit(1)
                 is_silent = num_unanswered >= _GCS_SILENT_BEATS
                 if is_silent and not silent_since_s:
                     silent_since_s = time.monotonic()
