@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -247,6 +248,8 @@ def play_gdscript(folder: Path, asked: list[Asked]) -> dict[str, dict[str, Decis
     code = [
         """extends Node
 
+var answers: Array[String] = []
+
 func play(stem: String, script: Script, rows: int) -> void:
 	var numbers := FileAccess.get_file_as_bytes("res://" + stem + ".in").to_float32_array()
 	var at := 0
@@ -268,16 +271,17 @@ func play(stem: String, script: Script, rows: int) -> void:
 		for choice in policy.discrete:
 			out.append(choice)
 		out.append_array(kept)
-	print("OUT ", stem, " ", Marshalls.raw_to_base64(out.to_byte_array()))
+	answers.append("OUT " + stem + " " + Marshalls.raw_to_base64(out.to_byte_array()))
 
 func _ready() -> void:"""
     ]
     code += [f'\tplay("{each.file.stem}", load("res://{each.file.name}"), {each.rows})' for each in asked]
-    code.append("\tget_tree().quit(0)\n")
+    # The browser hands each print on by itself, in any order and mixed: one print, and time for it to arrive.
+    code += ['\tprint(" ".join(answers))', "\tawait get_tree().create_timer(1.0).timeout", "\tget_tree().quit(0)\n"]
     (folder / "main.gd").write_text("\n".join(code), encoding="utf-8")
     files = [name for each in asked for name in (each.file, each.file.with_suffix(".in"))]
     printed = _run(sys.executable, RUN_GODOT, GODOT, "main.gd", *files, "--limit", "1700", folder=folder)
-    found = dict(line.split(" ")[1:3] for line in printed.splitlines() if line.startswith("OUT "))
+    found = dict(re.findall(r"OUT (\S+) (\S+)", printed))
     return {each.name: _answers(each, base64.b64decode(found[each.file.stem])) for each in asked}
 
 

@@ -78,10 +78,10 @@ def test_godot(tmp_path: Path) -> None:
     (tmp_path / "balls.gd").write_text(prepare(tmp_path, "gdscript"))
     (tmp_path / "main.gd").write_text(
         "extends Node\n\nfunc _ready() -> void:\n\tadd_child(load('res://balls.gd').new())\n"
-        "\tfor frame in 4:\n\t\tawait get_tree().process_frame\n\tget_tree().quit(0)\n"
+        "\tawait get_tree().create_timer(1.0).timeout\n\tget_tree().quit(0)\n"
     )
     printed = run(tmp_path, sys.executable, RUN_GODOT, GODOT, "main.gd", "balls.gd", "3DBall.gd")
-    actions = re.findall(r"^\[(.*)\]$", printed, re.MULTILINE)
+    actions = re.findall(r"\[([^\[\]]*)\]", printed)  # two may share a line, as each is handed on by itself
     assert len(set(actions)) >= 3
     assert all(len(line.split(",")) == 4 for line in actions)
 
