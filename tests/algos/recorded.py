@@ -12,7 +12,7 @@ from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.iql.settings import IQLHyperparameters
-from trajtrainer.algos.offline.learner import OfflineLearner
+from trajtrainer.algos.offline.offline import Offline
 from trajtrainer.core.columns import Columns, Store, entries_of, sensor_name, zeros
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.timers import Timers
@@ -59,7 +59,7 @@ def settings(kind: str, net: NetworkSettings | None = None, hyper: dict[str, Any
     )
 
 
-def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, **more: Any) -> OfflineLearner:
+def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, **more: Any) -> Offline:
     """Return a trainer's algorithm; arguments as ``settings``."""
     context = LearningContext(
         behavior="B",
@@ -73,13 +73,13 @@ def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, **more: Any) -> 
         is_stopping=lambda: False,
     )
     made = create_algorithm(context)
-    assert isinstance(made, OfflineLearner)
+    assert isinstance(made, Offline)
     rewards = [signal.evaluate(packed) * np.float32(signal.strength) for signal in made.signals]
     made.add(packed, np.stack(rewards))
     return made
 
 
-def learn(learner: OfflineLearner, steps: int) -> dict[str, Any]:
+def learn(learner: Offline, steps: int) -> dict[str, Any]:
     """Make at least so many gradient steps; return the statistics of the last update."""
     found: dict[str, Any] = {}
     while learner.gradient_steps < steps:

@@ -26,7 +26,8 @@ from tests.algos.minibatches import minibatch_of
 from tests.algos.offline_steps import numbers_of
 from tests.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch, without_closed_form
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.algos.offline.closed_form import FastBC, FastIQL
+from trajtrainer.algos.bc import closed_form as bc_closed_form
+from trajtrainer.algos.iql import closed_form as iql_closed_form
 from trajtrainer.algos.ppo import closed_form, losses
 from trajtrainer.algos.ppo.closed_form import ClosedForm
 from trajtrainer.algos.ppo.ppo import PPO
@@ -656,12 +657,12 @@ def _q_gradients(sac: Any, total: Tensor, sampled: Tensor | None) -> Numbers:
 # Offline trainers
 
 
-@twin(FastBC, SPECS, rtol=2e-4, atol=2e-5)
+@twin(bc_closed_form.ClosedForm, SPECS, rtol=2e-4, atol=2e-5)
 def cloned(spec_name: str) -> tuple[Numbers, Numbers]:
     return numbers_of("bc", spec_name)
 
 
-@twin(FastIQL, SPECS, rtol=2e-4, atol=2e-5)
+@twin(iql_closed_form.ClosedForm, SPECS, rtol=2e-4, atol=2e-5)
 def learnt_offline(spec_name: str) -> tuple[Numbers, Numbers]:
     return numbers_of("iql", spec_name)
 

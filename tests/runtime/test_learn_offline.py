@@ -20,7 +20,7 @@ from tests.algos.recorded import recording
 from tests.nn.specs import behavior, vector
 from tests.runtime.runs import LearnProcess, ppo
 from tests.test_learn_api import Lamp
-from trajtrainer.algos.offline.learner import OfflineLearner
+from trajtrainer.algos.offline.offline import Offline
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.demos.demonstrations import load_demonstrations
@@ -166,15 +166,15 @@ def test_a_run_that_was_killed_and_interrupted_goes_on_bit_for_bit(
     killed.wait_for(lambda: len(list((killed.folder / "Noise").glob("Noise-*.pt"))) >= 2)
     killed.send(signal.SIGKILL)
     assert killed.finish().exit_code < 0
-    results, update, calls = tmp_path / "results", OfflineLearner.update, []
+    results, update, calls = tmp_path / "results", Offline.update, []
 
-    def interrupted(self: OfflineLearner, *arguments: Any) -> Any:
+    def interrupted(self: Offline, *arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             signal.raise_signal(signal.SIGINT)
         return update(self, *arguments)
 
-    monkeypatch.setattr(OfflineLearner, "update", interrupted)
+    monkeypatch.setattr(Offline, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         learn(results, given, run_id="run", resume=True)
     monkeypatch.undo()

@@ -58,4 +58,4 @@ class BCHyperparameters(OfflineHyperparameters):
     """Behavioural cloning from a data set alone."""
 
 
-ROW = AlgorithmRow(BCHyperparameters, "trajtrainer.algos.bc.learner:BCLearner", offline=True)
+ROW = AlgorithmRow(BCHyperparameters, "trajtrainer.algos.bc.bc:BC", offline=True)

@@ -33,4 +33,4 @@ class DAggerHyperparameters(CloningHyperparameters):
             yield misfit(("hyperparameters", "expert"), None, expected)
 
 
-ROW = AlgorithmRow(DAggerHyperparameters, "trajtrainer.algos.dagger.learner:DAggerLearner")
+ROW = AlgorithmRow(DAggerHyperparameters, "trajtrainer.algos.dagger.dagger:DAgger")

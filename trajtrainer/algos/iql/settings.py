@@ -30,4 +30,4 @@ class IQLHyperparameters(OfflineHyperparameters):
     tau: float = field(default=0.005, validator=fraction)
 
 
-ROW = AlgorithmRow(IQLHyperparameters, "trajtrainer.algos.iql.learner:IQLLearner", offline=True)
+ROW = AlgorithmRow(IQLHyperparameters, "trajtrainer.algos.iql.iql:IQL", offline=True)

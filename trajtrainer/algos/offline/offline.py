@@ -1,4 +1,4 @@
-"""What the trainers that learn from a data set have in common.
+"""What the algorithms that learn from a data set share.
 
 Shape legend: B packed steps, b rows of a minibatch.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -31,28 +31,7 @@ _BLOCK = 16
 _ROWS = 4096
 
 
-class OfflineStep(Protocol):
-    """Makes gradient steps."""
-
-    def __call__(self, batch: Minibatch, learning_rates: Sequence[float]) -> dict[str, Tensor]:
-        """Make one.
-
-        Args:
-            batch: on the networks' device.
-            learning_rates: of the policy and, where there are any, of the value networks.
-
-        Returns:
-            Statistics tag -> 0-d tensor without gradient; nothing is read back.
-        """
-
-    def states(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each optimizer by its name in the checkpoint."""
-
-    def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what ``states`` gave."""
-
-
-class OfflineLearner(Algorithm):
+class Offline(Algorithm):
     """Learns from a data set, which ``add`` is given once.
 
     A step of its trainer is a gradient step. Which rows it learns from is a function of the seed and the step alone, so
@@ -61,6 +40,7 @@ class OfflineLearner(Algorithm):
     Attributes:
         needs_next: whether minibatches have next observations, ``rewards`` and ``discount``.
         timer: name of a gradient step.
+        hyper: the hyperparameters.
     """
 
     counts_group_rewards = True
@@ -73,19 +53,15 @@ class OfflineLearner(Algorithm):
         super().__init__(context, networks, signals)
         hyper = context.settings.hyperparameters
         assert isinstance(hyper, OfflineHyperparameters)
-        self._hyper = hyper
-        self._step = self.make_step()
+        self.hyper = hyper
 
     @abstractmethod
-    def make_step(self) -> OfflineStep:
-        """Return what makes the gradient steps of ``networks``."""
+    def gradient_step(self, batch: Minibatch, step: int) -> dict[str, Tensor]:
+        """Make gradient step ``step``. Return statistics as 0-d tensors on the device, without gradient."""
 
-    def learning_rates(self, step: int) -> list[float]:
-        """Return the learning rates at gradient step ``step``, as ``OfflineStep`` takes them."""
-        return [self._decayed(self._hyper.learning_rate, step)]
-
-    def _decayed(self, initial: float, step: int) -> float:
-        schedule, last = self._hyper.learning_rate_schedule, self.context.settings.max_steps
+    def decayed(self, initial: float, step: int) -> float:
+        """Return a learning rate at gradient step ``step``."""
+        schedule, last = self.hyper.learning_rate_schedule, self.context.settings.max_steps
         return decayed(schedule, initial, MIN_LEARNING_RATE, last, step)
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
@@ -94,7 +70,7 @@ class OfflineLearner(Algorithm):
         Raises:
             SettingsError: nothing of it is left to learn from.
         """
-        context, hyper = self.context, self._hyper
+        context, hyper = self.context, self.hyper
         memory = context.settings.network_settings.memory
         length = self._length = 1 if memory is None else memory.sequence_length
         learnt, apart = held_out(packed, hyper.validation_fraction, context.draws_seed)
@@ -133,7 +109,7 @@ class OfflineLearner(Algorithm):
         return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """See ``Algorithm``: some gradient steps, none beyond the next summary, checkpoint or the end."""
+        """Make some gradient steps, none beyond the next summary, checkpoint or the end."""
         self._copy_normalization()
         count = self._block(step)
         size = self._per_batch
@@ -141,10 +117,10 @@ class OfflineLearner(Algorithm):
         found: list[dict[str, Tensor]] = []
         for batch in self.until_stop(self._rows.minibatches(numbers, count)):
             with self.context.timers(self.timer):
-                found.append(self._step(batch, self.learning_rates(step + len(found))))
+                found.append(self.gradient_step(batch, step + len(found)))
         self.gradient_steps += len(found)
         after = step + len(found)
-        once = {"Policy/Learning Rate": self.learning_rates(after)[0]}
+        once = {"Policy/Learning Rate": self.decayed(self.hyper.learning_rate, after)}
         if after % self.context.settings.summary_freq == 0:
             once |= {"Policy/Epoch": after * size / self._rows.num_sequences, **self.validate()}
         return {**tensors(found), **{tag: np.array([value]) for tag, value in once.items()}}
@@ -176,11 +152,3 @@ class OfflineLearner(Algorithm):
             "hits": ("Policy/Validation Accuracy", 1.0),
         }
         return {tags[name][0]: tags[name][1] * value / rows for name, value in sums.items()}
-
-    def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """See ``Algorithm``."""
-        return self._step.states()
-
-    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """See ``Algorithm``."""
-        self._step.load_states(states)

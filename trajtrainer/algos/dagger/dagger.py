@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.algos.bc.bc import Cloner
 from trajtrainer.algos.dagger.labels import labels
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.algos.off_policy import Pace, ReplayBatches
-from trajtrainer.algos.offline.closed_form import cloning_step
 from trajtrainer.algos.offline.policy import make_actor
 from trajtrainer.algos.offline.rows import tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
@@ -32,14 +32,15 @@ _EXTRA = "dagger"
 _LEAD = 128
 
 
-class DAggerLearner(Algorithm):
-    """Imitates an expert on what its own policy sees, at the pace of the experience.
+class DAgger(Algorithm):
+    """Imitates an expert in the states that its own policy reaches, at the pace of the experience.
 
-    The rounds of the paper are as short as can be here: what is labelled is learnt from at once, together with all that
-    was labelled before. Rewards are counted and not learnt from.
+    The rounds of the paper are as short as possible: new labels are learned from at once, together with all earlier
+    ones (the paper's data set D). Rewards are counted and not learned from.
 
     Attributes:
-        replay: what was seen, with the expert's actions in place of its own.
+        replay: D: the observations, with the expert's actions in place of the policy's.
+        cloner: makes the gradient steps.
     """
 
     counts_group_rewards = True
@@ -54,7 +55,7 @@ class DAggerLearner(Algorithm):
         assert isinstance(hyper, DAggerHyperparameters)
         memory = settings.network_settings.memory
         self._hyper = hyper
-        self._step = cloning_step(self.actor, hyper)
+        self.cloner = Cloner(self.actor, hyper)
         self.replay = Replay(
             context.spec,
             context.obs_dtypes,
@@ -76,20 +77,19 @@ class DAggerLearner(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """See ``Algorithm``: an actor."""
         hyper = context.settings.hyperparameters
         assert isinstance(hyper, DAggerHyperparameters)
         return {"actor": make_actor(context.spec, context.settings.network_settings, hyper)}
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """See ``Algorithm``: few gradient steps, so that what is learnt is acted on; a few trajectories at least."""
+        """Return the steps of some gradient steps, so that the policy acts on them, but a few trajectories at least."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, DAggerHyperparameters)
         return int(min(max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon), hyper.buffer_size))
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
-        """See ``Algorithm``: the expert labels the steps."""
+        """Let the expert label the steps (D_i = {(s, pi*(s))}), and add them to the replay (D = D + D_i)."""
         context = self.context
         assert context.expert is not None
         wanted = labels(context.expert, packed, self._memories)
@@ -100,7 +100,7 @@ class DAggerLearner(Algorithm):
         return statistics
 
     def _differences(self, packed: PackedSteps, wanted: Mapping[str, NDArray[Any]]) -> Statistics:
-        """Return how far what the learner did is from what the expert wanted, as ``OfflineLearner.validate`` does."""
+        """Return how far what the learner did is from what the expert wanted, as ``Offline.validate`` does."""
         head, found = self.actor.head, {}
         if head.continuous_size:
             done = head.to_env(torch.from_numpy(packed["continuous"])).numpy()
@@ -110,11 +110,11 @@ class DAggerLearner(Algorithm):
         return {tag: np.array([value]) for tag, value in found.items()}
 
     def is_ready(self, step: int) -> bool:
-        """See ``Algorithm``: there is a minibatch, and a gradient step is due."""
+        """Return whether there is a minibatch, and a gradient step is due."""
         return self.replay.num_steps >= self._hyper.batch_size and bool(self._pace.due(step))
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
-        """See ``Algorithm``. Shows its progress between two blocks of minibatches."""
+        """Make the gradient steps that are due. Shows its progress between two blocks of minibatches."""
         hyper = self._hyper
         rate = decayed(
             hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, self.context.settings.max_steps, step
@@ -124,7 +124,7 @@ class DAggerLearner(Algorithm):
         for block in self._batches.blocks(due):
             for batch in self.until_stop(block):
                 with self.context.timers(self.timer):
-                    found.append(self._step(batch, [rate]))
+                    found.append(self.cloner.gradient_step(batch, rate))
                 self._pace.made(1)
                 self.gradient_steps += 1
             if self.context.is_stopping():
@@ -134,31 +134,25 @@ class DAggerLearner(Algorithm):
         return {**tensors(found), "Policy/Learning Rate": np.array([rate])} if found else {}
 
     def reset_worker(self, worker: int | None) -> None:
-        """See ``Algorithm``."""
         for agent in [one for one in self._memories if worker is None or one >> WORKER_SHIFT == worker]:
             del self._memories[agent]
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """See ``Algorithm``."""
-        return self._step.states()
+        return self.cloner.state()
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """See ``Algorithm``."""
-        self._step.load_states(states)
+        self.cloner.load_state(states)
 
     def generators(self) -> dict[str, torch.Generator]:
-        """See ``Algorithm``."""
         return self._batches.generators()
 
     def extra_state(self) -> dict[str, Any]:
-        """See ``Algorithm``: the pace. The replay is apart."""
+        """Return the pace. The replay has a file of its own."""
         return {_EXTRA: {"pace": self._pace.state()}}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
-        """See ``Algorithm``."""
         self._pace.load(extra.get(_EXTRA, {}).get("pace"), step)
 
     @property
     def saved_replay(self) -> Replay | None:
-        """See ``Algorithm``."""
         return self.replay if self._hyper.save_replay_buffer else None
