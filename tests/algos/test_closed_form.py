@@ -129,7 +129,7 @@ def test_the_modules_go_on_working() -> None:
         before = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
         stack = StackedNetworks(actor, critic)
         after = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
-        outputs = stack(batch.obs)
+        outputs = stack(stack.encoded(batch.obs))
     assert all(torch.equal(weights[name], value) for name, value in actor.state_dict().items())
     assert torch.equal(before[0].mu, after[0].mu)
     assert torch.equal(before[1], after[1])
@@ -140,7 +140,7 @@ def test_the_modules_go_on_working() -> None:
     # Loaded weights reach the stack, and a copy of a module is independent of it.
     independent = copy.deepcopy(actor)
     actor.load_state_dict({name: torch.zeros_like(value) for name, value in actor.state_dict().items()})
-    assert not stack(batch.obs).policy.any()
+    assert not stack(stack.encoded(batch.obs)).policy.any()
     assert any(parameter.any() for parameter in independent.parameters())
 
 

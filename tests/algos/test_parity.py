@@ -201,7 +201,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
         distribution, _ = actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
         values, _ = critic(batch.obs, batch.critic_memory, batch.sequence_length)
         stack = StackedNetworks(actor, critic)
-        outputs = stack(batch.obs, (batch.memory, batch.critic_memory), batch.sequence_length)
+        outputs = stack(stack.encoded(batch.obs), (batch.memory, batch.critic_memory), batch.sequence_length)
     logits = torch.from_numpy(outputs.policy[:, 3:])
     return (
         {"mu": outputs.policy[:, :3], "logits": logits[~batch["mask"]], "values": outputs.values.T},

@@ -105,7 +105,12 @@ class Actor:
     @property
     def may_collect(self) -> bool:
         """Whether the environments were reset and no limit is reached."""
-        return self._is_running and all(part.may_collect for part in self._parts.values())
+        if not self._is_running:
+            return False
+        for part in self._parts.values():  # noqa: SIM110  # in the path of every message
+            if not part.may_collect:
+                return False
+        return True
 
     def synchronize(self) -> None:
         """Follow the orders that have come. Raises ``ActorEndedError`` if one says so."""

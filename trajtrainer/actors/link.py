@@ -135,12 +135,13 @@ class BehaviorLink:
         """Send actors what they need to continue: newer weights, other opponents, and then allowances."""
         self._take_latest_policy()
         policy, self_play, accounts = self._policy, self.learner.self_play, self.pacing.accounts
+        opponents = None if self_play is None else self_play.number
         for number, account in accounts.items():
             if account.is_synchronized and account.loads != policy.num_loads:
                 account.loads, account.version, account.is_synchronized = policy.num_loads, policy.version, False
                 self._supervisor.working(number)
                 self._transport.publish(number, self.name, policy.version, self._bytes_of_weights)
-            if self_play is not None and account.assignment not in (None, self_play.number):
+            if self_play is not None and account.assignment not in (None, opponents):
                 self._assign(self_play, number)
         if self.pacing.has_limits:
             # An allowance comes after the policy that should use it up.

@@ -165,19 +165,20 @@ class ActorPool:
                 link.give_turns()
                 num_seen += link.feed()
         num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._take)
-        with self._timers("actor_pool"):
-            self._restart_silent()
+        self._restart_silent()
+        num_full = 0
+        for link in links:
+            num_seen += link.feed()
+            num_full += link.pacing.is_full
+        if 0 < num_full < len(links):
             for link in links:
-                num_seen += link.feed()
-            full = [link for link in links if link.pacing.is_full]
-            if 0 < len(full) < len(links):
-                for link in full:
+                if link.pacing.is_full:
                     link.lift_limits()
-            for link in links:
-                if self.transport.runs_meanwhile:
-                    link.synchronize()
-                if not num_seen:
-                    link.relax()
+        for link in links:
+            if self.transport.runs_meanwhile:
+                link.synchronize()
+            if not num_seen:
+                link.relax()
 
     def synchronize(self) -> int:
         """During an update: take in what has come, and let actors continue. Returns the number of reports."""

@@ -214,6 +214,10 @@ class Columns(Generic[A]):
         prefix = of + "."
         return tuple([array for name, array in self._arrays.items() if name.startswith(prefix)])
 
+    def without_sensors(self, of: str) -> Columns[A]:
+        """Return all columns but those of ``obs`` or another kind of observation."""
+        return Columns({name: array for name, array in self._arrays.items() if not name.startswith(of + ".")})
+
     def map(self, function: Callable[[A], B]) -> Columns[B]:
         """Return what ``function`` makes of every array."""
         return Columns({name: function(array) for name, array in self._arrays.items()})

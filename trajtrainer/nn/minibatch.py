@@ -55,6 +55,11 @@ class Minibatch:
         return self.rows.obs
 
     @property
+    def encoded(self) -> Tensor | None:
+        """What an update has made of the observations for all epochs at once, f32 [b, in], instead of them."""
+        return self.rows.get("encoded")
+
+    @property
     def next_obs(self) -> tuple[Tensor, ...]:
         """What was observed after the step, per sensor, f32 or u8 [b, *O]."""
         return self.rows.sensors(NEXT_OBSERVATIONS)

@@ -181,7 +181,9 @@ class SelfPlay:
         self._saved_slots: dict[str, OpponentSlot] = {}
         self._learning: int | None = None
         self._num_choices = 0
-        self._counters = {"save": 0, "swap": 0, "team_change": 0}
+        save, swap, change = settings.save_steps, settings.swap_steps, settings.team_change
+        self._intervals = {"save": save, "swap": swap, "team_change": change}
+        self._counters = dict.fromkeys(self._intervals, 0)
         # Of the team that learns, in this process.
         self._num_episodes = self._num_steps = 0
 
@@ -272,10 +274,8 @@ class SelfPlay:
 
     def _left(self, what: str) -> int:
         """Return the steps until something is due; 0 or less for now. As in ML-Agents one more than the interval."""
-        settings = self.settings
-        interval = {"save": settings.save_steps, "swap": settings.swap_steps, "team_change": settings.team_change}[what]
         now = self.opponent_steps if what == "swap" else self._step()
-        return self._counters[what] + interval + 1 - now
+        return self._counters[what] + self._intervals[what] + 1 - now
 
     def _take_latest_policy(self) -> None:
         update = self._policies.latest(self._behavior)

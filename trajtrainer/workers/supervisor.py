@@ -222,10 +222,12 @@ class Supervisor:
 
     def pause_s(self, timeout_s: float | None) -> float | None:
         """Return how long to wait: ``timeout_s``, or less if a member is due before."""
-        ends = [member.start_s - self._clock() for member in self.members if member.phase is Phase.DOWN]
-        if timeout_s is not None:
-            ends.append(timeout_s)
-        return max(0.0, min(ends)) if ends else None
+        pause_s = timeout_s
+        for member in self.members:
+            if member.phase is Phase.DOWN:
+                due_s = max(0.0, member.start_s - self._clock())
+                pause_s = due_s if pause_s is None else min(pause_s, due_s)
+        return pause_s
 
     def silent(self, rests: Callable[[int], bool] = lambda _: False) -> list[int]:
         """Return the members that have been silent for too long, except those that ``rests`` excuses."""

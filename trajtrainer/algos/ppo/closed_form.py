@@ -59,6 +59,7 @@ class ClosedForm:
 
     def __init__(self, actor: Actor, critic: ValueNetwork, hyper: OnPolicy) -> None:
         self._stack = StackedNetworks(actor, critic)
+        self.encoded = self._stack.encoded
         self.pieces = self._stack.pieces
         self._hyper = hyper
         self._branches = actor.head.branches
@@ -68,7 +69,8 @@ class ClosedForm:
         """Write the gradient of the loss into what is trained. Return statistics."""
         stack, hyper, epsilon, mask = self._stack, self._hyper, coefficients.epsilon, minibatch.loss_mask
         weight = row_weight(len(minibatch), mask)
-        outputs = stack(minibatch.obs, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
+        encoded = stack.encoded(minibatch.obs) if minibatch.encoded is None else minibatch.encoded
+        outputs = stack(encoded, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
         with np.errstate(all="ignore"):  # the trainer looks for what is not finite, once per update
             # -L^CLIP - c2 S, by the outputs of the policy.
             decisions = Decisions(outputs.policy, stack.log_sigma, minibatch, self._branches)

@@ -282,6 +282,10 @@ class PPO(Algorithm):
         if not hyper.normalize_advantage_per_mini_batch:
             columns["advantage"] = losses.normalized(buffer.column("advantage"), buffer.loss_mask, buffer.weight)
 
+        # Observations normalized once for all epochs. Reward signals that learn want them as they came.
+        if self.closed_form is not None and all(isinstance(signal, ExtrinsicReward) for signal in self.signals):
+            columns["encoded"] = self.closed_form.encoded(buffer.observations)
+
         # Epochs of minibatches, until the run ends or the policy has moved too far.
         found: dict[str, list[Tensor]] = {}
         for diagnostics, minibatch in self.until_stop(self._minibatches(columns)):

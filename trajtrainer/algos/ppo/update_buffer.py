@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from trajtrainer.algos.values import sequence_begins, sequence_offsets
-from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
+from trajtrainer.core.columns import NEXT_OBSERVATIONS, OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import LongArray
 from trajtrainer.data.trajectory import PackedSteps
@@ -102,10 +102,15 @@ class UpdateBuffer:
         """Importance weights f32 [N], 0 in padding; None where there are none."""
         return self.column("weight") if "weight" in self._rows else None
 
+    @property
+    def observations(self) -> tuple[Tensor, ...]:
+        """The filled rows of each sensor, [N, *O]: views."""
+        return tuple(column[: self.num_rows] for column in self._rows.obs)
+
     def observed(self) -> tuple[Tensor, ...]:
         """Return what was observed, per sensor [B, *O]: the filled rows without padding."""
-        mask, filled = self.loss_mask, [column[: self.num_rows] for column in self._rows.obs]
-        return tuple(filled if mask is None else [column[mask > 0] for column in filled])
+        mask, filled = self.loss_mask, self.observations
+        return filled if mask is None else tuple(column[mask > 0] for column in filled)
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
         """Return where the next steps can be written directly, which saves ``append`` a copy of them.
@@ -166,9 +171,11 @@ class UpdateBuffer:
         Args:
             order: i64 [any], numbers of sequences: a permutation, or several.
             batch_size: rows; rounded down to whole sequences, at least one.
-            columns: to be given instead of or beside the buffer's, [N, ...].
+            columns: to be given instead of or beside the buffer's, [N, ...]; ``encoded`` instead of the observations.
         """
         rows = self._rows.slice(0, self.num_rows).with_columns(columns)
+        if "encoded" in columns:
+            rows = rows.without_sensors(OBSERVATIONS)
         yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
     def _block(self, start: int, stop: int) -> Columns[NDArray[Any]]:

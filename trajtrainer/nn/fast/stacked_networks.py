@@ -125,17 +125,21 @@ class StackedNetworks:
         self.log_sigma: FloatArray = self._weights.log_sigma.numpy()
 
     @torch.no_grad()
+    def encoded(self, obs: Sequence[Tensor]) -> Tensor:
+        """Return what the layers of both take of observations, per sensor [N, *O]: [N, in]. Their normalizers agree."""
+        return self._actor.body.encoder(obs)[0]  # type: ignore[no-any-return]
+
     def __call__(
-        self, obs: Sequence[Tensor], memories: tuple[Tensor | None, Tensor | None] = (None, None), length: int = 1
+        self, encoded: Tensor, memories: tuple[Tensor | None, Tensor | None] = (None, None), length: int = 1
     ) -> Outputs:
         """Evaluate both networks for b rows.
 
         Args:
-            obs: per sensor [b, *O], in the order of their sequences. Both networks have the same normalisers.
+            encoded: [b, in], in the order of their sequences.
             memories: the actor's and the critic's before each sequence [S, H]; None for empty ones.
             length: L.
         """
-        x = _by_step(self._actor.body.encoder(obs)[0], length)
+        x = _by_step(encoded, length)
         remembered = self._remembered(memories, len(x) // length)
         body = stacked_bodies.forward(self._weights.bodies, x.expand(2, -1, -1), remembered)
         policy = affine(body.encoding[0], self._weights.policy.layer)
