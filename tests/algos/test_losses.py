@@ -95,4 +95,7 @@ def test_explained_variance() -> None:
 def test_kl_is_0_for_the_same_policy_and_positive_otherwise() -> None:
     log_ratio = _rows(8, 40, 2) * 0.1
     assert losses.approximate_kl(0 * log_ratio, torch.ones(40, 2), None).item() == 0.0
-    assert losses.approximate_kl(log_ratio, log_ratio.exp(), None).item() > 0.0
+    kl = losses.approximate_kl(log_ratio, log_ratio.exp(), None)
+    assert kl.item() > 0.0
+    of_each = [losses.approximate_kl(one, one.exp(), None) for one in (log_ratio[:, :1], log_ratio[:, 1:])]
+    torch.testing.assert_close(kl, of_each[0] + of_each[1])

@@ -207,7 +207,8 @@ def test_the_learning_rate_follows_the_divergence_and_is_saved() -> None:
 
 def test_adaptation_stays_within_its_range() -> None:
     assert adapted(1e-5, 1.0, 0.01) == 1e-5
-    assert adapted(9e-3, 0.0, 0.01) == 1e-2
+    assert adapted(9e-3, 1e-9, 0.01) == 1e-2
+    assert adapted(9e-3, 0.0, 0.01) == 9e-3
     assert adapted(1e-3, 0.01, 0.01) == 1e-3
 
 

@@ -171,5 +171,5 @@ def test_the_explanation_of_a_key_is_there_once() -> None:
 
 def test_an_explanation_is_a_whole_sentence() -> None:
     told = [line for line in complete(resolved(FILES["ppo"])).splitlines() if "#" in line]
-    assert any("et al. 2017" in line for line in told)
+    assert any("et al. 2018" in line for line in told)
     assert [line for line in told if line.count("(") != line.count(")")] == []

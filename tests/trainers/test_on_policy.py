@@ -92,6 +92,32 @@ def test_one_drain_equals_many(network: NetworkSettings) -> None:
         assert statistics == {tag: pytest.approx(values, rel=1e-5, abs=1e-5) for tag, values in first.items()}
 
 
+def test_explained_variance_leaves_padding_out() -> None:
+    hyper = PPOHyperparameters(batch_size=8, buffer_size=500, num_epoch=1)
+    rig = Rig(_settings(network_settings=RECURRENT, hyperparameters=hyper))
+    rig.put(*(Trajectory(1, ended=True, agent=i, columns={"reward": np.full(1, i, np.float32)}) for i in range(9)))
+    rig.trainer.advance()
+    buffer = rig.learner._buffer
+    values, returns = (buffer.column(name)[::4].sum(1).numpy() for name in ("value", "returns"))
+    assert len(buffer.column("value")) == 36
+    statistics = rig.learner.update(9, lambda _: None)
+    expected = 1 - np.var(returns - values) / np.var(returns)
+    assert statistics["Policy/Explained Variance"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("num_rows", "num_epoch"), [(40, 1), (40, 3), (8, 3), (8, 20), (8 * 20, 2)])
+def test_diagnostics_come_from_minibatches_after_which_the_policy_has_moved(num_rows: int, num_epoch: int) -> None:
+    hyper = PPOHyperparameters(batch_size=8, buffer_size=500, num_epoch=num_epoch)
+    rig = Rig(_settings(hyperparameters=hyper))
+    rig.put(Trajectory(num_rows))
+    rig.trainer.advance()
+    reports = [diagnostics for diagnostics, _ in rig.learner._minibatches({})]
+    assert len(reports) == num_epoch * num_rows // 8
+    assert any(reports[len(reports) // 2 :])
+    assert not reports[0]
+    assert sum(reports) <= max(1, len(reports) // 5)
+
+
 def test_rows_are_given_back_before_the_update() -> None:
     rig = Rig(_settings())
     rig.put(Trajectory(40, ended=True), Trajectory(3))

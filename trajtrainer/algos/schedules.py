@@ -1,4 +1,4 @@
-"""Values that fall over training: learning rate, clipping range, entropy weight."""
+"""Schedules of the learning rate, the clipping range and the entropy weight."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trajtrainer.settings.hyperparameters import ScheduleType
 MIN_LEARNING_RATE = 1e-10
 MIN_EPSILON = 0.1
 MIN_BETA = 1e-5
-# Of an adaptive learning rate.
+# Bounds of the adaptive learning rate.
 ADAPTIVE_RANGE = (1e-5, 1e-2)
-_ADAPTATION = 1.5
+_ADAPTATION_FACTOR = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Coefficients:
 def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: int, step: int) -> float:
     """Return the value of a schedule at trainer step ``step``.
 
-    ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there, ``COSINE`` along half a
-    wave (Loshchilov & Hutter 2017); ``CONSTANT`` is ``initial``. An ``initial`` below ``minimum`` stays as it is:
-    ML-Agents lets it *rise* to the minimum, so that an epsilon of 0.05 ends as 0.1
+    ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there. ``COSINE`` follows half
+    a cosine (Loshchilov & Hutter 2017). ``CONSTANT`` and ``ADAPTIVE`` are ``initial``. An ``initial`` below ``minimum``
+    stays as it is: ML-Agents lets it *rise* to the minimum, so that an epsilon of 0.05 ends as 0.1
     (docs/mlagents-behavior.md#schedules).
 
     >>> decayed(ScheduleType.LINEAR, 0.2, 0.1, 1000, 500)
@@ -47,12 +47,14 @@ def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: i
 
 
 def adapted(learning_rate: float, kl: float, desired_kl: float) -> float:
-    """Return the learning rate for the next gradient step by the KL divergence of the last one, as rsl_rl does.
+    """Return the learning rate adapted to the KL divergence that was measured just before a gradient step.
+
+    As rsl_rl does: a divergence of 0, that of the first step of an update, changes nothing.
 
     >>> adapted(3e-4, 0.05, 0.01)
     0.00019999999999999998
     """
     low, high = ADAPTIVE_RANGE
     if kl > 2 * desired_kl:
-        return max(low, learning_rate / _ADAPTATION)
-    return min(high, learning_rate * _ADAPTATION) if 0 <= kl < desired_kl / 2 else learning_rate
+        return max(low, learning_rate / _ADAPTATION_FACTOR)
+    return min(high, learning_rate * _ADAPTATION_FACTOR) if 0 < kl < desired_kl / 2 else learning_rate

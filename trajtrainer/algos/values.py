@@ -1,10 +1,10 @@
-"""What is to be learned of whole trajectories: values, advantages and returns.
+"""Learning targets computed from whole trajectories: values, advantages and returns.
 
 ``gae``, ``lambda_return`` and ``v_trace`` solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory, V-trace with a c
 of each step. All trajectories of a pack are solved at once by doubling: after pass k each x holds the terms of its next
 2^k steps, and the pass adds to it, times c^(2^k), the x that lies 2^k steps ahead. That is log2(longest trajectory)
-passes over the whole pack, whatever the number and the lengths of its trajectories, against one Python iteration per
-step. Sums are kept in float64 and returned as float32.
+passes over the whole pack, whatever the number and the lengths of its trajectories, instead of one Python iteration
+per step. Sums are kept in float64 and returned as float32.
 
 Shape legend: V reward signals, B packed steps, S trajectories, L sequence length, Q sequences of up to L steps (each
 trajectory is cut into sequences from its start), H memory size.
@@ -28,8 +28,7 @@ from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
 DoubleArray = NDArray[np.float64]
 Offsets = IntArray | LongArray
 
-# How many numbers of observations may go through the critic at once (64 MB of float32): bounds what the layers
-# between take.
+# The most observation values that go through the critic at once (64 MB of float32), which bounds the layers' memory.
 _MAX_NUMBERS = 1 << 24
 
 
@@ -105,7 +104,7 @@ class ValueEstimator:
     def _with_stored_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
     ) -> Estimates:
-        """Return every step starts from the memory that was stored with it, so the steps need not go in sequence."""
+        """Start each step from its stored memory, so that steps can be evaluated in any order."""
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
         memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
@@ -220,7 +219,7 @@ def _numpy(tensor: Tensor) -> FloatArray:
     return array
 
 
-def _column(values: Sequence[float] | float) -> DoubleArray:
+def _per_signal(values: Sequence[float] | float) -> DoubleArray:
     """Return one coefficient per signal, as a column [V, 1]."""
     return np.atleast_1d(np.asarray(values, np.float64))[:, None]
 
@@ -228,7 +227,8 @@ def _column(values: Sequence[float] | float) -> DoubleArray:
 def _solve(terms: DoubleArray, coefficient: DoubleArray, offset: Offsets) -> DoubleArray:
     """Return ``x[t] = terms[t] + coefficient[t] * x[t + 1]`` [V, B], x = 0 after a trajectory's last step.
 
-    Overwrites ``terms``. Coefficients are [V, B], or [V, 1] if they are the same for each step.
+    Doubles the distance with each pass (see the module). Overwrites ``terms``. Coefficients are [V, B], or [V, 1] if
+    they are the same for each step.
     """
     coefficient = np.broadcast_to(coefficient, terms.shape).copy()
     coefficient[:, offset[1:] - 1] = 0.0
@@ -265,12 +265,12 @@ def gae(
         bootstrap: f32 [V, S], the value of the observation after each trajectory; 0 after a true end.
         offset: whole numbers [S + 1], no empty trajectory.
         gamma: [V], discount of each signal.
-        lambd: weight of the longer estimates.
+        lambd: lambda.
 
     Returns:
         f32 [V, B].
     """
-    discount = _column(gamma)
+    discount = _per_signal(gamma)
     delta = rewards + discount * _next_values(values, bootstrap, offset) - values
     return _solve(delta, discount * lambd, offset).astype(np.float32)
 
@@ -288,7 +288,7 @@ def lambda_return(
     ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, with the bootstrap value in full after the last
     step. Arguments and result as ``gae``.
     """
-    discount = _column(gamma)
+    discount = _per_signal(gamma)
     terms = rewards + discount * (1 - lambd) * _next_values(values, bootstrap, offset)
     last = offset[1:] - 1
     terms[:, last] = rewards[:, last] + discount * bootstrap
@@ -309,7 +309,7 @@ def v_trace(
 
     ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (its
     equation 1 and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])``, which its section
-    4.2 has with a lambda of 1. With weights of 1 both are the lambda-return, and ``q - V`` is the generalised advantage
+    4.2 has with a lambda of 1. With weights of 1 both are the lambda-return, and ``q - V`` is the generalized advantage
     estimate.
 
     Args:
@@ -318,15 +318,15 @@ def v_trace(
         bootstrap: f32 [V, S].
         offset: whole numbers [S + 1].
         gamma: [V].
-        lambd: weight of the longer estimates.
+        lambd: lambda.
         rho: f32 [B], truncated importance weight of each step.
         trace: f32 [B], how much each step lets through of what comes after it.
 
     Returns:
         f32 [V, B], the targets of the values; and f32 [V, B], q, the values of the actions that were taken.
     """
-    discount = _column(gamma)
-    actions = rewards + discount * _next_values(values, bootstrap, offset)
-    moved = _solve(rho * (actions - values), discount * lambd * trace, offset)
-    actions += discount * lambd * _next_values(moved, np.zeros_like(bootstrap), offset)
-    return (values + moved).astype(np.float32), actions.astype(np.float32)
+    discount = _per_signal(gamma)
+    q = rewards + discount * _next_values(values, bootstrap, offset)
+    moved = _solve(rho * (q - values), discount * lambd * trace, offset)
+    q += discount * lambd * _next_values(moved, np.zeros_like(bootstrap), offset)
+    return (values + moved).astype(np.float32), q.astype(np.float32)

@@ -37,6 +37,11 @@ class RewardSignal(ABC):
         """The name in statistics tags: ``Extrinsic``."""
         return self.name.capitalize()
 
+    @property
+    def learns(self) -> bool:
+        """Whether it has an ``update`` of its own."""
+        return type(self).update is not RewardSignal.update
+
     def prepare(self, actor: Actor) -> None:  # noqa: B027
         """Get ready to be trained with this policy. Called once, before everything else; not without training.
 

@@ -159,7 +159,7 @@ def critic_loss(
         old_values: [V, b] or None.
         old_baselines: [V, b].
         baseline_returns: [V, b], the target of the baselines where it is not that of the values.
-        epsilon: half width of the clipping range.
+        epsilon: half the width of the clipping range.
         vf_coef: weight of the whole.
     """
     of_values = value_loss(values, returns, mask, old_values=old_values, epsilon=epsilon)

@@ -1,4 +1,4 @@
-"""The gradient of PPO's loss by hand, without autograd: for small networks several times faster, the same to rounding.
+"""Hand-derived gradient of PPO's loss, without autograd: the same up to rounding, several times faster if small.
 
 Shapes: b rows, C continuous actions, K branches, V reward signals.
 """
@@ -49,12 +49,13 @@ def closed_form(
 
 
 class ClosedForm:
-    """The loss of PPO and its gradient. The networks' modules go on working.
+    """The loss of PPO and its gradient. The modules remain usable: their parameters become views of one flat tensor.
 
     Twin of ``trajtrainer.algos.ppo.ppo.PPO.differentiate``.
 
     Attributes:
-        pieces: the parameters of actor and critic, as parts of what is trained.
+        pieces: the parameters of actor and critic, as slices of the flat tensor that Adam updates.
+        encoded: makes, of observations per sensor [N, *O], the input of the first layer, [N, in].
     """
 
     def __init__(self, actor: Actor, critic: ValueNetwork, hyper: OnPolicy) -> None:
@@ -72,7 +73,7 @@ class ClosedForm:
         encoded = stack.encoded(minibatch.obs) if minibatch.encoded is None else minibatch.encoded
         outputs = stack(encoded, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
         with np.errstate(all="ignore"):  # the trainer looks for what is not finite, once per update
-            # -L^CLIP - c2 S, by the outputs of the policy.
+            # Gradient of -L^CLIP - c2 S with respect to the outputs of the policy.
             decisions = Decisions(outputs.policy, stack.log_sigma, minibatch, self._branches)
             log_ratio = decisions.log_prob - minibatch["log_prob"].numpy()
             if hyper.joint_ratio:
@@ -82,7 +83,7 @@ class ClosedForm:
             grad_policy, grad_log_sigma = decisions.gradient(
                 np.broadcast_to(grad, decisions.log_prob.shape), coefficients.beta, weight, self._entropy_columns
             )
-            # c1 L^VF, by the values.
+            # Gradient of c1 L^VF with respect to the values.
             old_values = minibatch["value"].numpy() if hyper.value_clipping else None
             squared_error, grad_values = value_loss(
                 outputs.values, minibatch["returns"].numpy(), old_values, epsilon, weight
@@ -99,7 +100,7 @@ class ClosedForm:
 
 
 def row_weight(num_rows: int, mask: Tensor | None) -> RowWeight:
-    """Return what each row counts in a mean over the real ones (mask [b], 0 in padding): a number, or [b, 1]."""
+    """Return each row's weight in a mean over the real rows (mask [b], 0 in padding): a number, or [b, 1]."""
     if mask is None:
         return 1.0 / num_rows
     real: FloatArray = mask.numpy()
@@ -117,15 +118,15 @@ def clipped_policy_loss(
     Args:
         ratio: [b, C + K], new probability over old.
         advantage: [b].
-        epsilon: half width of the clipping range.
+        epsilon: half the width of the clipping range.
         weight: of each row.
     """
-    factor = advantage[:, None]
-    plain = ratio * factor
+    advantage = advantage[:, None]
+    plain = ratio * advantage
     clipped = np.minimum(np.maximum(ratio, 1.0 - epsilon), 1.0 + epsilon)
-    clipped *= factor
+    clipped *= advantage
     loss = -_mean(np.minimum(plain, clipped), weight)
-    # Where the clipped one is the smaller, it is constant; inside the range both are the same.
+    # d(r A) / d(log r) = r A. Where the clipped term is smaller, r is out of range, and the gradient is 0.
     gradient: FloatArray = (plain <= clipped) * plain
     gradient *= weight * np.float32(-1.0 / plain.shape[1])
     return loss, gradient
@@ -138,17 +139,17 @@ def value_loss(
 
     Twin of ``trajtrainer.algos.ppo.losses.value_loss``.
     """
-    error: FloatArray = values - returns
-    squared = error * error
+    gradient: FloatArray = values - returns
+    squared = gradient * gradient
     if old_values is not None:
         moved = values - old_values
         clipped = old_values + np.clip(moved, -epsilon, epsilon) - returns
         clipped *= clipped
-        # Inside the range both errors are the same, but for rounding; outside, the clipped value does not move.
-        error *= (np.abs(moved) <= epsilon) | (squared >= clipped)
+        # Inside the range both errors are the same up to rounding; outside, the clipped value does not move.
+        gradient *= (np.abs(moved) <= epsilon) | (squared >= clipped)
         squared = np.maximum(squared, clipped)
-    error *= weight * np.float32(2.0 / values.shape[1])
-    return _mean(squared, weight), error
+    gradient *= weight * np.float32(2.0 / values.shape[1])  # d(V - R)^2 / dV = 2 (V - R)
+    return _mean(squared, weight), gradient
 
 
 def _mean(values: FloatArray, weight: RowWeight) -> np.float32:

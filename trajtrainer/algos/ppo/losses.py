@@ -19,13 +19,13 @@ def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: 
     This shapes its learning curves (docs/mlagents-behavior.md#update) and is kept.
 
     Args:
-        ratio: [b, C + K], new probability over old.
+        ratio: [b, C + K] or, of the whole action, [b, 1]: new probability over old.
         advantage: [b].
-        epsilon: half width of the clipping range.
+        epsilon: half the width of the clipping range.
         mask: [b] or None.
     """
-    weight = advantage[:, None]
-    surrogate = torch.minimum(ratio * weight, ratio.clamp(1.0 - epsilon, 1.0 + epsilon) * weight)
+    advantage = advantage[:, None]
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - epsilon, 1.0 + epsilon) * advantage)
     return -masked_mean(surrogate, mask)
 
 
@@ -41,7 +41,7 @@ def value_loss(
         old_values: [V, b], the estimates at collection time. When given, the loss is the larger one of the plain error
             and the error of the estimate clipped to within ``epsilon`` of the old one. ML-Agents means to do so but
             compares with the returns by mistake, which is the plain error (docs/mlagents-behavior.md#update).
-        epsilon: half width of the clipping range.
+        epsilon: half the width of the clipping range.
     """
     error = (values - returns).square()
     if old_values is not None:
@@ -55,9 +55,9 @@ def approximate_kl(log_ratio: Tensor, ratio: Tensor, mask: Tensor | None) -> Ten
     """Return an estimate of KL(old || new) from the taken actions.
 
     Mean of ``ratio - 1 - log ratio``, which is never negative and has a low variance (Schulman 2020, "Approximating KL
-    divergence"). Per dimension and branch, like the ratio.
+    divergence"). Of the whole action: the sum over its dimensions and branches, which are independent given the state.
     """
-    return masked_mean(ratio - 1.0 - log_ratio, mask)
+    return masked_mean((ratio - 1.0 - log_ratio).sum(1), mask)
 
 
 def clip_fraction(ratio: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
@@ -66,7 +66,7 @@ def clip_fraction(ratio: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
 
 
 def ratio_statistics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Tensor | None) -> dict[str, Tensor]:
-    """Return the diagnostics of an update by their tags. Arguments as above."""
+    """Return ``approximate_kl`` and ``clip_fraction`` of these arguments by their tags."""
     return {
         "Policy/Approximate KL": approximate_kl(log_ratio, ratio, mask),
         "Policy/Clip Fraction": clip_fraction(ratio, epsilon, mask),
@@ -76,7 +76,7 @@ def ratio_statistics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Ten
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     """Return ``1 - Var(returns - values) / Var(returns)`` of all entries.
 
-    1 is a perfect critic, 0 as good as a constant; NaN when the returns do not vary.
+    1 is a perfect critic, 0 is no better than a constant; NaN or -inf if the returns do not vary.
     """
     return 1.0 - (returns - values).var(correction=0) / returns.var(correction=0)
 
@@ -84,16 +84,12 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 def normalized(advantage: Tensor, mask: Tensor | None, weight: Tensor | None = None) -> Tensor:
     """Return advantages with mean 0 and population standard deviation 1 over the real rows; 0 in padding rows.
 
-    With ``weight`` [b] each is multiplied by its own after that.
+    With importance weights, ``weight`` [b], the normalized advantages are multiplied by them.
 
-    ML-Agents counts the padding of LSTM sequences as advantages of 0 here, which shifts and shrinks the rest
-    (docs/mlagents-behavior.md#ppo); padding is left out.
+    ML-Agents includes the padding of LSTM sequences here, as advantages of 0 (docs/mlagents-behavior.md#ppo).
     """
-    if weight is not None:
-        return normalized(advantage, mask) * weight
-    if mask is None:
-        std, mean = torch.std_mean(advantage, correction=0)
-        return (advantage - mean) / (std + 1e-10)
-    real = mask > 0
-    std, mean = torch.std_mean(advantage[real], correction=0)
-    return torch.where(real, (advantage - mean) / (std + 1e-10), torch.zeros_like(advantage))
+    std, mean = torch.std_mean(advantage if mask is None else advantage[mask > 0], correction=0)
+    found = (advantage - mean) / (std + 1e-10)
+    if mask is not None:
+        found = torch.where(mask > 0, found, torch.zeros_like(found))
+    return found if weight is None else found * weight

@@ -1,7 +1,7 @@
 """Proximal policy optimization (PPO; Schulman et al. 2017, arXiv:1707.06347), with the conventions of ML-Agents.
 
-Symbols are the paper's: r ratio of the probabilities by the new and the old policy, A advantage, V value, R return,
-epsilon half width of the clipping range, c1 weight of the value loss (``vf_coef``), c2 that of the entropy (``beta``).
+Symbols are the paper's: r probability ratio, new policy over old; A advantage; V value; R return; epsilon half the
+width of the clipping range; c1 weight of the value loss (``vf_coef``); c2 weight of the entropy (``beta``).
 
 Shape legend: V reward signals, B packed steps, S trajectories, Q sequences, b rows of a minibatch, C continuous
 actions, K discrete branches.
@@ -48,7 +48,8 @@ WEIGHT_TAG = "Policy/Importance Weight"
 _TOO_FAR = 1.5
 
 # One minibatch in this many also reports KL divergence, clip fraction and gradient norm, which takes about a twentieth
-# of a small update's time. If an epoch has fewer minibatches, only the first one of some of the epochs does.
+# of a small update's time. With fewer minibatches per epoch, the last one of every nth epoch reports them. Not
+# the first minibatch of an update, whose ratios are all 1.
 _DIAGNOSTICS_EVERY = 8
 
 # Most bytes of steps that wait to be added. Adding many at once saves time, but not for pictures.
@@ -63,14 +64,14 @@ LAYOUT, SHARED_LAYOUT = (
     )
     for critic in (CRITIC, POLICY)
 )
-"""Of PPO in checkpoints, with an own and with a shared critic."""
+"""Checkpoint layouts of PPO with a separate critic and with a shared one."""
 
 # A loss, and its statistics: tag -> 0-d tensor without gradient.
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
 class Objective(NamedTuple):
-    """A loss of a minibatch, by the coefficients and with diagnostics or without, and the parameters that it trains.
+    """A loss function of (minibatch, coefficients, diagnostics), and the parameters that it trains.
 
     Two objectives have no parameters in common.
     """
@@ -88,10 +89,10 @@ class PPO(Algorithm):
     but no checkpoint holds it, since a resumed run has to learn from experience of its own policy.
 
     Attributes:
-        estimator_class: of the values at collection time.
-        buffer_class: of the experience.
-        timer: name of a gradient step.
-        critic: of the values.
+        estimator_class: estimates values when steps are collected.
+        buffer_class: holds the experience until the update.
+        timer: name of a gradient step's timer.
+        critic: the value network.
         objectives: the loss of the actor and that of the critic, or one for both where they have a body in common.
         closed_form: differentiates the losses by hand; None for autograd.
         leaves: the tensors that Adam trains.
@@ -136,7 +137,7 @@ class PPO(Algorithm):
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
         self._normalizes_at_once = network.normalize and not hyper.normalize_after_update
         entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
-        # Normalisers that act a quarter of a buffer late make 3DBall learn visibly later.
+        # With normalizers that lag by a quarter of a buffer, 3DBall learns visibly more slowly.
         half = 0 if self._normalizes_at_once else hyper.buffer_size // 2
         self._steps_to_wait_for = max(hyper.batch_size, min(half, _WAITING_BYTES // entry_bytes(entries)))
 
@@ -150,9 +151,9 @@ class PPO(Algorithm):
             self._encode_pictures = picture_encoding(self.actor.body, hyper.batch_size)
         self.objectives = self._objectives()
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
-        # The closed form is of these losses, not of those of a subclass.
-        as_here = all(getattr(type(self), name) is getattr(PPO, name) for name in ("policy_loss", "value_loss"))
-        self.closed_form = closed_form(self.actor, critic, hyper, self._length) if as_here else None
+        # The closed form implements these losses. A subclass that overrides them learns by autograd.
+        own_losses = all(getattr(type(self), name) is getattr(PPO, name) for name in ("policy_loss", "value_loss"))
+        self.closed_form = closed_form(self.actor, critic, hyper, self._length) if own_losses else None
         if self.closed_form is None:
             self._pieces = [whole(one) for objective in self.objectives for one in objective.parameters]
         else:
@@ -174,7 +175,7 @@ class PPO(Algorithm):
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
-        """The rest of the buffer, or about a minibatch: the normalizers that act are late by no more than that."""
+        """The rest of the buffer, or about a minibatch, so that normalizers lag by at most that much."""
         return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
@@ -199,7 +200,7 @@ class PPO(Algorithm):
     def targets(
         self, packed: PackedSteps, rewards: FloatArray, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
     ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
-        """Compute what is to be learned from trajectories.
+        """Compute the learning targets (advantages and returns) of trajectories.
 
         Args:
             packed: B steps of S trajectories.
@@ -215,17 +216,17 @@ class PPO(Algorithm):
         statistics = self._means("Value Estimate", values, packed)
         bootstrap = self._bootstrap(bootstrap, packed.terminated)
         gammas = [signal.gamma for signal in self.signals]
-        trajectories = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
+        gae_arguments = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
         columns: dict[str, NDArray[Any]] = {"value": values.T}
         if not self._corrects:
             # Generalized advantage estimates (Schulman et al. 2016), and the lambda-returns R = A + V.
-            advantage = gae(*trajectories)
+            advantage = gae(*gae_arguments)
             returns = advantage + values
         else:
             # V-trace (Espeholt et al. 2018): older policies acted. The ratios start from the policy as it is now.
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
-            returns, actions = v_trace(*trajectories, rho, trace)
-            advantage = actions - values
+            returns, q = v_trace(*gae_arguments, rho, trace)
+            advantage = q - values
             columns["weight"] = statistics[WEIGHT_TAG] = rho
         columns |= {"returns": returns.T, "advantage": advantage.mean(0)}
         return columns, {"critic_memory": memory}, statistics
@@ -275,15 +276,15 @@ class PPO(Algorithm):
         """Learn from the buffer for some epochs. The policy that acts changes when all of them are done."""
         buffer, hyper, network = self._buffer, self._hyper, self.context.settings.network_settings
         coefficients = self.coefficients(step)
-        variance = losses.explained_variance(buffer.column("value").sum(1), buffer.column("returns").sum(1))
+        variance = losses.explained_variance(buffer.real("value").sum(1), buffer.real("returns").sum(1))
 
-        # A with mean 0 and deviation 1.
+        # Normalize advantages over the whole buffer: mean 0, standard deviation 1.
         columns = {}
         if not hyper.normalize_advantage_per_mini_batch:
             columns["advantage"] = losses.normalized(buffer.column("advantage"), buffer.loss_mask, buffer.weight)
 
-        # Observations normalized once for all epochs. Reward signals that learn want them as they came.
-        if self.closed_form is not None and all(isinstance(signal, ExtrinsicReward) for signal in self.signals):
+        # Normalize observations once for all epochs, unless a reward signal learns from the raw ones.
+        if self.closed_form is not None and not any(signal.learns for signal in self.signals):
             columns["encoded"] = self.closed_form.encoded(buffer.observations)
 
         # Epochs of minibatches, until the run ends or the policy has moved too far.
@@ -305,7 +306,7 @@ class PPO(Algorithm):
         # Read back from the device once per update.
         means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}
         means |= self.clone(step)
-        means["Policy/Learning Rate"] = coefficients.learning_rate
+        means["Policy/Learning Rate"] = self.adapted_rate if self._adapts else coefficients.learning_rate
         means["Policy/Epsilon"] = coefficients.epsilon
         means["Policy/Beta"] = coefficients.beta
         explained = variance.item()
@@ -324,7 +325,7 @@ class PPO(Algorithm):
         )
 
     def _minibatches(self, columns: Mapping[str, Tensor]) -> Iterator[tuple[bool, Minibatch]]:
-        """Yield the minibatches of all epochs, and which of them give diagnostics.
+        """Yield the minibatches of all epochs, each with a flag: whether to report diagnostics.
 
         All epochs are one sequence of minibatches, so that the rows of several small epochs are gathered at once.
         """
@@ -338,7 +339,8 @@ class PPO(Algorithm):
         order = torch.cat(orders).to(self.context.device)
         for number, minibatch in enumerate(buffer.minibatches(order, batch_size, columns)):
             epoch, place = divmod(number, per_epoch)
-            yield epoch % apart == 0 and place % _DIAGNOSTICS_EVERY == 0, minibatch
+            reports = (place + 1) % min(_DIAGNOSTICS_EVERY, per_epoch) == 0
+            yield reports and (hyper.num_epoch - 1 - epoch) % apart == 0, minibatch
 
     def _epoch_order(self, num_sequences: int) -> Tensor:
         """Return the order of the sequences in one epoch, i64 [Q]."""
@@ -350,8 +352,8 @@ class PPO(Algorithm):
         """Make a step of Adam, unless the policy has moved too far.
 
         Returns:
-            Statistics, tag -> 0-d tensor without gradient on the networks' device: nothing is read back. Diagnostics
-            are KL divergence, clip fraction and the gradient's norm.
+            Statistics, tag -> 0-d tensor without gradient, still on the networks' device. Diagnostics are KL
+            divergence, clip fraction and the gradient's norm.
         """
         hyper, rate = self._hyper, coefficients.learning_rate
         follows_kl = self._adapts or hyper.target_kl is not None
@@ -364,7 +366,7 @@ class PPO(Algorithm):
         differentiate = self.differentiate if self.closed_form is None else self.closed_form.differentiate
         statistics = differentiate(minibatch, coefficients, diagnostics)
 
-        # Its norm, of actor and critic together, is at most max_grad_norm.
+        # Clip the norm of the whole gradient, actor and critic together.
         if hyper.max_grad_norm is not None or diagnostics:
             gradients = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
             norm = torch.nn.utils.get_total_norm(gradients)
@@ -373,11 +375,9 @@ class PPO(Algorithm):
             if diagnostics:
                 statistics["Policy/Gradient Norm"] = norm
 
-        # The divergence of the policy from the one that acted adapts the learning rate, or ends the update.
+        # The divergence from the policy that acted adapts the learning rate, or ends the update.
         if follows_kl:
-            # Of all actions together, whatever the ratio is of: as if they were independent, which their formulas are.
-            columns = 1 if hyper.joint_ratio else minibatch["log_prob"].shape[1]
-            kl = statistics["Policy/Approximate KL"].item() * columns
+            kl = statistics["Policy/Approximate KL"].item()
             if self._adapts:
                 rate = self.adapted_rate = adapted(self.adapted_rate, kl, hyper.desired_kl)
             self.has_moved_far = hyper.target_kl is not None and kl > _TOO_FAR * hyper.target_kl
@@ -394,6 +394,7 @@ class PPO(Algorithm):
         """Write the gradient of the loss into the parameters, by autograd. Return statistics."""
 
         def one(objective: Objective) -> dict[str, Tensor]:
+            # _actor_loss and _critic_loss, or _shared_loss.
             loss, statistics = objective.loss(minibatch, coefficients, diagnostics)
             # What zero_grad does, without its profiling hooks.
             for parameter in objective.parameters:
@@ -406,7 +407,7 @@ class PPO(Algorithm):
         return {tag: value for statistics in found for tag, value in statistics.items()}
 
     def loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool = False) -> Loss:
-        """Return ``-L^CLIP + c1 L^VF - c2 S`` and its statistics."""
+        """Return the whole loss, ``-L^CLIP + c1 L^VF - c2 S``, and its statistics, for tests and analysis."""
         return _sum(*(objective.loss(minibatch, coefficients, diagnostics) for objective in self.objectives))
 
     def _objectives(self) -> list[Objective]:
@@ -443,26 +444,26 @@ class PPO(Algorithm):
     def policy_loss(
         self, distribution: ActionDistribution, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool
     ) -> Loss:
-        """Return ``-L^CLIP - c2 S`` of the policy's distribution."""
+        """Return ``-L^CLIP - c2 S`` for this action distribution."""
         mask, epsilon = minibatch.loss_mask, coefficients.epsilon
         # r = pi(a|s) / pi_old(a|s), one per continuous action and branch, or of the whole action.
         log_ratio = distribution.log_prob(minibatch["continuous"], minibatch["discrete"]) - minibatch["log_prob"]
         if self._hyper.joint_ratio:
             log_ratio = log_ratio.sum(1, keepdim=True)
         ratio = log_ratio.exp()
-        # L^CLIP = E[min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)] (equation 7).
-        policy_loss = losses.clipped_policy_loss(ratio, minibatch["advantage"], epsilon, mask)
+        # -L^CLIP, where L^CLIP = E[min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)] (equation 7).
+        surrogate_loss = losses.clipped_policy_loss(ratio, minibatch["advantage"], epsilon, mask)
         # S, the entropy.
         entropy = masked_mean(distribution.entropy(joint=self._hyper.joint_entropy), mask)
         with torch.no_grad():
-            statistics = {"Losses/Policy Loss": policy_loss.abs()}
+            statistics = {"Losses/Policy Loss": surrogate_loss.abs()}
             if diagnostics:
                 statistics |= losses.ratio_statistics(log_ratio, ratio, epsilon, mask)
-        return policy_loss - coefficients.beta * entropy, statistics
+        return surrogate_loss - coefficients.beta * entropy, statistics
 
     def value_loss(self, values: Tensor, minibatch: Minibatch, coefficients: Coefficients) -> Loss:
         """Return ``c1 L^VF`` of the critic's values [V, b]."""
-        # L^VF = E[(V - R)^2], perhaps clipped.
+        # L^VF = E[(V - R)^2], clipped if value_clipping is on.
         old_values = minibatch["value"].t() if self._hyper.value_clipping else None
         value_loss = losses.value_loss(
             values, minibatch["returns"].t(), minibatch.loss_mask, old_values=old_values, epsilon=coefficients.epsilon
@@ -472,15 +473,15 @@ class PPO(Algorithm):
     # Checkpoints
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Return that of Adam as ``torch.optim.Adam.state_dict`` does, the actor's parameters before the critic's."""
+        """Return Adam's state as ``torch.optim.Adam.state_dict`` does, the actor's parameters before the critic's."""
         return {"adam": adam_state(self._adam, self._pieces)}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Take what ``optimizer_states`` gave, or moments of some of the parameters; the others start anew."""
+        """Restore what ``optimizer_states`` returned. Parameters without moments in it start over."""
         load_adam_state(self._adam, self._pieces, states["adam"])
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Return the one that orders minibatches."""
+        """Return the generator that shuffles minibatches."""
         return {"shuffle": self._shuffle}
 
     def extra_state(self) -> dict[str, Any]:
@@ -493,7 +494,7 @@ class PPO(Algorithm):
         return {_EXTRA: state} if state else {}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
-        """Take what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         state = extra.get(_EXTRA, {})
         if "learning_rate" in state:
             self.adapted_rate = float(state["learning_rate"])

@@ -46,9 +46,9 @@ class OnPolicy(Hyperparameters):
             none.
         target_kl: an update ends when the policy has moved so far that the KL divergence of a minibatch is above 1.5
             times this, ahead of the gradient step of that minibatch, as in Stable-Baselines3. 0.01 to 0.05. Left out,
-            it never does.
-        value_clipping: clip the change of value estimates as that of the policy (Schulman et al. 2017). In ML-Agents it
-            is inert.
+            it never does. ``Policy/Approximate KL`` shows this divergence.
+        value_clipping: clip the change of value estimates like that of the policy, as OpenAI's Baselines does. In
+            ML-Agents it is inert.
         vf_coef: weight of the value loss. Matters with ``shared_critic`` and ``max_grad_norm``.
         adam_eps: epsilon of Adam. 1e-5 in most published results of PPO.
         v_trace: correct for the policies that acted, where they are older than the one that learns (Espeholt et al.

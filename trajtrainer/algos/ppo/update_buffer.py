@@ -88,6 +88,11 @@ class UpdateBuffer:
         """Return the filled rows of a column, [N, ...]: a view."""
         return self._rows[name][: self.num_rows]
 
+    def real(self, name: str) -> Tensor:
+        """Return the filled rows of a column without padding, [B, ...]."""
+        column, mask = self.column(name), self.loss_mask
+        return column if mask is None else column[mask > 0]
+
     def sequences(self, name: str) -> Tensor:
         """Return the filled entries of a memory, f32 [Q, H]: a view."""
         return self._sequences[name][: self.num_sequences]

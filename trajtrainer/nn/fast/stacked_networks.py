@@ -191,7 +191,7 @@ def _by_step(rows: Tensor, length: int) -> Tensor:
 
 
 def _by_sequence(rows: Tensor, length: int) -> Tensor:
-    """Return undo ``_by_step``."""
+    """Undo ``_by_step``."""
     return _exchanged(rows, length, -1)
 
 
