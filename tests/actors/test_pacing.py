@@ -141,6 +141,19 @@ def test_the_credit_of_who_is_gone_is_that_of_the_others() -> None:
     assert rig.grant() == {0: 100}
 
 
+def test_one_may_collect_what_others_cannot() -> None:
+    rig = Rig(2, 100, in_turn=True)
+    rig.collect(0, 25)
+    rig.grant()
+    rig.collect(0, 19)
+    ((actor, allowance),) = rig.pacing.lend(0)
+    assert (actor, allowance.rows) == (0, 100)
+    assert list(rig.pacing.lend(0)) == [], "it has all there is"
+    rig.collect(0, 56)
+    assert list(rig.pacing.lend(1)) == [], "nothing is left"
+    assert rig.grant() == {}
+
+
 def test_nobody_collects_beyond_the_end() -> None:
     pacing = Shared("Walker", Learner(), 100, most_steps=lambda: 30)
     first = pacing.add_actor(0)

@@ -531,6 +531,27 @@ def test_all_actors_read_raw_images_as_the_first(caplog: pytest.LogCaptureFixtur
     assert rig.group.image_order.value == "chw"
 
 
+def test_what_has_come_during_the_last_update_counts_too() -> None:
+    rig = Rig(1)
+    rig.find(0)
+    layout = PackedLayout(vector_spec(), [np.float32])
+    counts = Counts(5, 1)
+    buffer = np.zeros(layout.size(counts), np.uint8)
+    layout.over(buffer, counts).offset[1:] = 5
+    rig.transport.waiting.append((0, Experience(NAME, 5, (counts, buffer))))
+    rig.group.finish()
+    assert rig.shipped(0) == 5
+
+
+def test_an_actor_knows_its_opponents_before_the_reset_that_begins_their_match() -> None:
+    rig = Rig(1)
+    rig.find(0)
+    rig.version += 1
+    rig.policies.put(NAME, PolicyUpdate(rig.version, rig.network.state_dict()))
+    rig.group.reset({})
+    assert [type(order) for order in rig.transport.orders[0]][-2:] == [Weights, Reset]
+
+
 @pytest.mark.parametrize("turn", [None, lambda: (9, 5)])
 def test_what_actors_have_handed_over_counts_when_the_run_ends(turn: Callable[[], tuple[int, int]] | None) -> None:
     rig = Rig(1, turn=turn)

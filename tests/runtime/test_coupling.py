@@ -62,6 +62,15 @@ def test_nobody_collects_beyond_the_end_of_the_training() -> None:
     assert threaded.pacing(trainer(threaded.source()), None).add_actor(0).steps >= UNLIMITED, "as in one loop"
 
 
+def test_nobody_collects_for_a_behavior_whose_training_has_been_ended() -> None:
+    found = coupling(PPO, (2, 1))
+    stub = trainer(found.source())
+    pacing = found.pacing(stub, None)
+    assert not pacing.is_full
+    stub.should_still_train = False  # type: ignore[misc]
+    assert pacing.is_full
+
+
 def trainer(source: ExperienceSource, first_step: int = 0) -> Trainer:
     stub: Any = SimpleNamespace(
         context=SimpleNamespace(behavior="Walker", training=True, settings=PPO),
@@ -69,6 +78,7 @@ def trainer(source: ExperienceSource, first_step: int = 0) -> Trainer:
         clock=SimpleNamespace(collected=lambda _: first_step),
         publisher=SimpleNamespace(version=0),
         left=lambda: (10, 10),
+        should_still_train=True,
         is_due=lambda: True,
     )
     return cast(Trainer, stub)

@@ -335,6 +335,19 @@ def test_two_actors_collect_for_one_learner(
     assert {lag for lag, _ in learned.lags} >= {0, 1}, "acting went on while the learner learned"
 
 
+@pytest.mark.parametrize("seed", [2, 3])
+def test_two_behaviors_do_not_wait_for_each_other_for_ever(tmp_path: Path, seed: int) -> None:
+    """With these seeds each actor used up its part of one behavior, and what was left of it was the other's."""
+    trainer = ppo(3000, network_settings={"hidden_units": 8}, time_horizon=64, summary_freq=1000)
+    trainer["hyperparameters"] |= {"batch_size": 64, "buffer_size": 512, "num_epoch": 1}
+    given = {
+        "behaviors": {"Basic": trainer, "Hybrid": trainer},
+        "actors": {"backend": "thread", "count": 2, "max_policy_lag": 0},
+    }
+    arguments = ["--env=sim:Basic+Hybrid", f"--seed={seed}", "--env-args", "--agents", "4"]
+    assert LearnProcess(tmp_path, given, *arguments).finish(2 * ENDS_WITHIN_S).exit_code == 0
+
+
 def too_old(learned: Learned, max_steps: int) -> int:
     """Return the steps up to the end of training that are too old to learn from."""
     ends = itertools.accumulate(steps for _, steps in learned.lags)

@@ -76,15 +76,14 @@ class _Part:
     def new_opponent_steps(self) -> int:
         return 0 if self.acting.sides is None else self.acting.tracker.num_steps - self.reported_steps
 
-    @property
-    def is_due(self) -> bool:
-        """Whether what is finished should be handed over now."""
+    def is_due(self, *, stops: bool) -> bool:
+        """Return whether what is finished should be handed over now. ``stops``: the actor is about to wait."""
         if self.allowance.pauses:
             return self.should_pause
         outbox = self.outbox
         if outbox.is_needed or outbox.num_steps + self.new_opponent_steps >= self.order.ship_steps:
             return True
-        return perf_counter() - self.shipped_s > _SHIP_S or (outbox.num_steps > 0 and not self.may_collect)
+        return perf_counter() - self.shipped_s > _SHIP_S or (stops and outbox.num_steps > 0)
 
 
 class Actor:
@@ -121,8 +120,9 @@ class Actor:
     def step(self, timeout_s: float | None) -> None:
         """Collect once, waiting this long for an environment at most, and hand over what is due."""
         self.collector.collect(timeout_s)
+        stops = not self.may_collect
         for part in self._parts.values():
-            if part.is_due:
+            if part.is_due(stops=stops):
                 with self._timers("hand_over"):
                     self._ship(part)
 
@@ -213,8 +213,16 @@ class Actor:
         return acting
 
     def _ask_for_sides(self, behavior_id: BehaviorId) -> messages.Assignment:
+        name = behavior_id.name
         self._channel.report(messages.NewTeam(behavior_id))
-        return self._await(messages.Assignment, behavior_id.name)
+        while True:
+            assignment = self._await(messages.Assignment, name)
+            if assignment.learning == behavior_id.team or behavior_id.full in assignment.opponents:
+                break  # else it was sent before the learner knew of the team
+        # What the answer has overtaken is out of date.
+        kept = [one for one in self._orders if not (isinstance(one, messages.Assignment) and one.behavior == name)]
+        self._orders = deque(kept)
+        return assignment
 
     def _ship(self, part: _Part) -> None:
         """Report everything that is finished, in order, and what is new."""
@@ -278,8 +286,9 @@ class Host:
 
     def kill(self) -> None:
         """End the environments at once, from any thread."""
-        if self._environment is not None:
-            self._environment.kill()
+        environment = self._environment  # the actor's own thread may end it meanwhile
+        if environment is not None:
+            environment.kill()
 
     def close(self) -> None:
         """End the environments and wait for their end."""

@@ -161,6 +161,10 @@ class BehaviorLink:
             account.is_recalled = False
             self._post(number, messages.Allowance(self.name))
 
+    def lend(self, number: int) -> None:
+        """Let an actor collect what only others may that wait for other behaviors."""
+        self._allow(self.pacing.lend(number))
+
     def remove_actor(self, number: int) -> None:
         """End the unfinished episodes of an actor that is gone. The others may use what it leaves."""
         if number in self.pacing.accounts:

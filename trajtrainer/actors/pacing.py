@@ -4,7 +4,8 @@ The base class limits nothing: one loop acts once and then checks whether the le
 a learner there is nothing to wait for. With ``InTurn`` one actor and the learner wait for each other. ``Shared`` raises
 limits as rows are learned from, ``ByUpdates`` as updates use them up.
 
-Shape legend: A actors.
+An actor steps all its behaviors together, so with several of them each may wait for rows that only an actor may collect
+that has used up its part of another. No pacing can see that alone: the pool does, and calls ``lend``.
 """
 
 from __future__ import annotations
@@ -92,6 +93,15 @@ class Pacing:
         """Whether the actors have collected everything the behavior will learn from."""
         return False
 
+    @property
+    def all_wait(self) -> bool:
+        """Whether all actors have used up their limits."""
+        return False
+
+    def lend(self, actor: int) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
+        """Let an actor collect all that is left, the parts of others included, which wait for other behaviors."""
+        return iter(())
+
     def relax(self) -> None:
         """Resolve a deadlock: all actors wait at their limits, and the learner has no use for what they have sent."""
 
@@ -136,8 +146,7 @@ class Shared(Pacing):
     """Actors share ``lead`` rows that may be collected but not yet consumed.
 
     What is left is divided equally and in advance, so that nobody waits while the learner is busy. An actor that has
-    used up its part gets more as soon as there is more. A slow one keeps no more than its part, which shrinks with what
-    is left.
+    used up its part gets more as soon as there is more. A slow one keeps what it was given.
 
     Args:
         behavior: its name.
@@ -183,11 +192,19 @@ class Shared(Pacing):
             if more > 0 and (any_amount or 2 * account.left <= part):
                 free -= more
                 account.limit = account.rows + account.left + more
-                steps = account.steps + max(0, self.most_steps() - self.steps)
-                yield actor, Allowance(self.behavior, account.limit, steps)
+                yield actor, self._allowance(account)
+
+    def _allowance(self, account: Account) -> Allowance:
+        return Allowance(self.behavior, account.limit, account.steps + max(0, self.most_steps() - self.steps))
 
     def may_collect(self, actor: int) -> bool:
-        return self.accounts[actor].left > 0
+        return self.accounts[actor].left > 0 and not self.is_full
+
+    def lend(self, actor: int) -> Iterator[tuple[int, Allowance]]:
+        left, account = self.consumed + self.lead - self.collected, self.accounts.get(actor)
+        if account is not None and not account.is_recalled and account.left < left:
+            account.limit = account.rows + left
+            yield actor, self._allowance(account)
 
     @property
     def is_full(self) -> bool:

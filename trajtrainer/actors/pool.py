@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from trajtrainer.actors import messages
 from trajtrainer.actors.collector import describe
@@ -116,7 +117,9 @@ class ActorPool:
     # The environment.
 
     def reset(self, parameters: Parameters) -> None:
-        """Let all actors begin all episodes again."""
+        """Let all actors begin all episodes again, with the opponents that the learner has chosen."""
+        for link in self.links.values():
+            link.synchronize()
         self._is_running = True
         self._parameters |= parameters
         self._set(messages.Reset, parameters, *self.members)
@@ -177,8 +180,21 @@ class ActorPool:
         for link in links:
             if self.transport.runs_meanwhile:
                 link.synchronize()
-            if not num_seen:
+        if not num_seen:
+            for link in links:
                 link.relax()
+            self._lend()
+
+    def _lend(self) -> None:
+        """Resolve a deadlock between behaviors: every actor has used up its part of one, and none is used up."""
+        links = self.links.values()
+        working = [member.number for member in self.members if member.phase is Phase.WORKING]
+        wait = all(
+            any(link.is_at_limit(n) for link in links) and not any(link.owes(n) for link in links) for n in working
+        )
+        if working and wait and not any(link.pacing.all_wait for link in links):
+            for link in links:
+                link.lend(working[0])
 
     def synchronize(self) -> int:
         """During an update: take in what has come, and let actors continue. Returns the number of reports."""
@@ -189,6 +205,9 @@ class ActorPool:
 
     def finish(self) -> None:
         """Give the trainers everything that has come, even what the pacing still holds back: the run ends."""
+        if self.transport.runs_meanwhile:
+            with suppress(EnvironmentFaultError):  # of an actor that nobody needs any more
+                self.transport.poll(0.0, self._take)
         for link in self.links.values():
             link.feed(everything=True)
 

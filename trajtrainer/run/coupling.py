@@ -70,8 +70,11 @@ class Coupling:
         """Return the pacing of the behavior's actors, before any has started."""
         name, settings = trainer.context.behavior, self.settings
 
-        def steps_left() -> int:  # in this process; known once a checkpoint was read
-            return settings.max_steps + 1 - trainer.clock.collected(0) if trainer.context.training else UNLIMITED
+        def most_steps() -> int:  # in this process; known once a checkpoint was read
+            if not trainer.context.training:
+                return UNLIMITED
+            # A run that ``stop`` has ended collects no more, either.
+            return settings.max_steps + 1 - trainer.clock.collected(0) if trainer.should_still_train else 0
 
         match self.waiting:
             case Waiting.ONE_LOOP:
@@ -81,7 +84,7 @@ class Coupling:
             case Waiting.THREAD:
                 return Shared(name, trainer.source, max_lead(settings))
             case Waiting.ROWS:
-                return Shared(name, trainer.source, max_lead(settings), steps_left)
+                return Shared(name, trainer.source, max_lead(settings), most_steps)
             case Waiting.UPDATES:
                 assert self.max_policy_lag is not None
-                return ByUpdates(trainer, self.max_policy_lag, steps_left)
+                return ByUpdates(trainer, self.max_policy_lag, most_steps)

@@ -6,6 +6,7 @@ Shape legend: X kinds of reward, B packed steps, S trajectories, E of them that 
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -100,6 +101,7 @@ class EpisodeRecord:
         self._sums = EpisodeSums()
         self._since_summary: list[float] = []
         self._total, self._count = 0.0, 0  # since the last lesson change
+        self._lock = threading.Lock()  # a lesson may begin while a trainer's thread adds episodes
 
     @property
     def so_far(self) -> MeanReturn | None:
@@ -113,9 +115,10 @@ class EpisodeRecord:
 
     def summarize(self, step: int) -> None:
         """Take what has ended since the last call as the summary of ``step``."""
-        if self._since_summary:
-            self.summary = MeanReturn(float(np.mean(self._since_summary)), len(self._since_summary), step)
-            self._since_summary = []
+        with self._lock:
+            if self._since_summary:
+                self.summary = MeanReturn(float(np.mean(self._since_summary)), len(self._since_summary), step)
+                self._since_summary = []
 
     def add(self, packed: PackedSteps, titles: Sequence[str], rewards: FloatArray) -> None:
         """Take trajectories in order.
@@ -129,12 +132,12 @@ class EpisodeRecord:
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return
-        returns = finished[0].tolist()
-        self.reward_buffer.extend(returns)
-        with_groups = (finished[0] + finished[-1]).tolist()
-        self._since_summary += with_groups
-        self._total += math.fsum(with_groups)
-        self._count += len(with_groups)
+        returns, with_groups = finished[0].tolist(), (finished[0] + finished[-1]).tolist()
+        with self._lock:
+            self.reward_buffer.extend(returns)
+            self._since_summary += with_groups
+            self._total += math.fsum(with_groups)
+            self._count += len(with_groups)
         self.num_episodes += len(returns)
         self.num_total += len(returns)
         self.returns_since_update += returns
@@ -167,9 +170,10 @@ class EpisodeRecord:
 
     def begin_lesson(self) -> None:
         """Forget the rewards of an easier task."""
-        self.reward_buffer.clear()
-        self.summary, self._since_summary = None, []
-        self._total, self._count = 0.0, 0
+        with self._lock:
+            self.reward_buffer.clear()
+            self.summary, self._since_summary = None, []
+            self._total, self._count = 0.0, 0
 
     @property
     def reward_since_update(self) -> float | None:

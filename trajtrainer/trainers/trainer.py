@@ -91,8 +91,8 @@ class BehaviorTrainer(Protocol):
 class Trainer:
     """Drain the experience channel, count, reward, hand over to the algorithm, publish its policy.
 
-    ``advance`` may be called from another thread than the one that acts; nothing else writes here. What the acting side
-    reads (``clock``, ``episodes``) is replaced or appended to, never left half-written.
+    ``advance`` may be called from another thread than the one that acts. What the acting side reads (``clock``,
+    ``episodes``) is replaced or appended to, never left half-written; it writes only ``end`` and ``begin_lesson``.
 
     Attributes:
         context: of the behavior.

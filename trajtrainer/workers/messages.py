@@ -49,6 +49,11 @@ class LockedPipe:
         with self._lock:
             post(self.connection, kind, *content)
 
+    def close(self) -> None:
+        """Close it when nobody is sending."""
+        with self._lock:
+            self.connection.close()
+
 
 def post(connection: Pipe, kind: bytes, *content: object) -> None:
     """Send a message with at most one object. Raises ``OSError`` if the other end is gone."""
@@ -70,7 +75,7 @@ def portable(error: Exception) -> Exception:
         except Exception:
             return TrajtrainerError(str(error))
         return error
-    return ChildBugError("".join(["An environment's worker failed.\n", *traceback.format_exception(error)]))
+    return ChildBugError("".join(["A child process or thread failed.\n", *traceback.format_exception(error)]))
 
 
 class _LogForwarder(logging.Handler):

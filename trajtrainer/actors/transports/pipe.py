@@ -80,7 +80,7 @@ class PipeChannel(RemoteChannel):
                     content = replace(content, place=self._weights.buffer(content.place))
                 self.incoming.put(content)
         self.incoming.put(End())  # the learner is gone
-        self._pipe.connection.close()
+        self._pipe.close()
 
 
 def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
