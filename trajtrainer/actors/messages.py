@@ -231,7 +231,7 @@ class Progress:
     """What an actor has done since its start. Times are in seconds. Follows what it has handed over."""
 
     environment_steps: int = 0  # messages of environments that were answered
-    collect_s: float = 0.0  # everything but waiting and synchronizing
+    collect_s: float = 0.0  # stepping, acting and recording
     step_s: float = 0.0  # waiting for environments
     act_s: float = 0.0
     wait_s: float = 0.0  # at its limit

@@ -95,8 +95,9 @@ class Algorithm(ABC):
     Attributes:
         may_be_nan: tags of statistics that have no value for some behaviours. Any other one that is not a finite number
             tells that the weights have diverged, and ends the run.
-        holds_rows: with ``threaded: true``, whether acting waits for the update on what it sent (see ``max_lead``), and
-            goes on as ``update`` tells of its progress. Otherwise it goes on as soon as its experience is taken.
+        holds_rows: whether acting, where it goes on meanwhile (``threaded: true``, actors elsewhere), may be ahead by
+            rows that were not learned from (see ``max_lead``), which ``update`` frees as it shows its progress.
+            Otherwise it may be ahead by rows that were not taken in, or by policy versions.
         needs_groups: whether ``add`` is given the groupmates of each step (``PackedSteps.groups``), and their rewards
             as the column ``groupmate_reward``.
         counts_group_rewards: whether it tells a group's reward from an agent's own. Otherwise the trainer warns of it.
@@ -145,7 +146,7 @@ class Algorithm(ABC):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return how many steps acting may be ahead of learning, with ``threaded: true``."""
+        """Return how many rows acting may be ahead of learning, where it goes on meanwhile."""
         return settings.buffer_size
 
     @property

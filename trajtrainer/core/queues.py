@@ -119,7 +119,7 @@ class PolicyUpdate(Generic[W]):
     """Weights for the acting side.
 
     Attributes:
-        version: grows with every update of a behavior.
+        version: grows with every published policy of a behavior that has learned.
         weights: name -> value, a snapshot: never the arrays that are being trained.
         partial: only some weights (say, the normalizer's); the others stay as they were.
     """

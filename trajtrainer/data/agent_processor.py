@@ -127,8 +127,7 @@ class AgentProcessor:
     def record(self, batch: StepBatch, team: int = 0) -> Recorded:
         """Take one message of a team: new rows for all its agents, completed steps, finished trajectories.
 
-        The caller becomes the owner of the trajectories (``trajectory.release``). May wait for free rows, see
-        ``RowPool``.
+        The caller becomes the owner of the trajectories (``trajectory.release``).
 
         Raises:
             InvalidDataError: an agent asks for two decisions in one message. Nothing is recorded then.

@@ -74,7 +74,7 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 
 def max_lead(settings: TrainerSettings) -> int:
-    """Return how many steps acting may be ahead of a trainer that has a thread of its own."""
+    """Return how many rows acting may be ahead of learning, where it goes on meanwhile."""
     return algorithm_class(settings.trainer_type).max_lead(settings)
 
 

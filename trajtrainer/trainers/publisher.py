@@ -13,7 +13,7 @@ class PolicyPublisher:
     """Puts copies of an actor's weights into the policy queue.
 
     Attributes:
-        version: of the policy; grows with every update.
+        version: of the policy; grows with every one that has learned since the last.
     """
 
     def __init__(self, policy: str, actor: Actor, policies: PolicyQueue[Tensor]) -> None:
