@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tests.nn.specs import network
+from trajtrainer.algos.acting import Acts
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.iql.settings import IQLHyperparameters
@@ -59,8 +60,8 @@ def settings(kind: str, net: NetworkSettings | None = None, hyper: dict[str, Any
     )
 
 
-def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, **more: Any) -> Offline:
-    """Return a trainer's algorithm; arguments as ``settings``."""
+def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, expert: Acts | None = None, **more: Any) -> Offline:
+    """Return a trainer's algorithm; further arguments as ``settings``."""
     context = LearningContext(
         behavior="B",
         spec=spec,
@@ -71,6 +72,7 @@ def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, **more: Any) -> 
         training=True,
         timers=Timers(),
         is_stopping=lambda: False,
+        expert=expert,
     )
     made = create_algorithm(context)
     assert isinstance(made, Offline)

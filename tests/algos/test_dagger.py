@@ -11,15 +11,17 @@ import pytest
 
 import trajtrainer
 from tests.algos.recorded import recording
-from tests.nn.specs import behavior, vector
+from tests.nn.specs import behavior, network, vector
 from tests.runtime.test_learn_offline import weights
 from tests.test_learn_api import Lamp
-from trajtrainer.algos.dagger.labels import labels
+from trajtrainer.algos.distillation import labels
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import ActionBatch
+from trajtrainer.nn.actor import Actor
 from trajtrainer.run.experts import FunctionExpert
 
 HYBRID = behavior([vector(4)], 2, (3,))
+STUDENT = Actor(HYBRID, network())
 
 
 def follows_the_light(observations: Sequence[Any], mask: Any) -> Any:
@@ -43,7 +45,7 @@ def test_a_memory_goes_through_episodes_that_the_horizon_cuts() -> None:
     packed.agent[:] = [7, 8, 7, 8]
     packed.ended[:] = [False, True, True, False]
     memories: dict[int, Any] = {}
-    found = labels(Counts(), packed, memories)["continuous"][:, 0]
+    found = labels(Counts(), packed, memories, STUDENT)["continuous"][:, 0]
     assert found.tolist() == [1, 2, 3, 1, 2, 4, 5, 6, 7, 1]
     assert {agent: memory.tolist() for agent, memory in memories.items()} == {8: [1.0, 1.0]}
 
@@ -53,12 +55,13 @@ def test_actions_of_a_function_are_checked() -> None:
         return observations[0][:, :2], mask[:, 0].astype(int)
 
     packed = recording(HYBRID, [5])
-    found = labels(FunctionExpert(hybrid, "python:here:hybrid", HYBRID), packed, {})
+    found = labels(FunctionExpert(hybrid, "python:here:hybrid", HYBRID), packed, {}, STUDENT)
+    assert found.keys() == {"continuous", "discrete"}
     assert np.array_equal(found["continuous"], packed.obs[0][:, :2])
     assert np.array_equal(found["discrete"][:, 0], packed["mask"][:, 0])
     wrong = FunctionExpert(lambda observations, _: (observations[0], [0] * 5), "python:here:wrong", HYBRID)
     with pytest.raises(SettingsError, match=r"python:here:wrong returned an array of shape \(5, 4\) for 5 agents"):
-        labels(wrong, packed, {})
+        labels(wrong, packed, {}, STUDENT)
 
 
 def settings(expert: str) -> dict[str, Any]:

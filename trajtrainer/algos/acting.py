@@ -156,13 +156,15 @@ class Policy:
         """Decide for N agents in one forward pass.
 
         Args:
-            obs: per sensor f32 or u8 [N, *O]; not copied on the CPU.
+            obs: per sensor of the agents f32 or u8 [N, *O], those among them that it does not see; not copied on the
+                CPU.
             mask: bool [N, D], True = forbidden.
             memory: f32 [N, H].
 
         Raises:
             PolicyDivergedError: an action, or its probability, is NaN.
         """
+        obs = self._seen(obs)
         if self._fast is None:
             actions = self._act_by_actor(obs, mask, memory)
         else:
@@ -171,6 +173,28 @@ class Policy:
         if math.isnan(actions.log_prob.sum()):
             raise self._diverged(actions.log_prob, obs)
         return self._drawn_evenly(actions, mask) if self.evenly_first and not self.version else actions
+
+    @torch.inference_mode()
+    def distribution(
+        self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
+    ) -> tuple[ActionDistribution, FloatArray]:
+        """Return the distributions over the actions of N agents, and their memories after them, f32 [N, H].
+
+        Arguments are those of ``act``, which draws from these distributions.
+
+        Raises:
+            PolicyDivergedError: one is NaN.
+        """
+        seen = self._seen(obs)
+        found, memory_out = self._actor([self._tensor(each) for each in seen], self._tensor(mask), self._tensor(memory))
+        outputs = torch.cat((found.mu + found.log_sigma, found.masked_logits), 1).cpu().numpy()
+        if np.isnan(outputs).any():
+            raise self._diverged(outputs, seen)
+        return found, memory_out.cpu().numpy()
+
+    def _seen(self, obs: Sequence[ObservationArray]) -> Sequence[ObservationArray]:
+        sees = self._actor.sees
+        return obs if sees is None else [obs[number] for number in sees]
 
     def _drawn_evenly(self, actions: ActionBatch, mask: BoolArray) -> ActionBatch:
         """Return others in the place of actions: any that the environment takes, and of each branch any allowed one."""

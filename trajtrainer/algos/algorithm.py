@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.algos.cloning.cloning import BehavioralCloning
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.spec import BehaviorSpec
@@ -66,6 +66,11 @@ class LearningContext:
     is_stopping: Callable[[], bool]
     expert: Acts | None = None
     max_policy_lag: int | None = None
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether the expert tells its distribution over actions."""
+        return isinstance(self.expert, Policy)
 
     @property
     def weights_seed(self) -> int:

@@ -38,7 +38,7 @@ class PolicyRecord:
     """A policy's description in a checkpoint of ours, beside the weights, so that an export needs nothing else.
 
     ``behavior`` is the name without team. ``tanh_squash`` is None in older checkpoints, where the continuous actions of
-    SAC alone are squashed.
+    SAC alone are squashed. A ``student`` acts among agents that have more sensors than ``spec``, by their names.
     """
 
     behavior: str
@@ -46,6 +46,7 @@ class PolicyRecord:
     spec: BehaviorSpec
     network: NetworkSettings
     tanh_squash: bool | None = None
+    student: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """Return the plain data that ``read_record`` takes."""
@@ -56,6 +57,7 @@ class PolicyRecord:
             **spec_to_plain(self.spec),
             "network_settings": settings["network_settings"],
             "tanh_squash": self.tanh_squash,
+            **({"student": True} if self.student else {}),
         }
 
 
@@ -78,6 +80,7 @@ def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | No
             spec=spec_from_plain(plain),
             network=trainer_settings({"network_settings": plain["network_settings"]}).network_settings,
             tanh_squash=plain.get("tanh_squash"),
+            student=plain.get("student") is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError, SettingsError) as error:
         raise CheckpointError(

@@ -55,8 +55,15 @@ def to_checkpoint(
     ``self_play`` and ``judge`` are the states of these, if there are any.
     """
     state, context, settings = learned_state(trainer.algorithm), trainer.context, trainer.context.settings
-    squash = trainer.actor.head.tanh_squash
-    record = PolicyRecord(context.behavior, settings.trainer_type, context.spec, settings.network_settings, squash)
+    actor = trainer.actor
+    record = PolicyRecord(
+        context.behavior,
+        settings.trainer_type,
+        actor.spec,
+        settings.network_settings,
+        actor.head.tanh_squash,
+        student=actor.sees is not None,
+    )
     parts = {_EXPLORATION: policy.exploration_state() or None, _SELF_PLAY: self_play, _JUDGE: judge}
     extra = {
         **state["extra"],

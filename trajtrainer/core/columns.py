@@ -24,6 +24,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 OBSERVATIONS, NEXT_OBSERVATIONS, NEXT_MASK = "obs", "next_obs", "next_mask"
+TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS = "teacher_mean", "teacher_std", "teacher_probs"
 
 
 class Store(enum.Flag):
@@ -147,6 +148,13 @@ def entries_of(
         else:
             entries[column.name] = Entry(np.dtype(column.dtype), tuple(sizes[letter] for letter in column.shape))
     return entries
+
+
+def teacher_entries(spec: BehaviorSpec) -> dict[str, Entry]:
+    """Return the columns of a teacher's distribution, which only those have who learn it."""
+    size = int(spec.action_spec.continuous_size)
+    shapes = {TEACHER_MEAN: size, TEACHER_STD: size, TEACHER_PROBS: sum(spec.action_spec.discrete_branches)}
+    return {name: Entry(np.dtype(np.float32), (width,)) for name, width in shapes.items()}
 
 
 def bootstrap_names(num_sensors: int) -> list[str]:

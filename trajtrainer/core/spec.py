@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
@@ -18,7 +18,7 @@ from mlagents_envs.base_env import (
     ObservationType,
 )
 
-from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.errors import InvalidDataError, SettingsError, UnsupportedError
 
 __all__ = [
     "USUAL_PROPERTIES",
@@ -31,8 +31,11 @@ __all__ = [
     "ObservationSpec",
     "ObservationType",
     "observation_kind",
+    "sensors_named",
+    "sensors_seen",
     "spec_from_plain",
     "spec_to_plain",
+    "with_sensors",
 ]
 
 
@@ -80,6 +83,36 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
         "(channels, height, width; for the encoders simple, nature_cnn, resnet, match3 and fully_connected) or a list "
         "of entities (variable number, size; for attention). Change the sensor in Unity."
     )
+
+
+def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]:
+    """Return the numbers of the sensors with these names, ascending: in Unity's order, whatever that of the names.
+
+    Raises:
+        SettingsError: some are missing; all of them are named.
+    """
+    unknown = sorted(set(names) - {sensor.name for sensor in spec.observation_specs})
+    if unknown:
+        raise SettingsError(f"no sensor is called {', '.join(map(repr, unknown))}. There are {_sensors(spec)}.")
+    return tuple(number for number, sensor in enumerate(spec.observation_specs) if sensor.name in names)
+
+
+def sensors_seen(own: BehaviorSpec, present: BehaviorSpec) -> tuple[int, ...] | None:
+    """Return which of the agents' sensors a policy sees that knows fewer than they have: those of the same names.
+
+    None where it sees all of them, or where the names do not tell.
+    """
+    names = [sensor.name for sensor in own.observation_specs]
+    numbers = [number for number, sensor in enumerate(present.observation_specs) if sensor.name in names]
+    found = [present.observation_specs[number].name for number in numbers]
+    return tuple(numbers) if found == names and len(names) < len(present.observation_specs) else None
+
+
+def with_sensors(spec: BehaviorSpec, numbers: Sequence[int] | None) -> BehaviorSpec:
+    """Return the spec of agents that have these sensors alone; None for all of them."""
+    if numbers is None:
+        return spec
+    return BehaviorSpec([spec.observation_specs[number] for number in numbers], spec.action_spec)
 
 
 def misfits(own: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:

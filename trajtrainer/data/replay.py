@@ -5,7 +5,7 @@ Shape legend: R rows of the ring, B packed steps, S trajectories, L sequence len
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from trajtrainer.core.columns import (
     NEXT_MASK,
     NEXT_OBSERVATIONS,
     Columns,
+    Entry,
     Store,
     entries_of,
     num_bytes,
@@ -57,6 +58,7 @@ class Replay:
         sequence_length: int = 1,
         memory_size: int = 0,
         critic_memory_size: int = 0,
+        labels: Mapping[str, Entry] | None = None,
         poison: bool = False,
     ) -> None:
         """Take address space for ``num_rows`` rows; memory is used as they are filled.
@@ -68,6 +70,7 @@ class Replay:
             sequence_length: L.
             memory_size: H of the actor; 0 without a memory.
             critic_memory_size: H of the critic.
+            labels: further columns of the steps.
             poison: fill rows that belong to no sequence any more with NaN (or the largest or a negative number).
 
         Raises:
@@ -78,7 +81,7 @@ class Replay:
         self.num_rows = num_rows
         self.sequence_length = sequence_length
         # Zeros, so that a saved file holds nothing but experience.
-        self._rows = zeros(entries_of(Store.REPLAY, spec, obs_dtypes), num_rows)
+        self._rows = zeros({**entries_of(Store.REPLAY, spec, obs_dtypes), **(labels or {})}, num_rows)
         # Rows are counted from the first one ever written; row r stands at r % R.
         self._sequences = Fifo(
             {

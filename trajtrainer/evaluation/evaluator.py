@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
@@ -147,7 +148,10 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
             f"The evaluation's environment has the behavior {behavior!r}, which nobody trains "
             f"(trained: {', '.join(actors)}). Let env_args of the evaluation leave it out."
         )
-    found, expected = _look(spec), _look(actor.spec)
+    if actor.sees is not None:
+        actor = copy.copy(actor)
+        actor.sees = sensors_seen(actor.spec, spec)  # as the sensors are called here
+    found, expected = _look(with_sensors(spec, actor.sees)), _look(actor.spec)
     if found != expected:
         raise SettingsError(
             f"In the evaluation's environment behavior {behavior!r} has {found}, in training {expected}. Give the "

@@ -17,7 +17,7 @@ from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
 from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_checkpoints, find_policies
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec, misfits
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, misfits, sensors_seen, with_sensors
 from trajtrainer.evaluation.scripted import heuristic_policy, random_policy
 from trajtrainer.export.onnx_policy import OnnxPolicy
 from trajtrainer.nn.actor import Actor
@@ -39,10 +39,13 @@ class ActingOptions:
     Attributes:
         deterministic: take the mean and the likeliest branch instead of sampling.
         device: where policies of checkpoints compute.
+        by_name: let policies of checkpoints act among agents that have more sensors than theirs had, by the names of
+            these, as students do in any case.
     """
 
     deterministic: bool = False
     device: torch.device | str = "cpu"
+    by_name: bool = False
 
 
 class PolicyFile(ABC):
@@ -62,6 +65,8 @@ class PolicyFile(ABC):
     @abstractmethod
     def check_fit(self, spec: BehaviorSpec) -> None:
         """Look whether it is of agents that see and do what these do.
+
+        A student fits agents that have more sensors than it sees.
 
         Raises:
             TrajtrainerError: it is not.
@@ -111,11 +116,16 @@ class CheckpointPolicy(PolicyFile):
         """See ``PolicyFile``. What the agents see is what the environment says, which ML-Agents' files do not."""
         content, source = read_checkpoint(self.path), str(self.path)
         record = read_record(content, source)
+        sees, seen = None, spec
         if record is not None:
-            self._refuse(misfits(record.spec, spec))
-        found = recover_policy(content, source=source, sensors=spec.observation_specs)
-        self._refuse(misfits(found.spec, spec))
+            if record.student or self._options.by_name:
+                sees = sensors_seen(record.spec, spec)
+                seen = with_sensors(spec, sees)
+            self._refuse(misfits(record.spec, seen))
+        found = recover_policy(content, source=source, sensors=seen.observation_specs)
+        self._refuse(misfits(found.spec, seen))
         self._actor = found.actor
+        self._actor.sees = sees
 
     def spec(self) -> BehaviorSpec:
         """See ``PolicyFile``."""

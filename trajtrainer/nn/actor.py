@@ -28,6 +28,11 @@ class Actor(nn.Module):
         conditional_sigma: SAC's state-dependent sigma.
         tanh_squash: SAC's squashed actions.
 
+    Attributes:
+        spec: what it sees and does.
+        sees: numbers of the agents' sensors that it is given, where they have more than those of ``spec``; None for
+            all. ``Policy`` chooses them; everything else gives an actor the sensors of its spec.
+
     Raises:
         UnsupportedError: a sensor that no encoder takes.
     """
@@ -44,6 +49,7 @@ class Actor(nn.Module):
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.sees: tuple[int, ...] | None = None
         self.body = NetworkBody(spec.observation_specs, settings)
         self.head = ActionHead(
             self.body.encoding_size,

@@ -266,7 +266,8 @@ class Behavior:
         # Late: it takes long to import and is needed at the first checkpoint.
         from trajtrainer.export.onnx import export_policy
 
-        export_policy(self.trainer.actor, self.trainer.context.spec, path, synced=False)
+        actor = self.trainer.actor
+        export_policy(actor, actor.spec, path, synced=False)
 
 
 def make_behavior(run: Run, found: NewBehavior) -> Behavior:
@@ -331,7 +332,10 @@ def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behav
     """
     settings = evolve(run.settings.for_behavior(name), threaded=False)  # there is no acting to overlap with
     obs_dtypes = [column.dtype for column in dataset.packed.obs]
-    context = _context(run, name, settings, dataset.spec, obs_dtypes)
+    context = replace(
+        _context(run, name, settings, dataset.spec, obs_dtypes),
+        expert=make_expert(run.settings, name, settings, dataset.spec),
+    )
     policies: PolicyQueue[Tensor] = PolicyQueue()
     reporter = StatsReporter(name, run.writers)
     with _told_if_too_large(name):

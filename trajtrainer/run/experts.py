@@ -1,75 +1,114 @@
-"""The experts that DAgger asks: trained policies, written ones, and functions of Python."""
+"""The experts and teachers that are imitated: trained policies, written ones, and functions of Python."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
-from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.errors import DemonstrationError, SettingsError, TrajtrainerError
 from trajtrainer.core.plugins import resolve
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec, sensors_named
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
+from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.evaluation.models import ActingOptions, find_models
 from trajtrainer.evaluation.scripted import heuristic_policy
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 _FUNCTION, _HEURISTIC = "python:", "heuristic"
+_DISTRIBUTION = (
+    "Give a run or a checkpoint; what others do is recorded with 'trajtrainer record', for a dataset without a teacher."
+)
 
 
 def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Acts | None:
-    """Return the expert that a behaviour's settings name; None where they name none.
+    """Return the expert or teacher that a behaviour's settings name; None where they name none.
+
+    Args:
+        run: settings of the run.
+        name: of the behaviour.
+        settings: of the behaviour.
+        spec: of its agents, with all sensors.
 
     Raises:
-        SettingsError: there is no such expert, or it is of other agents.
+        SettingsError: there is no such expert, or it is of other agents; or ``student_sensors`` are missing.
     """
-    hyper = settings.hyperparameters
-    if not isinstance(hyper, DAggerHyperparameters):
-        return None
-    place = f"behaviors.{name}.hyperparameters.expert"
-    try:
-        if hyper.expert.startswith(_FUNCTION):
-            return FunctionExpert(_function(hyper.expert.removeprefix(_FUNCTION)), hyper.expert, spec)
-        if hyper.expert == _HEURISTIC:
-            return heuristic_policy(name, spec)
-        (model,) = find_models(
-            [hyper.expert], Path(run.checkpoint_settings.results_dir), ActingOptions(deterministic=True)
-        )
-        file = model.file(name, [name])
-        file.check_fit(spec)
-        return file.policy(0)
-    except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
-        raise SettingsError(
-            f"{place}: {error} Expected a run, a checkpoint or an .onnx file of the same agents, "
-            "heuristic, or python:MODULE:FUNCTION."
-        ) from error
+    expert, faults = _find(run, name, settings, spec)
+    if faults:
+        raise SettingsError("\n".join(faults))
+    return expert
 
 
 def check_experts(settings: RunSettings) -> None:
-    """Look whether the experts are there, before anything is started.
+    """Look whether experts and teachers are there, before anything is started.
+
+    Those of a data set must fit it. What the agents of an environment see and do is not known yet.
 
     Raises:
-        SettingsError: one is not; the message names all of them.
+        SettingsError: something is wrong; the message names all of it.
     """
     faults = []
     for name, each in settings.behaviors.items():
-        hyper = each.hyperparameters
-        if not isinstance(hyper, DAggerHyperparameters):
-            continue
-        try:
-            if hyper.expert.startswith(_FUNCTION):
-                _function(hyper.expert.removeprefix(_FUNCTION))
-            elif hyper.expert != _HEURISTIC:
-                find_models([hyper.expert], Path(settings.checkpoint_settings.results_dir), ActingOptions())
-        except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
-            faults.append(f"behaviors.{name}.hyperparameters.expert: {error}")
+        spec, hyper = None, each.hyperparameters
+        if isinstance(hyper, BCHyperparameters) and (hyper.teacher or hyper.student_sensors):
+            with contextlib.suppress(DemonstrationError):  # which is reported as such
+                spec = load_demonstrations(each.dataset, max_steps=1).spec
+        faults += _find(settings, name, each, spec)[1]
     if faults:
         raise SettingsError("\n".join(faults))
+
+
+def _find(
+    run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
+) -> tuple[Acts | None, list[str]]:
+    """Return a behaviour's expert and what is wrong with it; without a spec only the latter, as far as it shows."""
+    hyper, place = settings.hyperparameters, f"behaviors.{name}.hyperparameters"
+    expert: Acts | None = None
+    faults = []
+    if not isinstance(hyper, DAggerHyperparameters | BCHyperparameters):
+        return None, []
+    if spec is not None:
+        try:
+            sensors_named(spec, hyper.student_sensors)
+        except SettingsError as error:
+            faults.append(f"{place}.student_sensors: {error}")
+    key, word = ("teacher", hyper.teacher) if isinstance(hyper, BCHyperparameters) else ("expert", hyper.expert)
+    try:
+        if word.startswith(_FUNCTION):
+            function = _function(word.removeprefix(_FUNCTION))
+            expert = None if spec is None else FunctionExpert(function, word, spec)
+        elif word == _HEURISTIC:
+            expert = None if spec is None else heuristic_policy(name, spec)
+        elif word:
+            expert = _trained(word, Path(run.checkpoint_settings.results_dir), name, spec)
+        if key == "teacher" and expert is not None and not isinstance(expert, Policy):
+            raise SettingsError(f"{word} tells its actions and not how likely they are. {_DISTRIBUTION}")
+    except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
+        faults.append(f"{place}.{key}: {error}")
+    return expert, faults
+
+
+def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> Acts | None:
+    """Return the policy of a run, a checkpoint or an ``.onnx``; without a spec None, if there is one.
+
+    Raises:
+        TrajtrainerError: there is none, or it is of other agents.
+    """
+    models = find_models([word], results, ActingOptions(deterministic=True, by_name=True))
+    if len(models) > 1:
+        raise SettingsError(f"{word} is {len(models)} checkpoints. Give one of them, or a run.")
+    file = models[0].file(name, [name])
+    if spec is None:
+        return None
+    file.check_fit(spec)
+    return file.policy(0)
 
 
 def _function(reference: str) -> Callable[..., Any]:

@@ -195,6 +195,12 @@ class TrainerSettings:
             if bonus is not None and self.trainer_type == "sac":
                 expected = "nothing (null) with trainer_type sac, whose replay does not keep the course of episodes"
                 yield misfit(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))
+        if getattr(self.hyperparameters, "student_sensors", None) and not self.is_offline:
+            for name in self.reward_signals:
+                if name != "extrinsic":
+                    expected = "no reward signal but extrinsic with student_sensors, as the others see all sensors"
+                    sensors = ("hyperparameters", "student_sensors")
+                    yield misfit(("reward_signals", name), {name: ...}, expected, sensors)
         if self.is_offline:
             yield from self._offline_faults()
         elif self.dataset:

@@ -124,7 +124,7 @@ def create_algorithm(context: LearningContext) -> Algorithm:
 
 
 def _warn_of_goals(context: LearningContext, actor: Actor) -> None:
-    goals = [context.spec.observation_specs[number].name for number in actor.body.encoder.goals]
+    goals = [actor.spec.observation_specs[number].name for number in actor.body.encoder.goals]
     if (
         goals
         and not actor.body.conditioned

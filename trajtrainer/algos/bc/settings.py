@@ -55,7 +55,16 @@ class OfflineHyperparameters(CloningHyperparameters):
 
 @frozen
 class BCHyperparameters(OfflineHyperparameters):
-    """Behavioural cloning from a data set alone."""
+    """Behavioural cloning from a data set alone.
+
+    Attributes:
+        teacher: a run or a checkpoint. Its distribution over actions is learned on the recorded observations, and the
+            recorded actions are ignored. Left out, these are learned.
+        student_sensors: names of the sensors that the policy sees. Left out, it sees all of them.
+    """
+
+    teacher: str = ""
+    student_sensors: list[str] = field(factory=list)
 
 
 ROW = AlgorithmRow(BCHyperparameters, "trajtrainer.algos.bc.bc:BC", offline=True)

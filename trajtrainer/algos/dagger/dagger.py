@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.bc.bc import Cloner
-from trajtrainer.algos.dagger.labels import labels
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
+from trajtrainer.algos.distillation import as_seen, labels
 from trajtrainer.algos.off_policy import Pace, ReplayBatches
-from trajtrainer.algos.offline.policy import make_actor
+from trajtrainer.algos.offline.policy import make_student
 from trajtrainer.algos.offline.rows import tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.core.columns import teacher_entries
 from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
@@ -39,7 +40,7 @@ class DAgger(Algorithm):
     ones (the paper's data set D). Rewards are counted and not learned from.
 
     Attributes:
-        replay: D: the observations, with the expert's actions in place of the policy's.
+        replay: D: what the policy observed, with the expert's actions, or distributions, in place of its own.
         cloner: makes the gradient steps.
     """
 
@@ -55,13 +56,15 @@ class DAgger(Algorithm):
         assert isinstance(hyper, DAggerHyperparameters)
         memory = settings.network_settings.memory
         self._hyper = hyper
-        self.cloner = Cloner(self.actor, hyper)
+        actor, dtypes = self.actor, context.obs_dtypes
+        self.cloner = Cloner(actor, hyper, has_teacher=context.has_teacher)
         self.replay = Replay(
-            context.spec,
-            context.obs_dtypes,
+            actor.spec,
+            dtypes if actor.sees is None else [dtypes[number] for number in actor.sees],
+            labels=teacher_entries(actor.spec) if context.has_teacher else {},
             num_rows=rows_for(hyper.buffer_size, settings.time_horizon) if context.training else 2,
             sequence_length=1 if memory is None else memory.sequence_length,
-            memory_size=self.actor.memory_size,
+            memory_size=actor.memory_size,
         )
         self._batches = ReplayBatches(
             self.replay,
@@ -77,9 +80,7 @@ class DAgger(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        hyper = context.settings.hyperparameters
-        assert isinstance(hyper, DAggerHyperparameters)
-        return {"actor": make_actor(context.spec, context.settings.network_settings, hyper)}
+        return {"actor": make_student(context)}
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
@@ -92,11 +93,12 @@ class DAgger(Algorithm):
         """Let the expert label the steps (D_i = {(s, pi*(s))}), and add them to the replay (D = D + D_i)."""
         context = self.context
         assert context.expert is not None
-        wanted = labels(context.expert, packed, self._memories)
+        wanted = labels(context.expert, packed, self._memories, self.actor)
         statistics = self._differences(packed, wanted)
+        seen = as_seen(packed, self.actor)
         if context.settings.network_settings.normalize:
-            self.actor.update_normalization([torch.from_numpy(column).to(context.device) for column in packed.obs])
-        self.replay.add(replace(packed, steps=packed.steps.with_columns(wanted)))
+            self.actor.update_normalization([torch.from_numpy(column).to(context.device) for column in seen.obs])
+        self.replay.add(replace(seen, steps=seen.steps.with_columns(wanted)))
         return statistics
 
     def _differences(self, packed: PackedSteps, wanted: Mapping[str, NDArray[Any]]) -> Statistics:

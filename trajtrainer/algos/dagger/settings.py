@@ -17,14 +17,16 @@ class DAggerHyperparameters(CloningHyperparameters):
     """DAgger (Ross et al. 2011): imitation of an expert that is asked wherever the learner comes.
 
     Attributes:
-        expert: a run, a checkpoint or an ``.onnx`` file, ``heuristic`` (the written policy that some simulations have),
-            or ``python:MODULE:FUNCTION``.
+        expert: a run or a checkpoint, whose distribution over actions is learned; or an ``.onnx`` file, ``heuristic``
+            (the written policy that some simulations have) or ``python:MODULE:FUNCTION``, whose actions are learned.
+        student_sensors: names of the sensors that the policy sees. Left out, it sees all of them.
     """
 
     buffer_size: int = field(default=50000, validator=count)
     expert: str = ""
     steps_per_update: float = field(default=4, validator=positive)
     save_replay_buffer: bool = False
+    student_sensors: list[str] = field(factory=list)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
         """Refuse to learn without an expert."""

@@ -134,9 +134,9 @@ class Offline(Algorithm):
     def validate(self) -> dict[str, float]:
         """Return how well the steps that are held out are predicted, by tags; nothing where there are none.
 
-        ``Losses/Validation Loss`` is the mean of minus the log-probability; ``Policy/Validation Error`` the squared
-        error of continuous actions, from -1 to 1 as the environment has them; ``Policy/Validation Accuracy`` the part
-        of the discrete ones that is right.
+        ``Losses/Validation Loss`` is the mean of minus the log-probability, or of the divergence from a teacher;
+        ``Policy/Validation Error`` the squared error of continuous actions, from -1 to 1 as the environment has them;
+        ``Policy/Validation Accuracy`` the part of the discrete ones that is right.
         """
         sums: defaultdict[str, float] = defaultdict(float)
         size = max(1, _ROWS // self._length)
@@ -147,8 +147,8 @@ class Offline(Algorithm):
                     sums[name] += float(value)
         rows = sums.pop("rows", 0.0)
         tags = {
-            "log_likelihood": ("Losses/Validation Loss", -1.0),
-            "squared_error": ("Policy/Validation Error", 1.0),
-            "hits": ("Policy/Validation Accuracy", 1.0),
+            "loss": "Losses/Validation Loss",
+            "squared_error": "Policy/Validation Error",
+            "hits": "Policy/Validation Accuracy",
         }
-        return {tags[name][0]: tags[name][1] * value / rows for name, value in sums.items()}
+        return {tags[name]: value / rows for name, value in sums.items()}

@@ -13,12 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
+from trajtrainer.core.columns import (
+    NEXT_OBSERVATIONS,
+    TEACHER_MEAN,
+    TEACHER_PROBS,
+    TEACHER_STD,
+    Columns,
+    sensor_name,
+)
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 
-_LEARNT_FROM = ("mask", "continuous", "discrete")
+_LEARNT_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
 # Minibatches are gathered together, which costs little per minibatch then, up to so much memory.
 _MAX_BYTES = 1 << 25
 _MIX = 0x9E3779B97F4A7C15
@@ -51,7 +58,7 @@ class DatasetRows:
         """Find the sequences.
 
         Args:
-            packed: the data set.
+            packed: the data set, with a teacher's answers if there is one.
             parts: of its trajectories that count.
             sequence_length: L.
             device: of the networks.
@@ -61,6 +68,7 @@ class DatasetRows:
         self._length = sequence_length
         self._device = device
         self._more = None if more is None else more()
+        self._names = [name for name in _LEARNT_FROM if name in packed.steps]
         lengths = parts.stop - parts.start
         counts = -(-lengths // sequence_length)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -78,7 +86,7 @@ class DatasetRows:
     def row_bytes(self) -> int:
         """Return the size of a row with its next observations."""
         sensors = sum(column[:1].nbytes for column in self._packed.obs)
-        return sensors * (1 + (self._more is not None)) + sum(self._packed[name][:1].nbytes for name in _LEARNT_FROM)
+        return sensors * (1 + (self._more is not None)) + sum(self._packed[name][:1].nbytes for name in self._names)
 
     def observations(self) -> Iterator[list[Tensor]]:
         """Yield the observations of all steps, per sensor [b, *O], in pieces of bounded size."""
@@ -103,7 +111,7 @@ class DatasetRows:
         columns: dict[str, NDArray[Any]] = {
             sensor_name(i): column.take(rows, axis=0) for i, column in enumerate(packed.obs)
         }
-        columns |= {name: _taken(packed[name], rows) for name in _LEARNT_FROM}
+        columns |= {name: _taken(packed[name], rows) for name in self._names}
         if self._more is not None:
             columns |= {sensor_name(i, NEXT_OBSERVATIONS): seen for i, seen in enumerate(self._following(rows))}
             columns |= {name: column.take(rows, axis=0) for name, column in self._more.items()}

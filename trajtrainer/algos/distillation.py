@@ -1,0 +1,153 @@
+"""What an expert would do wherever trajectories lead, for a student that may see less of it.
+
+A policy with a network teaches its whole distribution (Hinton et al. 2015, Rusu et al. 2016); of anything else the
+action is all there is to learn.
+
+Shape legend: B packed steps, S trajectories, N rows of one decision, H memory size, C continuous actions, D sum of
+branch sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.offline.policy import recorded
+from trajtrainer.core.columns import (
+    OBSERVATIONS,
+    TEACHER_MEAN,
+    TEACHER_PROBS,
+    TEACHER_STD,
+    Columns,
+    sensor_name,
+    teacher_entries,
+    zeros,
+)
+from trajtrainer.core.steps import FloatArray, LongArray
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.distribution import ActionDistribution
+
+# Steps that the expert decides about at once.
+_ROWS = 4096
+# Where actions are computed for an integral over a Gaussian, in standard deviations: equidistant, as clipped actions
+# have kinks.
+_NODES = torch.linspace(-4.0, 4.0, 65)
+
+Answer = Mapping[str, NDArray[Any]]
+
+
+def labels(
+    expert: Acts, packed: PackedSteps, memories: MutableMapping[int, FloatArray], student: Actor
+) -> dict[str, NDArray[Any]]:
+    """Return what an expert would do, ``continuous`` as the environment has it and ``discrete``, [B, ...].
+
+    A ``Policy`` adds the columns of ``teacher_entries``; the actions are its modes then.
+
+    Args:
+        expert: decides, by all sensors of the agents.
+        packed: the trajectories, with all sensors.
+        memories: agent -> f32 [H], what the expert remembers of its unfinished episode; kept up to date here.
+        student: learns the answer.
+    """
+    found = {name: np.zeros_like(packed[name]) for name in ("continuous", "discrete")}
+    if isinstance(expert, Policy):
+        found |= zeros(teacher_entries(student.spec), len(packed)).items()
+
+    def decide(rows: LongArray, memory: FloatArray) -> FloatArray:
+        obs, mask = [column.take(rows, axis=0) for column in packed.obs], packed["mask"][rows]
+        if isinstance(expert, Policy):
+            distribution, after = expert.distribution(obs, mask, memory)
+            answer = _taught(distribution, student)
+        else:
+            actions = expert.act(obs, mask, memory)
+            answer, after = {"continuous": actions.env_continuous, "discrete": actions.discrete}, actions.memory
+        for name, values in answer.items():
+            found[name][rows] = values
+        return after
+
+    if expert.memory_size:
+        _in_turn(expert.memory_size, packed, memories, decide)
+    else:
+        for start in range(0, len(packed), _ROWS):
+            rows = np.arange(start, min(start + _ROWS, len(packed)))
+            decide(rows, np.zeros((len(rows), 0), np.float32))
+    return found
+
+
+def _taught(teacher: ActionDistribution, student: Actor) -> Answer:
+    mode = teacher.deterministic()
+    mean, std = moments(teacher, student)
+    answer = {
+        "continuous": teacher.to_env(mode.continuous),
+        "discrete": mode.discrete,
+        TEACHER_MEAN: mean,
+        TEACHER_STD: std,
+        TEACHER_PROBS: teacher.probs,
+    }
+    return {name: values.cpu().numpy() for name, values in answer.items()}
+
+
+def moments(teacher: ActionDistribution, student: Actor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation [N, C] of a teacher's actions where the student's distribution is a Gaussian.
+
+    That is all the cross-entropy with a Gaussian depends on, whatever the teacher's distribution. It is exact for a
+    teacher of the student's kind, and a quadrature between a squashed and a clipped Gaussian.
+    """
+    head, mean, std = student.head, teacher.mu, teacher.sigma.expand_as(teacher.mu)
+    if teacher.tanh_squash == head.tanh_squash:
+        scale = 1.0 if head.tanh_squash else head.clip_actions / teacher.clip_actions
+        return mean * scale, std * scale
+    nodes = _NODES.to(mean)[:, None, None]
+    weights = (-0.5 * nodes.square()).softmax(0)
+    drawn = recorded(student, teacher.to_env(teacher.continuous_from_noise(nodes)))
+    drawn = drawn.atanh() if head.tanh_squash else drawn
+    mean = (weights * drawn).sum(0)
+    return mean, (weights * (drawn - mean).square()).sum(0).sqrt()
+
+
+def _in_turn(
+    size: int,
+    packed: PackedSteps,
+    memories: MutableMapping[int, FloatArray],
+    decide: Callable[[LongArray, FloatArray], FloatArray],
+) -> None:
+    """Decide about the first steps of all trajectories, then about the second ones, and so on.
+
+    Trajectories of one agent follow each other.
+    """
+    remaining = list(range(packed.num_trajectories))
+    while remaining:
+        turn: dict[int, int] = {}
+        for number in remaining:
+            turn.setdefault(int(packed.agent[number]), number)
+        some = np.array(sorted(turn.values()))
+        remaining = [number for number in remaining if number not in set(some.tolist())]
+        agents, lengths = packed.agent[some].tolist(), packed.lengths[some]
+        memory = np.stack([memories.pop(agent, np.zeros(size, np.float32)) for agent in agents])
+        for step in range(int(lengths.max())):
+            alive = np.flatnonzero(lengths > step)
+            memory[alive] = decide(packed.offset[some[alive]].astype(np.int64) + step, memory[alive])
+        for agent, ended, kept in zip(agents, packed.ended[some].tolist(), memory, strict=True):
+            if not ended:
+                memories[agent] = kept
+
+
+def as_seen(packed: PackedSteps, student: Actor) -> PackedSteps:
+    """Return steps with the sensors that a student sees."""
+    sees = student.sees
+    if sees is None:
+        return packed
+
+    def seen(columns: Columns[NDArray[Any]]) -> Columns[NDArray[Any]]:
+        chosen = {sensor_name(place): columns.obs[number] for place, number in enumerate(sees)}
+        return columns.without_sensors(OBSERVATIONS).with_columns(chosen)
+
+    return replace(packed, steps=seen(packed.steps), bootstrap=seen(packed.bootstrap))
