@@ -132,6 +132,15 @@ def test_smoothing_as_the_reference_has_it() -> None:
     assert is_lesson_done(settings, ball(1.0)["Ball"], smoothed) == (True, 0.9375)
 
 
+def test_group_rewards_have_their_own_episodes_and_smoothing() -> None:
+    settings = criteria(0.5, measure=Measure.GROUP_REWARD, min_lesson_length=2, signal_smoothing=True)
+    few = BehaviorProgress(0, 1000, rewards=[9.0, 9.0], group_rewards=[1.0])
+    assert is_lesson_done(settings, few, 0.0) == (False, 0.0)
+    enough = BehaviorProgress(0, 1000, rewards=[], group_rewards=[0.5, 1.0])
+    assert is_lesson_done(settings, enough, 0.0) == (True, 0.5625)
+    assert not is_lesson_done(criteria(0.5, measure=Measure.GROUP_REWARD), ball(9.0)["Ball"], 0.0)[0]
+
+
 def test_at_most_one_lesson_per_check_and_none_after_the_last() -> None:
     curriculum = Curriculum({"size": lessons(criteria(), criteria())}, 0)
     assert [curriculum.advance(ball(1.0)).advanced for _ in range(4)] == [("size",), ("size",), (), ()]

@@ -41,12 +41,14 @@ class BehaviorProgress:
         max_steps: those to train.
         rewards: returns of its last episodes, as many as ``Curriculum.reward_buffer_length`` asks for, since the last
             lesson change of any parameter.
+        group_rewards: likewise what groups received in their last episodes, one entry per agent.
         elo: its rating; None without self-play.
     """
 
     step: int
     max_steps: int
     rewards: Collection[float]
+    group_rewards: Collection[float] = ()
     elo: float | None = None
 
 
@@ -189,13 +191,14 @@ def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smo
     Returns:
         Whether the lesson is done, and the new smoothed reward.
     """
-    if len(progress.rewards) < criteria.min_lesson_length:
+    rewards = progress.group_rewards if criteria.measure is Measure.GROUP_REWARD else progress.rewards
+    if len(rewards) < criteria.min_lesson_length:
         return False, smoothed
     if criteria.measure is Measure.PROGRESS:
         return progress.step / progress.max_steps > criteria.threshold, smoothed
     if criteria.measure is Measure.ELO:
         return progress.elo is not None and progress.elo > criteria.threshold, smoothed
-    reward = float(np.mean(list(progress.rewards))) if progress.rewards else math.nan
+    reward = float(np.mean(list(rewards))) if rewards else math.nan
     if math.isnan(reward):
         return False, smoothed
     if criteria.signal_smoothing:

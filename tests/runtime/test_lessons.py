@@ -21,6 +21,7 @@ from trajtrainer.settings.environment import (
     ConstantSettings,
     EnvironmentParameterSettings,
     Lesson,
+    Measure,
 )
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.episodes import EpisodeRecord
@@ -58,11 +59,12 @@ def values(parameters: Parameters) -> dict[str, float]:
 class FakeTrainer:
     """What a lesson looks at, and clears."""
 
-    def __init__(self, rewards: list[float]) -> None:
+    def __init__(self, rewards: list[float], group_rewards: list[float] | None = None) -> None:
         self.step = 10
         self.context = SimpleNamespace(settings=TrainerSettings(max_steps=100))
         self.episodes = EpisodeRecord(StatsReporter("B", []))
         self.episodes.reward_buffer = deque(rewards)
+        self.episodes.group_reward_buffer = deque(group_rewards or [])
 
 
 def parameter(*lessons: tuple[float, dict[str, Any] | None]) -> EnvironmentParameterSettings:
@@ -77,9 +79,12 @@ def parameter(*lessons: tuple[float, dict[str, Any] | None]) -> EnvironmentParam
 
 
 class Rig:
-    def __init__(self, lessons: dict[str, int] | None = None, *, require_reset: bool = False) -> None:
+    def __init__(
+        self, lessons: dict[str, int] | None = None, *, require_reset: bool = False, measure: Measure = Measure.REWARD
+    ) -> None:
+        ends = {"threshold": 5.0, "require_reset": require_reset, "measure": measure}
         parameters = {
-            "mass": parameter((1.0, {"threshold": 5.0, "require_reset": require_reset}), (2.0, None)),
+            "mass": parameter((1.0, ends), (2.0, None)),
             "size": parameter((7.0, None)),
         }
         self.environment, self.status = Told(), TrainingStatus(None)
@@ -108,6 +113,16 @@ def test_a_lesson_that_is_done(require_reset: bool) -> None:
     assert rig.status.lessons() == {"mass": {"lesson_num": 1}, "size": {"lesson_num": 0}}
     assert rig.keeper.statistics() == {"Environment/Lesson Number/mass": 1.0, "Environment/Lesson Number/size": 0.0}
     assert (len(ball.episodes.reward_buffer), len(other.episodes.reward_buffer)) == (0, 0)
+
+
+def test_a_lesson_that_is_done_by_what_groups_received() -> None:
+    rig = Rig(measure=Measure.GROUP_REWARD)
+    assert not rig.update(Ball=FakeTrainer([20.0], [1.0]))
+    ball = FakeTrainer([0.0], [6.0])
+    assert not rig.update(Ball=ball), "smoothed"
+    assert rig.update(Ball=ball)
+    assert rig.status.lesson("mass") == 1
+    assert not ball.episodes.group_reward_buffer
 
 
 def test_nothing_is_sent_or_cleared_in_the_last_lesson() -> None:

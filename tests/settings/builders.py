@@ -244,7 +244,9 @@ evaluation_of_run = st.builds(
 criteria = st.builds(
     CompletionCriteria,
     behavior=texts,
-    measure=st.sampled_from([Measure.REWARD, Measure.PROGRESS]),  # a rating needs a behaviour with self-play
+    measure=st.sampled_from(
+        [Measure.REWARD, Measure.GROUP_REWARD, Measure.PROGRESS]
+    ),  # a rating needs a behaviour with self-play
     min_lesson_length=st.integers(0, 10**6),
     signal_smoothing=booleans,
     threshold=fractions,

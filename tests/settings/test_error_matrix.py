@@ -255,7 +255,7 @@ WRONG = [
     (
         SAMPLER.format("{curriculum: [{name: a, value: 1, completion_criteria: {behavior: A, measure: Elo}}]}"),
         "a.yaml:2: environment_parameters.g.curriculum.0.completion_criteria.measure: found 'Elo', expected one of "
-        "reward, progress, elo; did you mean elo?",
+        "reward, group_reward, progress, elo; did you mean elo?",
     ),
     (
         SAMPLER.format(

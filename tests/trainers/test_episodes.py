@@ -69,8 +69,8 @@ def test_equals_the_plain_rule(stream: list[tuple[int, int, bool]], size: int) -
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 
 
-def _played(groups: tuple[int, ...] | None) -> tuple[Recorder, list[Trajectory]]:
-    """The statistics of a stream of agents in these groups, drained now and then, and its trajectories."""
+def _played(groups: tuple[int, ...] | None) -> tuple[Recorder, EpisodeRecord, list[Trajectory]]:
+    """Statistics and record of a stream of agents in these groups, drained now and then, and its trajectories."""
     harness, recorder = Harness(horizon=4, memory_size=0, groups=groups), Recorder()
     reporter = StatsReporter("B", [recorder])
     record, waiting = EpisodeRecord(reporter), []
@@ -81,11 +81,11 @@ def _played(groups: tuple[int, ...] | None) -> tuple[Recorder, list[Trajectory]]
             record.add(packed, ["Extrinsic"], packed["reward"][None])
             waiting = []
     reporter.write(0)
-    return recorder, harness.expected
+    return recorder, record, harness.expected
 
 
 def test_a_group_reward_is_that_of_members_that_end_with_their_group() -> None:
-    recorder, trajectories = _played((1, 1, 2, 0, 3, 3))
+    recorder, record, trajectories = _played((1, 1, 2, 0, 3, 3))
     expected, sums = [], dict.fromkeys(range(6), 0.0)
     for one in trajectories:
         sums[one.agent] += sum(step.group_reward for step in one.steps)
@@ -98,6 +98,7 @@ def test_a_group_reward_is_that_of_members_that_end_with_their_group() -> None:
     assert found.aggregation is Aggregation.HISTOGRAM
     assert len(found.values) > 5
     np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-5)
+    assert list(record.group_reward_buffer) == [float(value) for value in found.values][-100:]
     assert len(values["Policy/Extrinsic Reward"].values) == sum(one.ended for one in trajectories)
 
 
@@ -106,3 +107,16 @@ def test_without_groups_there_is_no_group_reward(groups: tuple[int, ...] | None)
     ((_, values),) = _played(groups)[0].summaries
     assert GROUP_REWARD not in values
     assert len(values["Environment/Cumulative Reward"].values) > 5
+
+
+def test_what_groups_received_is_saved_limited_and_cleared_with_the_lesson() -> None:
+    record, again = _played((1, 1, 2, 0, 3, 3))[1], EpisodeRecord(StatsReporter("B", []))
+    received = list(record.group_reward_buffer)
+    again.restore(record.state())
+    assert list(again.group_reward_buffer) == received
+    again.set_reward_buffer_size(3)
+    assert list(again.group_reward_buffer) == received[-3:]
+    again.begin_lesson()
+    assert not again.group_reward_buffer
+    again.restore({"reward_buffer": [1.0]})  # as 0.1.0 wrote it
+    assert (list(again.reward_buffer), list(again.group_reward_buffer)) == ([1.0], [])

@@ -375,6 +375,15 @@ def test_group_rewards_count_and_are_warned_of_once(caplog: pytest.LogCaptureFix
     assert caplog.text.count("receives group rewards") == 1
 
 
+def test_every_member_counts_for_lessons_where_the_algorithm_knows_no_groups() -> None:
+    rig = Rig(_settings())
+    for group in (0, 7):
+        columns = {"group": np.full(2, group, np.int32), "group_reward": np.full(2, 10.0, np.float32)}
+        rig.put(Trajectory(2, ended=True, columns=columns))
+        rig.trainer.advance()
+    assert list(rig.trainer.episodes.group_reward_buffer) == [20.0], "group 0 is none"
+
+
 def _train(rig: Rig, rounds: int = 3) -> None:
     for i in range(rounds):
         rig.put(Trajectory(33, ended=True, agent=i))

@@ -56,6 +56,7 @@ class LessonKeeper:
                 step=behavior.trainer.step,
                 max_steps=behavior.trainer.context.settings.max_steps,
                 rewards=behavior.episodes.reward_buffer,
+                group_rewards=behavior.episodes.group_reward_buffer,
                 elo=None if behavior.self_play is None else behavior.self_play.elo,
             )
             for name, behavior in behaviors.items()

@@ -259,6 +259,7 @@ class Measure(enum.Enum):
     """The measure that a lesson's threshold is compared with."""
 
     REWARD = "reward"
+    GROUP_REWARD = "group_reward"
     PROGRESS = "progress"
     ELO = "elo"
 
@@ -270,7 +271,8 @@ class CompletionCriteria:
     Attributes:
         behavior: name of the behavior that is measured.
         measure: ``reward``: mean return of its last episodes; ``progress``: its step / ``max_steps``; ``elo``: its
-            rating, with ``self_play`` (ML-Agents refuses that).
+            rating, with ``self_play`` (ML-Agents refuses that); ``group_reward``: the same mean of what the agents'
+            groups received (not in ML-Agents).
         min_lesson_length: the lesson lasts that many episodes at least, and the reward is the mean over as many. More
             where returns differ much from episode to episode.
         signal_smoothing: compare 0.25 * the last measure + 0.75 * the present one.

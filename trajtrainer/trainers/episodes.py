@@ -84,6 +84,8 @@ class EpisodeRecord:
 
     Attributes:
         reward_buffer: rewards of the newest episodes, as many as the curriculum looks at, since its last lesson change.
+        group_reward_buffer: the same of what groups received, one entry for each member that ended with its group.
+            Where the algorithm does not need groups, members that ended earlier have entries, too.
         summary: the mean return of the newest summary with an episode, since the last lesson change; None before it.
         num_episodes: how many episodes have ended in this process.
         num_total: the same with those of the runs that this one resumes.
@@ -93,6 +95,7 @@ class EpisodeRecord:
 
     def __init__(self, reporter: StatsReporter) -> None:
         self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
+        self.group_reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
         self.summary: MeanReturn | None = None
         self.num_episodes = self.num_total = 0
         self.returns_since_update: list[float] = []
@@ -144,34 +147,30 @@ class EpisodeRecord:
         self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
         for title, sums in zip(titles, finished[1 : 1 + len(titles)], strict=True):
             self._reporter.add_many(f"Policy/{title} Reward", sums)
+        # What groups received of which these are the last members; those that ended earlier do not count.
+        counts = packed["group"][packed.offset[1:] - 1] > 0
         if packed.groups is not None:
-            self._add_groups(packed, packed.groups.all_done, finished[-1])
-
-    def _add_groups(self, packed: PackedSteps, all_done: BoolArray, returns: NDArray[np.float64]) -> None:
-        """Report what groups received of which these are the last members; those that ended earlier do not count.
-
-        Args:
-            packed: trajectories.
-            all_done: bool [S], the whole group ended with the last step.
-            returns: f64 [E], sums of the group's rewards in the episodes that ended.
-        """
-        has_group = packed["group"][packed.offset[1:] - 1] > 0
-        last = (all_done & has_group)[packed.ended]
-        if last.any():
-            self._reporter.add_many("Environment/Group Cumulative Reward", returns[last], Aggregation.HISTOGRAM)
+            counts &= packed.groups.all_done
+        of_groups = finished[-1][counts[packed.ended]]
+        with self._lock:
+            self.group_reward_buffer.extend(of_groups.tolist())
+        if packed.groups is not None and len(of_groups):
+            self._reporter.add_many("Environment/Group Cumulative Reward", of_groups, Aggregation.HISTOGRAM)
 
     def reset_worker(self, worker: int | None) -> None:
         """Drop the unfinished episodes of one worker, or of all."""
         self._sums.reset_worker(worker)
 
     def set_reward_buffer_size(self, size: int) -> None:
-        """Keep as many rewards in ``reward_buffer`` as the curriculum asks for."""
+        """Keep the rewards of as many episodes as the curriculum asks for."""
         self.reward_buffer = deque(self.reward_buffer, maxlen=size)
+        self.group_reward_buffer = deque(self.group_reward_buffer, maxlen=size)
 
     def begin_lesson(self) -> None:
         """Forget the rewards of an easier task."""
         with self._lock:
             self.reward_buffer.clear()
+            self.group_reward_buffer.clear()
             self.summary, self._since_summary = None, []
             self._total, self._count = 0.0, 0
 
@@ -190,6 +189,7 @@ class EpisodeRecord:
         """Return plain data; unfinished episodes are left out."""
         return {
             "reward_buffer": list(self.reward_buffer),
+            "group_reward_buffer": list(self.group_reward_buffer),
             "returns_since_update": list(self.returns_since_update),
             "best_reward": self.best_reward,
             "summary": None if self.summary is None else list(astuple(self.summary)),
@@ -200,6 +200,8 @@ class EpisodeRecord:
         """Take what ``state`` gave; what is absent starts anew."""
         self.reward_buffer.clear()
         self.reward_buffer.extend(state.get("reward_buffer", ()))
+        self.group_reward_buffer.clear()
+        self.group_reward_buffer.extend(state.get("group_reward_buffer", ()))
         self.returns_since_update = list(state.get("returns_since_update", ()))
         self.best_reward = state.get("best_reward")
         summary = state.get("summary")  # not in what 0.1.0 wrote
