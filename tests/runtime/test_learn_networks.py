@@ -106,6 +106,15 @@ def test_two_cameras(tmp_path: Path) -> None:
     assert float(np.mean(rewards[-5:])) > 3 * rewards[0]
 
 
+def test_a_picture_that_the_critic_alone_sees(tmp_path: Path) -> None:
+    settings = ppo(600, network_settings={"normalize": True, "critic_only": ["CameraSensor"]})
+    player = ("--agents", "4", "--group-size", "2", "--episode-length", "20", "--picture", "3,20,20")
+    run = trained(tmp_path, "Bench", settings | {"trainer_type": "poca"}, *player)
+    assert "the critic alone sees 'CameraSensor'. Unity will warn" in run.output
+    read = {value.name for value in onnxruntime.InferenceSession(run.folder / "Bench.onnx").get_inputs()}
+    assert read == {"obs_0"}
+
+
 def test_lists_of_varying_length(tmp_path: Path) -> None:
     """Random actions score -0.1, two tiles in order 1.96. Which tile comes first stands only in the list."""
     settings = ppo(

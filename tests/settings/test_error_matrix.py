@@ -165,6 +165,30 @@ WRONG = [
         "a.yaml:4: behaviors.A.trainer_type: found '5', expected one of ppo, sac, poca, bc, dagger, iql",
     ),
     (
+        behavior("network_settings: {critic_only: Truth}"),
+        "a.yaml:4: behaviors.A.network_settings.critic_only: found 'Truth', expected a list",
+    ),
+    (
+        behavior("network_settings: {critic_only: [Truth, -1]}"),
+        "a.yaml:4: behaviors.A.network_settings.critic_only: found a list, expected a list of sensors, by name or by "
+        "number from 0 on",
+    ),
+    (
+        behavior("trainer_type: ppo\nhyperparameters: {shared_critic: true}\nnetwork_settings: {critic_only: [1]}"),
+        "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected none with shared_critic: true, by "
+        "which the critic sees what the policy sees",
+    ),
+    (
+        behavior("trainer_type: dagger\nhyperparameters: {expert: heuristic}\nnetwork_settings: {critic_only: [1]}"),
+        "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected none with trainer_type dagger, which "
+        "has no critic that could see more",
+    ),
+    (
+        behavior("reward_signals: {rnd: {network_settings: {critic_only: [1]}}}"),
+        "a.yaml:4: behaviors.A.reward_signals.rnd.network_settings.critic_only: found [1], expected none here: reward "
+        "signals see what the policy sees, by the behavior's network_settings",
+    ),
+    (
         behavior("trainer_type: poca\nnetwork_settings: {hidden_units: 130}"),
         "a.yaml:5: behaviors.A.network_settings.hidden_units: found 130, expected a multiple of 4 with trainer_type "
         "poca",

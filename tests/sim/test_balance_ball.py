@@ -174,3 +174,16 @@ def test_hard_stacks_nine_observations_without_velocity_newest_last() -> None:
         assert step.ended.tolist() == seen.ended.tolist()
         np.testing.assert_array_equal(step.ended_observations[0][:, 40:], seen.ended_observations[0][:, :5])
     assert [tuple(sensor.shape) for sensor in make("3DBallHard", stack=1).spec.observation_specs] == [(5,)]
+
+
+def test_hard_may_tell_the_velocity_by_a_sensor_of_its_own() -> None:
+    hard, easy = make("3DBallHard", 2, agents=AGENTS, velocity=True), make("3DBall", 2, agents=AGENTS)
+    sensors = [(sensor.name, tuple(sensor.shape)) for sensor in hard.spec.observation_specs]
+    assert sensors[1] == ("Velocity", (3,))
+    act = random_policy(easy, 1)
+    step, seen = hard.reset(), easy.reset()
+    for _ in range(60):
+        np.testing.assert_array_equal(step.observations[1], seen.observations[0][:, 5:])
+        actions = act(seen)
+        step, seen = hard.step(actions), easy.step(actions)
+        np.testing.assert_array_equal(step.ended_observations[1], seen.ended_observations[0][:, 5:])

@@ -5,7 +5,7 @@ See docs/mlagents-behavior.md#body-and-heads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 import torch
@@ -42,23 +42,34 @@ class ObservationEncoder(nn.Module):
         goals: sensors that are goal signals.
         goal_size: of the goal's encoding; 0 if no sensor of fixed size is a goal signal.
         kinds: kind of each sensor.
+        seen: numbers of the sensors that are encoded, in order.
+
+    Args:
+        specs: all sensors of the behavior.
+        settings: ``network_settings``.
+        hidden: numbers of the sensors that are left out. Observations are given of all sensors nevertheless.
     """
 
-    def __init__(self, specs: Sequence[ObservationSpec], settings: NetworkSettings) -> None:
+    def __init__(
+        self, specs: Sequence[ObservationSpec], settings: NetworkSettings, hidden: Collection[int] = ()
+    ) -> None:
         super().__init__()
         if not specs:
             raise UnsupportedError("The behavior has no observations. Add a sensor or vector observations in Unity.")
         self.kinds = tuple(observation_kind(spec) for spec in specs)
-        self.lists = tuple(i for i, kind in enumerate(self.kinds) if kind is ObservationKind.VARIABLE_LENGTH)
-        self.fixed = tuple(i for i in range(len(specs)) if i not in self.lists)
-        self.goals = tuple(i for i, spec in enumerate(specs) if spec.observation_type == ObservationType.GOAL_SIGNAL)
+        self.seen = tuple(i for i in range(len(specs)) if i not in hidden)
+        self.lists = tuple(i for i in self.seen if self.kinds[i] is ObservationKind.VARIABLE_LENGTH)
+        self.fixed = tuple(i for i in self.seen if i not in self.lists)
+        self.goals = tuple(i for i in self.seen if specs[i].observation_type == ObservationType.GOAL_SIGNAL)
         sizes = [
             settings.hidden_units if kind is ObservationKind.VISUAL else int(spec.shape[0])
             for spec, kind in zip(specs, self.kinds, strict=True)
         ]
         fixed_size = sum(sizes[i] for i in self.fixed)
         own_size = EMBEDDING if fixed_size else 0
-        self.sensors = nn.ModuleList(_sensor(spec, settings, own_size) for spec in specs)
+        self.sensors = nn.ModuleList(
+            _sensor(spec, settings, own_size) if i in self.seen else nn.Identity() for i, spec in enumerate(specs)
+        )
         self.attention = ResidualSelfAttention() if self.lists else None
         self.own = Embedding(fixed_size) if self.lists and fixed_size else None
         self.size = fixed_size + (EMBEDDING if self.lists else 0)
@@ -124,6 +135,37 @@ class ObservationEncoder(nn.Module):
         """Return sensor number -> its normalizer."""
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
 
+    def copy_normalization(self, other: ObservationEncoder, obs: Sequence[Tensor] = ()) -> None:
+        """Take over another encoder's normalizers, which have taken ``obs`` in; those it does not have take it in."""
+        theirs = other.normalizers()
+        for i, normalizer in self.normalizers().items():
+            if i in theirs:
+                normalizer.copy_from(theirs[i])
+            else:
+                normalizer.update(obs[i])
+
+
+def critic_only_sensors(specs: Sequence[ObservationSpec], settings: NetworkSettings) -> frozenset[int]:
+    """Return the numbers of the sensors that ``critic_only`` keeps from the policy.
+
+    Raises:
+        UnsupportedError: one does not exist, or the policy would see nothing.
+    """
+    names = [str(spec.name) for spec in specs]
+    known = ", ".join(f"{i} {name!r}" for i, name in enumerate(names))
+    hidden = frozenset(i for i, name in enumerate(names) if {i, name} & set(settings.critic_only))
+    missing = [each for each in settings.critic_only if each not in names and each not in range(len(names))]
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        raise UnsupportedError(
+            f"network_settings.critic_only: the behavior has no sensor {listed}. Its sensors are {known}."
+        )
+    if hidden and len(hidden) == len(names):
+        raise UnsupportedError(
+            f"network_settings.critic_only has all sensors of the behavior ({known}), so the policy would see nothing."
+        )
+    return hidden
+
 
 def _sensor(spec: ObservationSpec, settings: NetworkSettings, own_size: int) -> nn.Module:
     kind = observation_kind(spec)
@@ -142,13 +184,14 @@ class NetworkBody(nn.Module):
         settings: ``network_settings``.
         action_size: numbers that are appended to the encoded observations (Q networks, GAIL); 0 for none.
         regularization: of the layers; none in ML-Agents.
+        sees_all: whether it also encodes the sensors of ``critic_only``, as critics do.
 
     Attributes:
         encoding_size: E, of the output: hidden_units, or half the memory size with a memory.
         memory_size: H; 0 without a memory.
 
     Raises:
-        UnsupportedError: a sensor that no encoder takes.
+        UnsupportedError: a sensor that no encoder takes, or ``critic_only`` does not fit the sensors.
     """
 
     mlagents_names: ClassVar[Names] = {"encoder": "observation_encoder", "layers": "_body_endoder", "memory": "lstm"}
@@ -160,9 +203,11 @@ class NetworkBody(nn.Module):
         *,
         action_size: int = 0,
         regularization: Regularization | None = None,
+        sees_all: bool = False,
     ) -> None:
         super().__init__()
-        self.encoder = ObservationEncoder(observation_specs, settings)
+        unseen = frozenset[int]() if sees_all else critic_only_sensors(observation_specs, settings)
+        self.encoder = ObservationEncoder(observation_specs, settings, unseen)
         size = self.encoder.size + action_size
         hidden = settings.hidden_units
         # Goals that are all of variable length condition nothing, as in ML-Agents.
@@ -275,8 +320,6 @@ class NetworkBody(nn.Module):
         for i, normalizer in self.encoder.normalizers().items():
             normalizer.update(obs[i], repeats)
 
-    def copy_normalization(self, other: NetworkBody) -> None:
-        """Take over the normalizers of another body for the same sensors."""
-        theirs = other.encoder.normalizers()
-        for i, normalizer in self.encoder.normalizers().items():
-            normalizer.copy_from(theirs[i])
+    def copy_normalization(self, other: NetworkBody, obs: Sequence[Tensor] = ()) -> None:
+        """Take over another body's normalizers: see :meth:`ObservationEncoder.copy_normalization`."""
+        self.encoder.copy_normalization(other.encoder, obs)

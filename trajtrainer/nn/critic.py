@@ -43,7 +43,7 @@ class ValueNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.body = NetworkBody(
-            spec.observation_specs, settings, action_size=action_size, regularization=regularization
+            spec.observation_specs, settings, action_size=action_size, regularization=regularization, sees_all=True
         )
         self.heads = ValueHeads(self.body.encoding_size, signals, outputs, initialization=settings.initialization)
 
@@ -159,10 +159,11 @@ def unroll_values(
 def update_normalizations(actor: Actor, critic: AnyCritic | GroupCritic, obs: Sequence[Tensor]) -> None:
     """Take steps, per sensor [B, *O], into the normalizers of actor and critic, however they are grouped.
 
-    Both see the same rows, so one computes for both. On a shared body ML-Agents counts each row twice.
+    Both see the same rows, so one computes for both, and the critic for what it alone sees. On a shared body ML-Agents
+    counts each row twice.
     """
     if isinstance(critic, SharedCritic):
         actor.update_normalization(obs, repeats=2)
     else:
         actor.update_normalization(obs)
-        critic.body.copy_normalization(actor.body)
+        critic.body.copy_normalization(actor.body, obs)

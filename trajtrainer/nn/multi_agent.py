@@ -220,11 +220,9 @@ class MultiAgentNetworkBody(nn.Module):
         out, starts, final = self.memory.unroll(encoding[:, :-1], offset, memory, sequence_length)
         return Unrolled(torch.cat((out, encoding[:, -1:]), 1), starts, final)
 
-    def copy_normalization(self, other: NetworkBody) -> None:
-        """Take over the normalizers of a body for the same sensors."""
-        theirs = other.encoder.normalizers()
-        for i, normalizer in self.encoder.normalizers().items():
-            normalizer.copy_from(theirs[i])
+    def copy_normalization(self, other: NetworkBody, obs: Sequence[Tensor] = ()) -> None:
+        """Take over a body's normalizers: see :meth:`ObservationEncoder.copy_normalization`."""
+        self.encoder.copy_normalization(other.encoder, obs)
 
 
 class GroupCritic(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from attrs import evolve
 
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import BehaviorSpec
@@ -18,7 +19,12 @@ def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device:
         UnsupportedError: a sensor that no encoder takes.
         PluginError: one of them is of a package, and fails.
     """
-    return [_create(name, spec, one, device) for name, one in settings.reward_signals.items()]
+    hidden = settings.network_settings.critic_only
+    return [
+        # Its networks see what the policy sees.
+        _create(name, spec, evolve(one, network_settings=evolve(one.network_settings, critic_only=hidden)), device)
+        for name, one in settings.reward_signals.items()
+    ]
 
 
 def _create(name: str, spec: BehaviorSpec, settings: RewardSignalSettings, device: torch.device) -> RewardSignal:

@@ -157,7 +157,8 @@ def gradient_penalty(
     # Attention's fused operation cannot be differentiated twice.
     with sdpa_kernel(SDPBackend.MATH):
         probability, _ = discriminator(between, normal)
-    gradients = torch.autograd.grad(probability.sum(), penalized(between), create_graph=True)
+    # Of sensors that D does not see, it is 0.
+    gradients = torch.autograd.grad(probability.sum(), penalized(between), create_graph=True, materialize_grads=True)
     squares = torch.stack([gradient.square().flatten(1).sum(1) for gradient in gradients]).sum(0)
     # The root has no gradient at 0.
     return PENALTY_WEIGHT * ((squares + EPSILON).sqrt() - 1.0).square().mean()
@@ -188,8 +189,10 @@ def differentiate(
     x: Tensor = body.encoder(obs)[0]
     normalizers, slopes = body.encoder.normalizers(), None
     if normalizers:
-        steps = [1.0 / normalizers[i].standard_deviation() for i in range(len(obs))]
-        slopes = torch.cat(steps) * (x[first:].abs() < normalizers[0].clip)  # nothing follows beyond the limits
+        steps = [1.0 / each.standard_deviation() for each in normalizers.values()]
+        slopes = torch.cat(steps) * (
+            x[first:].abs() < next(iter(normalizers.values())).clip
+        )  # nothing follows beyond the limits
     if actions is not None:
         x = torch.cat((x, actions), 1)
         if slopes is not None:

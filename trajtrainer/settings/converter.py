@@ -15,7 +15,16 @@ from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfi
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, Lesson, Sampler
 from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
-from trajtrainer.settings.scalars import enum_member, real_number, refusal, text, truth_value, unwrapped, whole_number
+from trajtrainer.settings.scalars import (
+    enum_member,
+    real_number,
+    refusal,
+    text,
+    text_or_number,
+    truth_value,
+    unwrapped,
+    whole_number,
+)
 from trajtrainer.settings.structuring import (
     Hook,
     as_meant,
@@ -145,6 +154,7 @@ def _register_structuring(converter: Converter) -> None:
     factory(lambda cls: cls is TrainerSettings, lambda _cls: _trainer_hook(converter))
     hook = converter.register_structure_hook_func
     hook(lambda cls: isinstance(cls, type) and issubclass(cls, enum.Enum), enum_member)
+    hook(lambda cls: cls == str | int, text_or_number)
     hook(lambda cls: cls == Sampler, _sampler_hook(converter))
     hook(lambda cls: cls == _RewardSignals, _reward_signals_hook(converter))
     hook(lambda cls: cls == _Interval, _interval)

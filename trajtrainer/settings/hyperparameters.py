@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attrs import field, frozen
 
@@ -38,6 +39,9 @@ class Hyperparameters:
         learning_rate: step size of the gradient descent. 1e-5 to 1e-3: lower where the reward rises and falls again or
             the losses blow up.
     """
+
+    critic_may_see_more: ClassVar[bool] = False
+    """Whether its critics see the sensors of ``network_settings.critic_only``. Otherwise that is refused."""
 
     batch_size: int = field(default=1024, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)

@@ -117,6 +117,9 @@ class NetworkSettings:
         use_sde: generalised state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
             function of the state that is drawn now and then, so that actions do not jitter. For robots and motors.
         sde_sample_freq: steps after which that function is drawn anew; -1: with every new policy.
+        critic_only: names or numbers (from 0) of sensors that the critic alone sees: positions of hidden objects or
+            friction, say, which a simulation knows and a player does not (asymmetric actor-critic, Pinto et al. 2018).
+            For ``ppo``, ``poca`` and ``sac``, without ``shared_critic``.
     """
 
     normalize: bool = False
@@ -135,5 +138,13 @@ class NetworkSettings:
     sde_sample_freq: int = field(
         default=-1,
         validator=satisfies(lambda steps: steps == -1 or steps > 0, "-1 or a whole number above 0"),
+        metadata=OURS,
+    )
+    critic_only: list[str | int] = field(
+        factory=list,
+        validator=satisfies(
+            lambda sensors: all(isinstance(each, str) or each >= 0 for each in sensors),
+            "a list of sensors, by name or by number from 0 on",
+        ),
         metadata=OURS,
     )

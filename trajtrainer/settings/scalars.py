@@ -90,6 +90,16 @@ def text(value: object, _type: object = None) -> str:
     return value
 
 
+def text_or_number(value: object, _type: object = None) -> str | int:
+    """Return a whole number as such and anything else as text.
+
+    Raises:
+        InvalidValueError: it is a mapping, a list or null.
+    """
+    plain = unwrapped(value)
+    return plain if isinstance(plain, int) and not isinstance(plain, bool) else text(value)
+
+
 def enum_member(value: object, enumeration: Any) -> enum.Enum:
     """Return the member with this value.
 

@@ -173,6 +173,10 @@ class TrainerSettings:
         if self.preset is not None:
             yield self._preset_fault(self.preset)
         yield from self.hyperparameters.misfits(self.network_settings)
+        if self.network_settings.critic_only and not self.hyperparameters.critic_may_see_more:
+            expected = f"none with trainer_type {self.trainer_type}, which has no critic that could see more"
+            path = ("network_settings", "critic_only")
+            yield misfit(path, self.network_settings.critic_only, expected, ("trainer_type",))
         n_step = getattr(self.hyperparameters, "n_step", 1)
         if n_step > self.time_horizon:
             expected = f"at most time_horizon ({self.time_horizon})"
@@ -191,6 +195,10 @@ class TrainerSettings:
             cls = row_of(REWARD_SIGNALS, name, "reward_signals", name).settings
             if not isinstance(settings, cls):
                 yield misfit(("reward_signals", name), settings, f"a {cls.__name__}")
+            hidden = settings.network_settings.critic_only
+            if hidden:
+                expected = "none here: reward signals see what the policy sees, by the behavior's network_settings"
+                yield misfit(("reward_signals", name, "network_settings", "critic_only"), hidden, expected)
             bonus = getattr(settings, "episodic_bonus", None)
             if bonus is not None and self.trainer_type == "sac":
                 expected = "nothing (null) with trainer_type sac, whose replay does not keep the course of episodes"

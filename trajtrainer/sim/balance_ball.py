@@ -201,13 +201,21 @@ class HardOptions(BallOptions):
     """Options of ``BalanceBallHard``."""
 
     stack: int = option(9, "observations that are stacked, newest last")
+    velocity: bool = option(False, "a second sensor, Velocity, has the 3 numbers that the first one lacks")
 
 
 class BalanceBallHard(BalanceBall):
-    """3DBallHard: the same without the velocity, 5 numbers of which the last 9 are observed (``--stack``)."""
+    """3DBallHard: the same without the velocity, 5 numbers of which the last 9 are observed (``--stack``).
+
+    With ``--velocity`` a second sensor has the velocity, for a critic that may see more than the policy.
+    """
 
     def __init__(self, options: HardOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
-        super().__init__(options, random, parameters, sensors=[vector_sensor(5, stack=options.stack)])
+        sensors = [vector_sensor(5, stack=options.stack)]
+        if options.velocity:
+            sensors.append(vector_sensor(3, "Velocity"))
+        super().__init__(options, random, parameters, sensors=sensors)
+        self._tells_velocity = options.velocity
         self._history = np.zeros((self.num_agents, options.stack, 5), dtype=np.float32)
 
     def _begin(self, agents: LongArray) -> None:
@@ -223,4 +231,5 @@ class BalanceBallHard(BalanceBall):
 
     def _observe(self, agents: Agents) -> Observations:
         chosen = self._history[agents]
-        return (chosen.reshape(len(chosen), -1).copy(),)
+        stacked = chosen.reshape(len(chosen), -1).copy()
+        return (stacked, self._vector(agents, 8)[:, 5:].copy()) if self._tells_velocity else (stacked,)

@@ -117,6 +117,7 @@ def create_algorithm(context: LearningContext) -> Algorithm:
         created = algorithm(context, networks, signals)
     if context.training:
         _warn_of_goals(context, created.actor)
+        _tell_of_critic_only(context, created.actor)
         for signal in signals:
             signal.prepare(created.actor)
         created.cloning = _cloning(context, created.actor)
@@ -135,6 +136,19 @@ def _warn_of_goals(context: LearningContext, actor: Actor) -> None:
             "observation, as in ML-Agents. goal_conditioning_type: none says the same without this warning.",
             context.behavior,
             ", ".join(map(repr, goals)),
+        )
+
+
+def _tell_of_critic_only(context: LearningContext, actor: Actor) -> None:
+    encoder, specs = actor.body.encoder, context.spec.observation_specs
+    hidden = [number for number in range(len(specs)) if number not in encoder.seen]
+    if hidden:
+        logger.info(
+            "Behavior %r: the critic alone sees %s. Unity will warn that the model has no Observation Placeholder "
+            "Input for sensor component %s, and run it all the same. ML-Agents cannot read the checkpoints.",
+            context.behavior,
+            ", ".join(repr(str(specs[number].name)) for number in hidden),
+            ", ".join(map(str, hidden)),
         )
 
 

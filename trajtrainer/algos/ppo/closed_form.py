@@ -42,8 +42,14 @@ def closed_form(
     is_small = (
         multiply_adds(actor.body, hyper.batch_size) < _HAND_WRITTEN_BELOW and sequence_length <= _LONGEST_SEQUENCE
     )
-    # A critic with a body of its own has one of the same kind and shapes.
-    if on_cpu and is_small and is_mlp(actor) and isinstance(critic, ValueNetwork):
+    # A critic with a body of its own has one of the same kind and shapes, unless it sees more.
+    if (
+        on_cpu
+        and is_small
+        and is_mlp(actor)
+        and isinstance(critic, ValueNetwork)
+        and critic.body.encoder.seen == actor.body.encoder.seen
+    ):
         return ClosedForm(actor, critic, hyper)
     return None
 

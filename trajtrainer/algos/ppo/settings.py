@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from attrs import Factory, field, frozen
 from attrs.validators import optional
@@ -73,6 +74,8 @@ class OnPolicy(Hyperparameters):
         epsilon_schedule: course of ``epsilon``. Left out, that of the learning rate.
     """
 
+    critic_may_see_more: ClassVar[bool] = True
+
     buffer_size: int = field(default=10240, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)  # once more, for the order of the keys
     joint_ratio: bool = field(default=False, metadata=OURS)
@@ -121,6 +124,14 @@ class PPOHyperparameters(OnPolicy):
     """
 
     shared_critic: bool = False
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
+        """Refuse a critic on the policy's layers that is to see more than these."""
+        yield from super().misfits(network)
+        if self.shared_critic and network.critic_only:
+            expected = "none with shared_critic: true, by which the critic sees what the policy sees"
+            path = ("network_settings", "critic_only")
+            yield misfit(path, network.critic_only, expected, ("hyperparameters", "shared_critic"))
 
 
 ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.algos.ppo.ppo:PPO")

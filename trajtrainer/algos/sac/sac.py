@@ -195,7 +195,7 @@ class SAC(Algorithm):
         if self.context.settings.network_settings.normalize:
             self.actor.update_normalization(obs)
             for network in self.values.values():
-                network.body.copy_normalization(self.actor.body)
+                network.body.copy_normalization(self.actor.body, obs)
         if self._estimator is None or (self.context.is_stopping() and not self.actor.memory_size):
             self.replay.add(packed, None)  # there are no estimates, or nobody will see their statistics
             return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from attrs import Factory, field, frozen
 from attrs.validators import optional
@@ -46,6 +47,8 @@ class SACHyperparameters(Hyperparameters):
         dropout_rate: part of what the layers of the critics give that is dropped while they learn; 0.01 for DroQ. Not
             in ML-Agents.
     """
+
+    critic_may_see_more: ClassVar[bool] = True
 
     # The order of the fields is that of ML-Agents' configuration.yaml.
     learning_rate: float = field(default=3e-4, validator=not_negative)

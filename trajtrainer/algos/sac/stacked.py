@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.algos.sac.networks import Critics, Decision, Estimates
+from trajtrainer.nn.body import ObservationEncoder
 from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast.adam import Piece
@@ -37,7 +38,7 @@ def can_stack(networks: Mapping[str, ValueNetwork]) -> bool:
     return all(body.is_mlp and body.memory is None for body in bodies)
 
 
-def fastest(networks: Mapping[str, ValueNetwork], encode: nn.Module) -> Critics | StackedCritics:
+def fastest(networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> Critics | StackedCritics:
     """Return the fastest way to evaluate these networks. Those that are stacked move into common tensors.
 
     Args:
@@ -58,7 +59,7 @@ class StackedCritics:
         pieces: as those of ``Critics``.
     """
 
-    def __init__(self, networks: Mapping[str, ValueNetwork], encode: nn.Module) -> None:
+    def __init__(self, networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> None:
         """Move the networks' parameters into common tensors.
 
         Args:
@@ -72,7 +73,9 @@ class StackedCritics:
             copy.requires_grad_(False)
         q, layers = networks["q1"], networks["q1"].body.layers
         assert isinstance(layers, Mlp)
-        self._encode = encode
+        # The actor's encoding serves the critics, too, unless they see more.
+        self._shares_encoding = encode.seen == q.body.encoder.seen
+        self._encode = encode if self._shares_encoding else q.body.encoder
         self._has_value = "critic" in networks
         self._activation = layers.activation
         self._signals, self._outputs = len(q.signals), q.heads.outputs
@@ -133,7 +136,7 @@ class StackedCritics:
         return self._without_value(batch, now, after)
 
     def _with_value(self, batch: Minibatch, now: Decision) -> Estimates:
-        x = now.encoded[0]
+        x = self._seen(batch.obs, now)
         following = self._encode(batch.next_obs)[0]
         if now.action is None:
             out = self._heads(self._run(self._trained, x.expand(3, -1, -1)))
@@ -150,14 +153,20 @@ class StackedCritics:
         return Estimates(out[0, :, :, 0], out[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
 
     def _without_value(self, batch: Minibatch, now: Decision | None, after: Decision) -> Estimates:
-        seen = (self._encode(batch.obs) if now is None else now.encoded)[0]
+        seen = self._seen(batch.obs, now)
         q = self._both(self._trained, seen, batch["continuous"])
         with torch.no_grad():
-            following = self._both(self._copies, after.encoded[0], after.action)
+            following = self._both(self._copies, self._seen(batch.next_obs, after), after.action)
         if now is None:
             return Estimates(None, q, None, following)
         sampled_q = q.detach() if now.action is None else self._both(self._frozen_q, seen, now.action)
         return Estimates(None, q, sampled_q, following)
+
+    def _seen(self, obs: Sequence[Tensor], decision: Decision | None) -> Tensor:
+        """Return what the critics take of observations about which the policy may have decided: [b, in]."""
+        if decision is not None and self._shares_encoding:
+            return decision.encoded[0]
+        return self._encode(obs)[0]  # type: ignore[no-any-return]
 
     def _both(self, layers: list[Layer], seen: Tensor, actions: Tensor | None) -> Tensor:
         """Return what two networks say of the same actions [2, V, b, P]."""

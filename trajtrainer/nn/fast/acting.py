@@ -55,6 +55,8 @@ class Acting:
         self._activation = body.layers.activation
         self._memory = None if body.memory is None else _OneStep(body.memory)
         self._head = ActingHead(actor.head)
+        sees_all = len(body.encoder.seen) == len(body.encoder.sensors)
+        self._seen = None if sees_all else body.encoder.seen
         self._normalizers = [*body.encoder.normalizers().values()]
         self._normalizers_changed()
 
@@ -97,6 +99,8 @@ class Acting:
         return self._head(x, mask, generator), memory
 
     def _features(self, obs: Sequence[ObservationArray]) -> Tensor:
+        if self._seen is not None:
+            obs = [obs[i] for i in self._seen]
         rows: FloatArray = np.concatenate(obs, 1, dtype=np.float32)  # a copy, since what was received is read-only
         if self._normalizers:
             rows -= self._mean
