@@ -25,6 +25,11 @@ def behavior(text: str) -> str:
     return "\nbehaviors:\n  A:\n" + "".join(f"    {line}\n" for line in dedent(text).strip().splitlines())
 
 
+def mirror(symmetry: str) -> str:
+    """A behaviour whose mirror is described from the seventh line on."""
+    return behavior(f"trainer_type: ppo\nhyperparameters:\n  symmetry:\n    {symmetry}")
+
+
 def load_behavior(text: str) -> RunSettings:
     return load(behavior(text), "a.yaml")
 
@@ -187,6 +192,50 @@ WRONG = [
         behavior("reward_signals: {rnd: {network_settings: {critic_only: [1]}}}"),
         "a.yaml:4: behaviors.A.reward_signals.rnd.network_settings.critic_only: found [1], expected none here: reward "
         "signals see what the policy sees, by the behavior's network_settings",
+    ),
+    (
+        behavior("trainer_type: poca\nhyperparameters: {symmetry: {}}"),
+        "a.yaml:5: behaviors.A.hyperparameters.symmetry: is for trainer_type ppo, sac; found trainer_type poca",
+    ),
+    (
+        behavior("trainer_type: sac\nhyperparameters: {symmetry: {}}\nnetwork_settings: {memory: {}}"),
+        "a.yaml:5: behaviors.A.hyperparameters.symmetry: found a mapping, expected none with network_settings.memory, "
+        "as what was remembered has no mirror image",
+    ),
+    (
+        mirror("observations: {Eyes: {indices: [1, 2, 0]}}"),
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.observations.Eyes.indices: found [1, 2, 0], expected the "
+        "numbers from 0 on, each once, that exchange places in pairs or keep their own",
+    ),
+    (
+        mirror("continuous_actions: {signs: [1, 0]}"),
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.continuous_actions.signs: found [1, 0], expected a list of 1 "
+        "and -1",
+    ),
+    (
+        mirror("continuous_actions: {indices: [1, 0], signs: [1, 1, -1]}"),
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.continuous_actions.signs: found [1, 1, -1], expected as many "
+        "as indices (2)",
+    ),
+    (
+        mirror("continuous_actions: {indices: [1, 0], signs: [1, -1]}"),
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.continuous_actions.signs: found [1, -1], expected the same "
+        "sign for two numbers that exchange places",
+    ),
+    (
+        mirror("discrete_actions: [[0, 1], [0, 2, 3]]"),
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions.1: found [0, 2, 3], expected the numbers of "
+        "its actions from 0 on, each once",
+    ),
+    (
+        mirror("discrete_actions: [[1, 2, 0]]"),
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions.0: found [1, 2, 0], expected what leads back "
+        "to the same actions when it is mirrored twice",
+    ),
+    (
+        mirror("{discrete_actions: [[0, 1]], branches: [1, 0]}"),
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions: found a list, expected as many as branches "
+        "(2)",
     ),
     (
         behavior("trainer_type: poca\nnetwork_settings: {hidden_units: 130}"),

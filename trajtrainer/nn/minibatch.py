@@ -35,12 +35,14 @@ class Minibatch:
             ``baseline_memory``, f32 [Q, H], where they have one.
         sequence_length: L.
         groups: the rows with their groupmates, where the learner needs them.
+        mirrored: whether the second half of the rows are mirror images of the first.
     """
 
     rows: Columns[Tensor]
     sequences: Columns[Tensor]
     sequence_length: int = 1
     groups: GroupRows | None = None
+    mirrored: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -83,6 +85,10 @@ class Minibatch:
     def baseline_memory(self) -> Tensor | None:
         """The critic's memory for baselines, f32 [Q, H]; None without one."""
         return self.sequences.get("baseline_memory")
+
+    def acted(self, rows: Tensor) -> Tensor:
+        """Return those of ``rows`` [b, ...] that were acted, which mirror images were not."""
+        return rows.chunk(2)[0] if self.mirrored else rows
 
     def with_rows(self, columns: Mapping[str, Tensor]) -> Minibatch:
         """Replace columns of the rows, or add some."""

@@ -107,7 +107,7 @@ def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) 
     default: Any = field.default
     value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
     section = next((each for each in (field.type, *get_args(field.type)) if attrs.has(each)), None)
-    if section is None or value == []:
+    if section is None or value in ([], {}):
         value = field.metadata.get("example", value)
         needed = "Required. " if "example" in field.metadata else ""
         (line,) = _dumped(field.name, CONVERTER.unstructure(value))

@@ -101,7 +101,8 @@ class ClosedForm:
             "Losses/Value Loss": torch.tensor(squared_error),
         }
         if diagnostics:
-            statistics |= ratio_statistics(torch.from_numpy(log_ratio), torch.from_numpy(ratio), epsilon, mask)
+            acted = [minibatch.acted(torch.from_numpy(each)) for each in (log_ratio, ratio)]
+            statistics |= ratio_statistics(acted[0], acted[1], epsilon, mask)
         return statistics
 
 

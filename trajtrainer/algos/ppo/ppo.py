@@ -24,6 +24,7 @@ from trajtrainer.algos.ppo.closed_form import closed_form
 from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
+from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, gae, log_probabilities, mean_values, v_trace
 from trajtrainer.core.columns import Columns, Entry, Store, entries_of, entry_bytes
 from trajtrainer.core.steps import BoolArray, FloatArray
@@ -150,6 +151,8 @@ class PPO(Algorithm):
             self.checkpoint_layout = SHARED_LAYOUT
             self._encode_pictures = picture_encoding(self.actor.body, hyper.batch_size)
         self.objectives = self._objectives()
+        symmetry = hyper.symmetry if isinstance(hyper, PPOHyperparameters) else None
+        self._symmetry = None if symmetry is None else Symmetry(symmetry, context.spec, context.device)
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
         # The closed form implements these losses. A subclass that overrides them learns by autograd.
         own_losses = all(getattr(type(self), name) is getattr(PPO, name) for name in ("policy_loss", "value_loss"))
@@ -283,8 +286,9 @@ class PPO(Algorithm):
         if not hyper.normalize_advantage_per_mini_batch:
             columns["advantage"] = losses.normalized(buffer.column("advantage"), buffer.loss_mask, buffer.weight)
 
-        # Normalize observations once for all epochs, unless a reward signal learns from the raw ones.
-        if self.closed_form is not None and not any(signal.learns for signal in self.signals):
+        # Normalize observations once for all epochs, unless a reward signal or the mirror needs the raw ones.
+        needs_raw = self._symmetry is not None or any(signal.learns for signal in self.signals)
+        if self.closed_form is not None and not needs_raw:
             columns["encoded"] = self.closed_form.encoded(buffer.observations)
 
         # Epochs of minibatches, until the run ends or the policy has moved too far.
@@ -361,6 +365,10 @@ class PPO(Algorithm):
         if hyper.normalize_advantage_per_mini_batch:
             advantage = losses.normalized(minibatch["advantage"], minibatch.loss_mask, minibatch.rows.get("weight"))
             minibatch = minibatch.with_rows({"advantage": advantage})
+
+        # Add the mirror image of each row (Mittal et al. 2024).
+        if self._symmetry is not None:
+            minibatch = self._symmetry(minibatch)
 
         # Gradient of -L^CLIP + c1 L^VF - c2 S (equation 9), by hand where that is faster.
         differentiate = self.differentiate if self.closed_form is None else self.closed_form.differentiate
@@ -458,7 +466,8 @@ class PPO(Algorithm):
         with torch.no_grad():
             statistics = {"Losses/Policy Loss": surrogate_loss.abs()}
             if diagnostics:
-                statistics |= losses.ratio_statistics(log_ratio, ratio, epsilon, mask)
+                acted = minibatch.acted
+                statistics |= losses.ratio_statistics(acted(log_ratio), acted(ratio), epsilon, mask)
         return surrogate_loss - coefficients.beta * entropy, statistics
 
     def value_loss(self, values: Tensor, minibatch: Minibatch, coefficients: Coefficients) -> Loss:

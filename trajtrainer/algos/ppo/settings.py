@@ -16,6 +16,7 @@ from trajtrainer.settings.hyperparameters import (
     of_set_course,
 )
 from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
 
 
 def _along(hyper: OnPolicy) -> ScheduleType:
@@ -121,13 +122,17 @@ class PPOHyperparameters(OnPolicy):
     Attributes:
         shared_critic: value heads on the policy's own layers instead of a second network. With pictures, where encoders
             cost most.
+        symmetry: the mirror under which the task stays the same: each minibatch has the mirror image of each of its
+            steps, too (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
     """
 
     shared_critic: bool = False
+    symmetry: SymmetrySettings | None = field(default=None, metadata=OURS)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        """Refuse a critic on the policy's layers that is to see more than these."""
+        """Refuse a critic on the policy's layers that is to see more than these, and a mirror with a memory."""
         yield from super().misfits(network)
+        yield from misfits_of_symmetry(self.symmetry, network)
         if self.shared_critic and network.critic_only:
             expected = "none with shared_critic: true, by which the critic sees what the policy sees"
             path = ("network_settings", "critic_only")

@@ -28,6 +28,7 @@ from trajtrainer.algos.sac.networks import FOLLOWS, Decision, second_memory
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.stacked import fastest
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, mean_values
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import FloatArray
@@ -125,6 +126,7 @@ class SAC(Algorithm):
             decides_next=not hyper.value_network,
         )
         self._pace = Pace(hyper.steps_per_update, hyper.first_update)
+        self._symmetry = None if hyper.symmetry is None else Symmetry(hyper.symmetry, context.spec, device)
         self._signal_pace = Pace(hyper.reward_signal_steps_per_update, hyper.first_update)
 
         # Gradient steps. One Adam makes the steps of ML-Agents' three optimizers.
@@ -277,6 +279,9 @@ class SAC(Algorithm):
         Returns:
             Statistics, tag -> 0-d tensor without gradient on the networks' device: nothing is read back.
         """
+        # Add the mirror image of each row (Mittal et al. 2024).
+        if self._symmetry is not None:
+            batch = self._symmetry(batch)
         mask, head, has_value = batch.loss_mask, self.actor.head, self._hyper.value_network
 
         # What the policy does now, a ~ pi(.|s), and without V what it does next, a' ~ pi(.|s').

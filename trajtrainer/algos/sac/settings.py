@@ -11,6 +11,7 @@ from attrs.validators import optional
 from trajtrainer.settings.checks import OURS, Fault, at_least, between, count, fraction, misfit, not_negative, positive
 from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
 
 
 @frozen
@@ -46,6 +47,8 @@ class SACHyperparameters(Hyperparameters):
             ``policy_delay`` this is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
         dropout_rate: part of what the layers of the critics give that is dropped while they learn; 0.01 for DroQ. Not
             in ML-Agents.
+        symmetry: the mirror under which the task stays the same: each minibatch has the mirror image of each of its
+            steps, too (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
     """
 
     critic_may_see_more: ClassVar[bool] = True
@@ -71,9 +74,11 @@ class SACHyperparameters(Hyperparameters):
     policy_delay: int = field(default=1, validator=count, metadata=OURS)
     layer_norm: bool = field(default=False, metadata=OURS)
     dropout_rate: float = field(default=0.0, validator=between(0, 0.9), metadata=OURS)
+    symmetry: SymmetrySettings | None = field(default=None, metadata=OURS)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        """Refuse returns of several steps with a memory."""
+        """Refuse returns of several steps, and a mirror, with a memory."""
+        yield from misfits_of_symmetry(self.symmetry, network)
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"
             yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))

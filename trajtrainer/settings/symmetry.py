@@ -1,0 +1,98 @@
+"""``symmetry``: what an agent's observations and actions become in a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import field, frozen
+
+from trajtrainer.settings.checks import Fault, misfit, refuse, satisfies
+from trajtrainer.settings.network import NetworkSettings
+
+_EXCHANGE = "the numbers from 0 on, each once, that exchange places in pairs or keep their own"
+
+
+def _exchanges(places: Sequence[int]) -> bool:
+    """Return whether this is a permutation that is its own inverse."""
+    return sorted(places) == list(range(len(places))) and all(places[place] == i for i, place in enumerate(places))
+
+
+@frozen
+class MirrorSettings:
+    """Some numbers in the mirror: number i is ``signs[i]`` times number ``indices[i]``.
+
+    Attributes:
+        indices: which number takes each place, counted from 0. Left out, each keeps its own.
+        signs: 1 or -1 for each. Left out, all 1.
+    """
+
+    indices: list[int] = field(factory=list, validator=satisfies(_exchanges, _EXCHANGE))
+    signs: list[int] = field(
+        factory=list, validator=satisfies(lambda signs: all(abs(sign) == 1 for sign in signs), "a list of 1 and -1")
+    )
+
+    def __attrs_post_init__(self) -> None:
+        refuse(self._faults())
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers there are; 0 if nothing says so."""
+        return len(self.indices) or len(self.signs)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not self.indices or not self.signs:
+            return
+        if len(self.indices) != len(self.signs):
+            expected = f"as many as indices ({len(self.indices)})"
+            yield misfit(("signs",), self.signs, expected, ("indices",))
+        elif any(self.signs[place] != sign for place, sign in zip(self.indices, self.signs, strict=True)):
+            yield misfit(("signs",), self.signs, "the same sign for two numbers that exchange places", ("indices",))
+
+
+@frozen
+class SymmetrySettings:
+    """The mirror under which the task stays the same: also learn from what each step would have been in it.
+
+    What is not listed is the same in the mirror.
+
+    Attributes:
+        observations: vector sensors, by name or by number from 0 on.
+        continuous_actions: the continuous actions.
+        discrete_actions: for each branch, what its actions become: ``[[0, 2, 1]]`` exchanges right and left where these
+            are actions 1 and 2 of the only branch.
+        branches: which branch takes the place of each, where branches change places: ``[1, 0]`` exchanges two of the
+            same size, as those of a right and a left arm.
+    """
+
+    observations: dict[str, MirrorSettings] = field(factory=dict)
+    continuous_actions: MirrorSettings = field(factory=MirrorSettings)
+    discrete_actions: list[list[int]] = field(factory=list)
+    branches: list[int] = field(factory=list, validator=satisfies(_exchanges, _EXCHANGE))
+
+    def __attrs_post_init__(self) -> None:
+        refuse(self._faults())
+
+    def _faults(self) -> Iterator[Fault]:
+        actions, branches = self.discrete_actions, self.branches or list(range(len(self.discrete_actions)))
+        if not actions:
+            return
+        if len(actions) != len(branches):
+            expected = f"as many as branches ({len(branches)})"
+            yield misfit(("discrete_actions",), actions, expected, ("branches",))
+            return
+        for branch, (becomes, source) in enumerate(zip(actions, branches, strict=True)):
+            places = list(range(len(becomes)))
+            if sorted(becomes) != places or sorted(actions[source]) != places:
+                same = "" if source == branch else f", as branch {source} has them"
+                expected = f"the numbers of its actions from 0 on, each once{same}"
+                yield misfit(("discrete_actions", str(branch)), becomes, expected, ("branches",))
+            elif [becomes[action] for action in actions[source]] != places:
+                expected = "what leads back to the same actions when it is mirrored twice"
+                yield misfit(("discrete_actions", str(branch)), becomes, expected, ("branches",))
+
+
+def misfits_of_symmetry(symmetry: SymmetrySettings | None, network: NetworkSettings) -> Iterator[Fault]:
+    """Refuse a mirror of ``hyperparameters`` for a policy with a memory."""
+    if symmetry is not None and network.memory is not None:
+        expected = "none with network_settings.memory, as what was remembered has no mirror image"
+        yield misfit(("hyperparameters", "symmetry"), {"symmetry": ...}, expected, ("network_settings", "memory"))
