@@ -420,3 +420,18 @@ def test_optional_packages_are_imported_only_when_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "limit"),
+    [
+        ("gym:CartPole-v1", None, 500),
+        ("gym:CartPole-v1", ["max_episode_steps=40"], 40),
+        ("gym:tests.envs.registering:NoSuch-v0", None, None),
+        ("gym:NoSuch-v0", None, None),
+        ("sim:3DBall", None, None),
+        (None, None, None),
+    ],
+)
+def test_gymnasium_says_when_episodes_end(path: str | None, arguments: list[str] | None, limit: int | None) -> None:
+    assert select.episode_limit(EnvironmentSettings(env_path=path, env_args=arguments)) == limit

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trajtrainer.algos.poca.settings import POCAHyperparameters
 from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.settings.environment import (
     CompletionCriteria,
@@ -78,7 +79,7 @@ learned: dict[str, Any] = {**signal, "learning_rate": not_negative, "encoding_si
 
 
 def signals_of(trainer_type: str) -> st.SearchStrategy[dict[str, RewardSignalSettings]]:
-    bonus = st.none() if trainer_type == "sac" else st.none() | above_zero
+    bonus = st.none() if trainer_type in ("sac", "xqc") else st.none() | above_zero
     novelty: dict[str, Any] = {**learned, "normalize": booleans, "episodic_bonus": bonus}
     gail = st.builds(GailSettings, **learned, use_actions=booleans, use_vail=booleans, demo_path=texts)
     optional = {
@@ -124,28 +125,35 @@ def corrected(hyper: st.SearchStrategy[OnPolicy]) -> st.SearchStrategy[OnPolicy]
     return st.builds(lambda each, correction: evolve(each, **correction), hyper, corrections)
 
 
+off_policy: dict[str, Any] = {
+    "learning_rate": not_negative,
+    "learning_rate_schedule": schedules,
+    "batch_size": batch_sizes,
+    "buffer_size": counts,
+    "buffer_init_steps": st.integers(0, 10**9),
+    "tau": fractions,
+    "steps_per_update": above_zero,
+    "save_replay_buffer": booleans,
+    "init_entcoef": above_zero,
+    "reward_signal_steps_per_update": above_zero,
+    "learning_starts": st.integers(0, 10**9),
+    "ent_coef": st.none() | above_zero,
+    "target_entropy": st.none() | numbers,
+    "value_network": booleans,
+    "policy_delay": counts,
+    "layer_norm": booleans,
+    "dropout_rate": st.floats(0, 0.9),
+}
 hyperparameters = {
     "ppo": corrected(st.builds(PPOHyperparameters, **on_policy, shared_critic=booleans)),
     "poca": corrected(st.builds(POCAHyperparameters, **on_policy)),
-    "sac": st.builds(
-        SACHyperparameters,
-        learning_rate=not_negative,
-        learning_rate_schedule=schedules,
-        batch_size=batch_sizes,
-        buffer_size=counts,
-        buffer_init_steps=st.integers(0, 10**9),
-        tau=fractions,
-        steps_per_update=above_zero,
-        save_replay_buffer=booleans,
-        init_entcoef=above_zero,
-        reward_signal_steps_per_update=above_zero,
-        learning_starts=st.integers(0, 10**9),
-        ent_coef=st.none() | above_zero,
-        target_entropy=st.none() | numbers,
-        value_network=booleans,
-        policy_delay=counts,
-        layer_norm=booleans,
-        dropout_rate=st.floats(0, 0.9),
+    "sac": st.builds(SACHyperparameters, **off_policy),
+    "xqc": st.builds(
+        XQCHyperparameters,
+        **off_policy,
+        critic_hidden_units=counts,
+        critic_num_layers=counts,
+        auto_gamma=booleans,
     ),
 }
 self_play = st.builds(
@@ -263,7 +271,7 @@ def with_the_default_signals(run: RunSettings) -> RunSettings:
     """A behaviour always has the reward signals of the defaults, as maps are merged."""
     if run.default_settings is None:
         return run
-    if any(behavior.trainer_type == "sac" for behavior in run.behaviors.values()):
+    if any(behavior.trainer_type in ("sac", "xqc") for behavior in run.behaviors.values()):
         run = evolve(run, default_settings=without_bonus(run.default_settings))
     assert run.default_settings is not None
     signals = run.default_settings.reward_signals

@@ -62,7 +62,7 @@ def test_a_misspelt_trainer_type_and_seven_more() -> None:
             "behaviors: {A: {hyperparameters: {tau: 7}, max_steps: no}}",
             [
                 "1: behaviors.A.hyperparameters: these need a trainer_type beside them: "
-                "ppo, sac, poca, bc, dagger, iql",
+                "ppo, sac, xqc, poca, bc, dagger, iql",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
                 "1: behaviors.A.max_steps: found false, expected a whole number",
             ],
@@ -71,7 +71,7 @@ def test_a_misspelt_trainer_type_and_seven_more() -> None:
             "behaviors: {A: {trainer_type: soc, hyperparameters: {tau: 7}}}",
             [
                 "1: behaviors.A.trainer_type: found 'soc', expected one of "
-                "ppo, sac, poca, bc, dagger, iql; did you mean sac?",
+                "ppo, sac, xqc, poca, bc, dagger, iql; did you mean sac?",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
             ],
         ),

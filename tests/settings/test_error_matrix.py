@@ -158,16 +158,17 @@ WRONG = [
     ),
     (
         behavior("hyperparameters: {batch_size: 4}"),
-        "a.yaml:4: behaviors.A.hyperparameters: these need a trainer_type beside them: ppo, sac, poca, bc, dagger, iql",
+        "a.yaml:4: behaviors.A.hyperparameters: these need a trainer_type beside them: ppo, sac, xqc, "
+        "poca, bc, dagger, iql",
     ),
     (
         behavior("trainer_type: pp"),
         "a.yaml:4: behaviors.A.trainer_type: found 'pp', expected one of "
-        "ppo, sac, poca, bc, dagger, iql; did you mean ppo?",
+        "ppo, sac, xqc, poca, bc, dagger, iql; did you mean ppo?",
     ),
     (
         behavior("trainer_type: 5\nhyperparameters: {anything: 5}"),
-        "a.yaml:4: behaviors.A.trainer_type: found '5', expected one of ppo, sac, poca, bc, dagger, iql",
+        "a.yaml:4: behaviors.A.trainer_type: found '5', expected one of ppo, sac, xqc, poca, bc, dagger, iql",
     ),
     (
         behavior("network_settings: {critic_only: Truth}"),

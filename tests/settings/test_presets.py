@@ -117,7 +117,7 @@ def test_mistakes_in_options_of_sac(options: str, messages: list[str]) -> None:
         (
             "{preset: baselines, trainer_type: dagger, hyperparameters: {expert: heuristic}}",
             "found 'baselines', expected none with trainer_type dagger, of which it says nothing (but of ppo, poca, "
-            "sac)",
+            "sac, xqc)",
         ),
         ("{preset: 3}", "found '3', expected one of baselines"),
     ],

@@ -53,6 +53,7 @@ class LearningContext:
         expert: to be imitated, where the trainer asks one.
         max_policy_lag: policies by which experience that is learned from may be older than the newest one, where
             updates use experience up while acting goes on elsewhere; None otherwise.
+        episode_limit: steps after which the environment ends an episode, where it says so.
     """
 
     behavior: str
@@ -66,6 +67,7 @@ class LearningContext:
     is_stopping: Callable[[], bool]
     expert: Acts | None = None
     max_policy_lag: int | None = None
+    episode_limit: int | None = None
 
     @property
     def has_teacher(self) -> bool:

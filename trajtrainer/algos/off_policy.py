@@ -113,8 +113,12 @@ class ReplayBatches:
         self._device = device
         self._draws = torch.Generator().manual_seed(seed)
         self._noise = torch.Generator(device).manual_seed(seed ^ 1)
-        self._gamma = np.array([[signal.gamma] for signal in signals], np.float32)
         self._ends = np.array([[not signal.ignore_done] for signal in signals])
+
+    @property
+    def _gamma(self) -> FloatArray:
+        """The discounts [V, 1], which an algorithm may still find."""
+        return np.array([[signal.gamma] for signal in self._signals], np.float32)
 
     def blocks(self, count: int) -> Iterator[list[Minibatch]]:
         """Yield ``count`` batches, some at a time."""

@@ -47,6 +47,7 @@ class PolicyRecord:
     network: NetworkSettings
     tanh_squash: bool | None = None
     student: bool = False
+    batch_norm: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """Return the plain data that ``read_record`` takes."""
@@ -58,6 +59,7 @@ class PolicyRecord:
             "network_settings": settings["network_settings"],
             "tanh_squash": self.tanh_squash,
             **({"student": True} if self.student else {}),
+            "batch_norm": self.batch_norm,
         }
 
 
@@ -81,6 +83,7 @@ def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | No
             network=trainer_settings({"network_settings": plain["network_settings"]}).network_settings,
             tanh_squash=plain.get("tanh_squash"),
             student=plain.get("student") is True,
+            batch_norm=bool(plain.get("batch_norm")),
         )
     except (KeyError, TypeError, ValueError, OverflowError, SettingsError) as error:
         raise CheckpointError(
@@ -120,9 +123,17 @@ def recover_policy(
         spec, origin = record.spec, "described in the checkpoint"
     else:
         return _of_mlagents(checkpoint, source, models)
-    network, squash, behavior = (record.network, record.tanh_squash, record.behavior) if record else (None, None, None)
-    actor = load_actor(checkpoint, spec, network=network, tanh_squash=squash, source=source)
-    return RecoveredPolicy(actor, spec, origin, behavior)
+    if record is None:
+        return RecoveredPolicy(load_actor(checkpoint, spec, source=source), spec, origin)
+    actor = load_actor(
+        checkpoint,
+        spec,
+        network=record.network,
+        tanh_squash=record.tanh_squash,
+        batch_norm=record.batch_norm,
+        source=source,
+    )
+    return RecoveredPolicy(actor, spec, origin, record.behavior)
 
 
 def _of_mlagents(checkpoint: Mapping[str, Any], source: str, models: Iterable[Path]) -> RecoveredPolicy:
@@ -191,6 +202,7 @@ def load_actor(
     *,
     network: NetworkSettings | None = None,
     tanh_squash: bool | None = None,
+    batch_norm: bool = False,
     source: str = "The checkpoint",
 ) -> Actor:
     """Return the policy of a checkpoint in ML-Agents' layout. No random generator is changed.
@@ -214,7 +226,7 @@ def load_actor(
 
     def filled() -> tuple[Actor, dict[str, torch.Tensor], str]:
         try:
-            actor = Actor(spec, settings, conditional_sigma=conditional, tanh_squash=squash)
+            actor = Actor(spec, settings, conditional_sigma=conditional, tanh_squash=squash, batch_norm=batch_norm)
         except (UnsupportedError, RuntimeError) as error:
             raise CheckpointError(f"{source} does not fit these observations. {error}") from error
         weights, reader = actor.state_dict(), Reader(checkpoint)

@@ -62,6 +62,7 @@ def to_checkpoint(
         actor.spec,
         settings.network_settings,
         actor.head.tanh_squash,
+        batch_norm=actor.batch_norm,
         student=actor.sees is not None,
     )
     parts = {_EXPLORATION: policy.exploration_state() or None, _SELF_PLAY: self_play, _JUDGE: judge}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -318,6 +319,24 @@ def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
     if _is_vectorized(envs[0]):
         return _closing(envs, lambda: _vectorized(envs[0], env_settings, reading, f"--env {path}"))
     return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **reading))
+
+
+def episode_limit(settings: EnvironmentSettings) -> int | None:
+    """Return the steps after which an environment of Gymnasium ends each episode, as far as its registration says."""
+    scheme, name = _scheme(settings.env_path or "")
+    if scheme != "gym":
+        return None
+    try:
+        import gymnasium
+
+        module, _, env_id = name.rpartition(":")
+        if module:
+            importlib.import_module(module)
+        registered = gymnasium.spec(env_id).max_episode_steps
+    except Exception:  # not installed here, where only learning takes place, or an id that its own error explains
+        return None
+    limit = keyword_arguments(settings.env_args).get("max_episode_steps", registered)
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def _is_only_vectorized(name: str) -> bool:

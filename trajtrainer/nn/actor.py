@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.body import NetworkBody
-from trajtrainer.nn.heads import ActionDistribution, ActionHead
-from trajtrainer.nn.init import initialize
+from trajtrainer.nn.heads import LOG_SIGMA_RANGE, ActionDistribution, ActionHead
+from trajtrainer.nn.init import initialize, make_unit_rows
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 
 _POLICY_GAIN = 0.01  # of orthogonal weights
+_NORMALIZED_LOG_SIGMA_RANGE = (-10.0, 2.0)  # Palenicek et al. 2026
 
 
 class Actor(nn.Module):
@@ -27,6 +28,7 @@ class Actor(nn.Module):
         settings: ``network_settings``.
         conditional_sigma: SAC's state-dependent sigma.
         tanh_squash: SAC's squashed actions.
+        batch_norm: XQC's normalized layers and unit weights, and its smallest sigma.
 
     Attributes:
         spec: what it sees and does.
@@ -46,11 +48,12 @@ class Actor(nn.Module):
         *,
         conditional_sigma: bool = False,
         tanh_squash: bool = False,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.sees: tuple[int, ...] | None = None
-        self.body = NetworkBody(spec.observation_specs, settings)
+        self.body = NetworkBody(spec.observation_specs, settings, batch_norm=batch_norm)
         self.head = ActionHead(
             self.body.encoding_size,
             spec.action_spec,
@@ -59,10 +62,15 @@ class Actor(nn.Module):
             clip_actions=settings.clip_actions,
             log_std_init=settings.log_std_init,
             use_sde=settings.use_sde,
+            log_sigma_range=_NORMALIZED_LOG_SIGMA_RANGE if batch_norm else LOG_SIGMA_RANGE,
         )
         self.initialization = settings.initialization
         self.sde_sample_freq = settings.sde_sample_freq
-        initialize(self.head, settings.initialization, _POLICY_GAIN)
+        self.batch_norm = batch_norm
+        if batch_norm:
+            make_unit_rows(self.head)
+        else:
+            initialize(self.head, settings.initialization, _POLICY_GAIN)
 
     @property
     def memory_size(self) -> int:

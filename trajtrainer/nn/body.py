@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 import torch
+from attrs import evolve
 from torch import Tensor, nn
 
 from trajtrainer.core.errors import UnsupportedError
@@ -21,6 +22,7 @@ from trajtrainer.nn.attention import (
     padding_mask,
     padding_mask_to_onnx,
 )
+from trajtrainer.nn.batch_norm import NormalizedMlp
 from trajtrainer.nn.conditioning import HyperBody, Mlp, Regularization
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.graph import Graph
@@ -75,6 +77,11 @@ class ObservationEncoder(nn.Module):
         self.size = fixed_size + (EMBEDDING if self.lists else 0)
         self.goal_size = sum(sizes[i] for i in self.goals if i in self.fixed)
         self._names = tuple(str(spec.name) for spec in specs)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all sensors are vectors."""
+        return all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.sensors)
 
     def check_goals(self) -> None:
         """Raise if a goal signal cannot condition a network.
@@ -185,6 +192,8 @@ class NetworkBody(nn.Module):
         action_size: numbers that are appended to the encoded observations (Q networks, GAIL); 0 for none.
         regularization: of the layers; none in ML-Agents.
         sees_all: whether it also encodes the sensors of ``critic_only``, as critics do.
+        batch_norm: the layers are a ``NormalizedMlp``, which makes ``normalize`` superfluous; a goal is an observation
+            like any other then.
 
     Attributes:
         encoding_size: E, of the output: hidden_units, or half the memory size with a memory.
@@ -203,9 +212,12 @@ class NetworkBody(nn.Module):
         *,
         action_size: int = 0,
         regularization: Regularization | None = None,
+        batch_norm: bool = False,
         sees_all: bool = False,
     ) -> None:
         super().__init__()
+        if batch_norm:
+            settings = evolve(settings, normalize=False, goal_conditioning_type=ConditioningType.NONE)
         unseen = frozenset[int]() if sees_all else critic_only_sensors(observation_specs, settings)
         self.encoder = ObservationEncoder(observation_specs, settings, unseen)
         size = self.encoder.size + action_size
@@ -217,11 +229,14 @@ class NetworkBody(nn.Module):
             self.layers: nn.Module = HyperBody(
                 size, self.encoder.goal_size, hidden, settings.num_layers, settings.activation
             )
+        elif batch_norm:
+            self.layers = NormalizedMlp(size, hidden, settings.num_layers)
         else:
             self.layers = Mlp(
                 size, hidden, settings.num_layers, activation=settings.activation, regularization=regularization
             )
-        initialize(self.layers, settings.initialization)
+        if not batch_norm:
+            initialize(self.layers, settings.initialization)
         self.memory = Memory(hidden, settings.memory.memory_size) if settings.memory is not None else None
         self.action_size = action_size
         self.memory_size = 0 if self.memory is None else self.memory.memory_size
@@ -230,8 +245,7 @@ class NetworkBody(nn.Module):
     @property
     def is_mlp(self) -> bool:
         """Whether it is layers on vectors, perhaps with a memory behind them, and nothing else."""
-        sensors_are_plain = all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.encoder.sensors)
-        return isinstance(self.layers, Mlp) and self.layers.regularization is None and sensors_are_plain
+        return isinstance(self.layers, Mlp) and self.layers.regularization is None and self.encoder.is_plain
 
     @property
     def is_swish(self) -> bool:

@@ -12,6 +12,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import Regularization
 from trajtrainer.nn.heads import ActionDistribution, ValueHeads
+from trajtrainer.nn.init import make_unit_rows
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import NetworkSettings
@@ -27,6 +28,7 @@ class ValueNetwork(nn.Module):
         action_size: numbers of the action that go in beside the observations; 0 for a state's value.
         outputs: numbers per signal; a Q network with discrete actions gives one for each of them.
         regularization: of the layers; none in ML-Agents.
+        batch_norm: XQC's normalized layers and unit weights.
     """
 
     mlagents_names: ClassVar[Names] = {"body": "network_body", "heads": "value_heads"}
@@ -40,12 +42,20 @@ class ValueNetwork(nn.Module):
         action_size: int = 0,
         outputs: int = 1,
         regularization: Regularization | None = None,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.body = NetworkBody(
-            spec.observation_specs, settings, action_size=action_size, regularization=regularization, sees_all=True
+            spec.observation_specs,
+            settings,
+            action_size=action_size,
+            regularization=regularization,
+            batch_norm=batch_norm,
+            sees_all=True,
         )
         self.heads = ValueHeads(self.body.encoding_size, signals, outputs, initialization=settings.initialization)
+        if batch_norm:
+            make_unit_rows(self.heads)
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -103,7 +103,11 @@ class Graph:
         change: Callable[[NDArray[np.float32]], NDArray[np.float32]] = np.asarray,
     ) -> str:
         """Store one of the module's tensors, perhaps changed and then under another name."""
-        return self.weight(rename(self._names[id(tensor)]), change(to_array(tensor)))
+        return self.weight(rename(self.name_of(tensor)), change(to_array(tensor)))
+
+    def name_of(self, tensor: Tensor) -> str:
+        """Return the name of one of the module's tensors."""
+        return self._names[id(tensor)]
 
     def constant(self, value: float | Sequence[int]) -> str:
         """Add a float32 scalar, or a list of whole numbers (int64)."""

@@ -39,6 +39,7 @@ class ActionHead(nn.Module):
         log_std_init: logarithm of the first sigma where that does not depend on the state.
         use_sde: sigma is that of noise that is linear in the encoding, by a learned matrix of standard deviations
             (Raffin et al. 2021), [E, C] instead of [1, C].
+        log_sigma_range: limits of the logarithm of a state-dependent sigma.
 
     Attributes:
         branch_sizes: the same as ``branches``, on the device of the weights.
@@ -57,6 +58,7 @@ class ActionHead(nn.Module):
         clip_actions: float = ENV_CLIP,
         log_std_init: float = 0.0,
         use_sde: bool = False,
+        log_sigma_range: tuple[float, float] = LOG_SIGMA_RANGE,
     ) -> None:
         super().__init__()
         size = self.continuous_size = int(action_spec.continuous_size)
@@ -65,6 +67,7 @@ class ActionHead(nn.Module):
         self.tanh_squash = tanh_squash
         self.clip_actions = clip_actions
         self.use_sde = use_sde and size > 0
+        self.log_sigma_range = log_sigma_range
         rows, conditional = (encoding_size, False) if self.use_sde else (1, conditional_sigma)
         # In ML-Agents' order of parameters: a learned vector stands ahead of mu, a layer behind it.
         self.log_sigma = nn.Parameter(torch.full((rows, size), log_std_init)) if size and not conditional else None
@@ -130,7 +133,7 @@ class ActionHead(nn.Module):
         if self.log_sigma is not None:
             return self.log_sigma
         assert self.log_sigma_layer is not None
-        return self.log_sigma_layer(encoding).clamp(*LOG_SIGMA_RANGE)  # type: ignore[no-any-return]
+        return self.log_sigma_layer(encoding).clamp(*self.log_sigma_range)  # type: ignore[no-any-return]
 
     def masked_logits(self, encoding: Tensor, mask: Tensor) -> Tensor:
         """Return [B, D], -1e8 where forbidden."""
@@ -155,7 +158,7 @@ class ActionHead(nn.Module):
         if self.use_sde and self.tanh_squash:
             mu = graph.clip(mu, -_SDE_MEAN, _SDE_MEAN)
         if self.log_sigma_layer is not None:
-            log_sigma = graph.clip(graph.linear(self.log_sigma_layer, encoding), *LOG_SIGMA_RANGE)
+            log_sigma = graph.clip(graph.linear(self.log_sigma_layer, encoding), *self.log_sigma_range)
             sigma = graph.node("Exp", log_sigma)
         elif self.use_sde:
             assert self.log_sigma is not None

@@ -69,6 +69,27 @@ def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Line
     return _linear(in_features, out_features, lambda weight: weight.uniform_(-bound, bound))
 
 
+def unit_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
+    """Return a layer with orthogonal weights, those of each unit of length 1; biases, if it has any, 0."""
+    layer = _linear(in_features, out_features, _fill_with_unit_rows)
+    if not bias:
+        layer.register_parameter("bias", None)
+    return layer
+
+
+def make_unit_rows(module: nn.Module) -> None:
+    """Give the linear layers other first weights, as ``unit_linear`` has them."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear) and not layer.weight.is_meta:
+            with torch.no_grad():
+                _fill_with_unit_rows(layer.weight)
+
+
+def _fill_with_unit_rows(weight: Tensor) -> None:
+    nn.init.orthogonal_(weight)
+    weight.div_(weight.norm(dim=1, keepdim=True))
+
+
 def initialize(layers: nn.Module, initialization: Initialization, gain: float = math.sqrt(2.0)) -> None:
     """Give the linear layers other first weights than ML-Agents', which they are made with.
 

@@ -78,6 +78,7 @@ class RunningReturns:
 
     Attributes:
         of_agent: its sum.
+        gamma: the discount, which may be changed.
     """
 
     def __init__(self, gamma: float, *, episodic: bool = False) -> None:
@@ -88,7 +89,7 @@ class RunningReturns:
             episodic: whether sums start over with each episode; those of novelty continue.
         """
         self.of_agent = OfAgents()
-        self._gamma = gamma
+        self.gamma = gamma
         self._episodic = episodic
         self._count, self._mean, self._squares = 0, 0.0, 0.0
 
@@ -112,7 +113,7 @@ class RunningReturns:
         for number, agent in enumerate(packed.agent.tolist()):
             total = self.of_agent.get(agent, 0.0)
             for one in rewards[bounds[number] : bounds[number + 1]]:
-                total = total * self._gamma + one
+                total = total * self.gamma + one
                 yield total
             self.of_agent.keep(agent, 0.0 if over[number] else total)
 

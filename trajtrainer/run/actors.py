@@ -70,7 +70,7 @@ def check_actors(settings: RunSettings) -> None:
         if unfit:
             raise SettingsError(
                 f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns by the probabilities of the "
-                "actions, which it would change. It is for sac and dagger."
+                "actions, which it would change. It is for sac, xqc and dagger."
             )
     cores = usable_cores()
     if given.backend is Backend.PROCESS and given.count + 1 > cores:

@@ -31,6 +31,7 @@ from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.demos.demonstrations import Demonstrations
+from trajtrainer.envs.select import episode_limit
 from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.run.coupling import Coupling
@@ -361,6 +362,7 @@ def _context(
         training=run.is_training,
         timers=run.timers,
         is_stopping=lambda: run.stop.requested,
+        episode_limit=episode_limit(run.settings.env_settings),
     )
 
 

@@ -198,7 +198,7 @@ def _advise(settings: RunSettings) -> None:
 def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     hyper = behavior.hyperparameters
     # On-policy trainers update once there are more steps than that.
-    if hyper.batch_size > behavior.buffer_size + (behavior.trainer_type != "sac"):
+    if hyper.batch_size > behavior.buffer_size + (behavior.trainer_type not in ("sac", "xqc")):
         message = "%s: batch_size (%d) is above buffer_size (%d): no batch gets more than the buffer holds."
         logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
 

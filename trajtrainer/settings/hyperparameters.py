@@ -73,6 +73,6 @@ ALGORITHMS: Registry[AlgorithmRow] = Registry(
     "algorithm",
     "trajtrainer.algorithms",
     AlgorithmRow,
-    {name: f"trajtrainer.algos.{name}.settings:ROW" for name in ("ppo", "sac", "poca", "bc", "dagger", "iql")},
+    {name: f"trajtrainer.algos.{name}.settings:ROW" for name in ("ppo", "sac", "xqc", "poca", "bc", "dagger", "iql")},
 )
 """``trainer_type`` -> its hyperparameters and how it learns."""

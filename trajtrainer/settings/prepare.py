@@ -19,6 +19,7 @@ from trajtrainer.settings.problems import Place
 logger = logging.getLogger(__name__)
 
 _DEFAULT_TRAINER = "ppo"
+_AUTO_GAMMA = "auto_gamma"
 
 
 class _Warnings:
@@ -48,9 +49,11 @@ def prepare(root: Entry) -> None:
             behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
         behavior = behaviors[name] = _with_preset(behavior, _trainer_type(behavior))
         _drop_unused(behavior, warn)
+        _choose_discount(behavior, _trainer_type(behavior))
     if default is not None:
         default = sections["default_settings"] = _with_preset(default, _trainer_type(default))
         _drop_unused(default, warn)
+        _choose_discount(default, _trainer_type(default))
     for name, parameter in _mapping(sections.get("environment_parameters")).items():
         if "curriculum" not in parameter.mapping:
             _make_curriculum(name, parameter)
@@ -66,6 +69,7 @@ def prepare_behavior(behavior: Entry) -> None:
     _modernize(behavior, warn)
     behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
     _drop_unused(behavior, warn)
+    _choose_discount(behavior, _trainer_type(behavior))
 
 
 def _modernize(behavior: Entry, warn: _Warnings) -> None:
@@ -142,6 +146,20 @@ def _drop_unused(behavior: Entry, warn: _Warnings) -> None:
         if memory is not None and memory.content is not None:
             warn(memory.place, "reward signals have no memory; this is ignored")
             memory.content = None
+
+
+def _choose_discount(behavior: Entry, trainer_type: Entry | None) -> None:
+    """Let an algorithm that can do so choose the extrinsic signal's discount, if it is not given."""
+    row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
+    if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings) or not isinstance(behavior.content, dict):
+        return
+    signals = behavior.mapping.get("reward_signals")
+    extrinsic = None if signals is None else _mapping(signals).get("extrinsic")
+    if (extrinsic is None and signals is not None) or "gamma" in _mapping(extrinsic):
+        return
+    hyperparameters = behavior.mapping.setdefault("hyperparameters", Entry({}, behavior.place))
+    if isinstance(hyperparameters.content, dict):
+        hyperparameters.mapping.setdefault(_AUTO_GAMMA, Entry(True, behavior.place))
 
 
 def _make_curriculum(name: str, parameter: Entry) -> None:

@@ -85,6 +85,13 @@ PRESETS: dict[str, Preset] = {
                 },
                 "time_horizon": 16,
             },
+            # Stable-Baselines3 has no XQC: what SAC's means there, too.
+            "xqc": {
+                "trainer_type": "xqc",
+                "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},
+                "network_settings": {"hidden_units": 256, "num_layers": 2},
+                "time_horizon": 16,
+            },
         },
     ),
 }

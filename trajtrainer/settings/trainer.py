@@ -92,8 +92,9 @@ class TrainerSettings:
 
     Attributes:
         trainer_type: the algorithm. ``ppo`` is steady and fast; ``sac`` needs fewer steps and more time for each, so it
-            suits slow environments; ``poca`` is for groups that share a reward; ``bc`` and ``iql`` learn from
-            recordings alone, ``dagger`` from an expert. Installed packages may have more.
+            suits slow environments; ``xqc`` needs fewest steps and most time; ``poca`` is for groups that share a
+            reward; ``bc`` and ``iql`` learn from recordings alone, ``dagger`` from an expert. Installed packages may
+            have more.
         hyperparameters: of the algorithm; see below.
         checkpoint_interval: steps between two checkpoints. What a kill may cost.
         network_settings: shape of the policy and of its critic.
@@ -200,8 +201,9 @@ class TrainerSettings:
                 expected = "none here: reward signals see what the policy sees, by the behavior's network_settings"
                 yield misfit(("reward_signals", name, "network_settings", "critic_only"), hidden, expected)
             bonus = getattr(settings, "episodic_bonus", None)
-            if bonus is not None and self.trainer_type == "sac":
-                expected = "nothing (null) with trainer_type sac, whose replay does not keep the course of episodes"
+            if bonus is not None and self.trainer_type in ("sac", "xqc"):
+                replay = f"trainer_type {self.trainer_type}, whose replay does not keep the course of episodes"
+                expected = f"nothing (null) with {replay}"
                 yield misfit(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))
         if getattr(self.hyperparameters, "student_sensors", None) and not self.is_offline:
             for name in self.reward_signals:

@@ -129,6 +129,7 @@ def _warn_of_goals(context: LearningContext, actor: Actor) -> None:
     if (
         goals
         and not actor.body.conditioned
+        and not actor.batch_norm
         and context.settings.network_settings.goal_conditioning_type is ConditioningType.HYPER
     ):
         logger.warning(
@@ -163,9 +164,10 @@ def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None
     cloning = BehavioralCloning(actor, rows, settings, hyper, seed)
     if isinstance(hyper, SACHyperparameters) and cloning.steps_per_update > _MANY_STEPS:
         logger.warning(
-            "Behavior %r: with each of its gradient steps SAC makes %d more to clone %d recorded steps. "
+            "Behavior %r: with each of its gradient steps %s makes %d more to clone %d recorded steps. "
             "behavioral_cloning: samples_per_update: %d makes it %d.",
             context.behavior,
+            context.settings.trainer_type.upper(),
             cloning.steps_per_update,
             len(rows),
             settings.batch_size or hyper.batch_size,

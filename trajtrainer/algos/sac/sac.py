@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.off_policy import Pace, ReplayBatches
 from trajtrainer.algos.sac import losses
-from trajtrainer.algos.sac.networks import FOLLOWS, Decision, second_memory
+from trajtrainer.algos.sac.networks import FOLLOWS, Critics, Decision, second_memory
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.stacked import fastest
+from trajtrainer.algos.sac.stacked import StackedCritics, fastest
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, mean_values
@@ -92,6 +92,7 @@ class SAC(Algorithm):
     may_be_nan = frozenset({"Policy/Discrete Entropy Coeff"})  # without discrete actions
     holds_rows = True
     clones = True
+    wanted_entropy: ClassVar[float] = -1.0  # per continuous action, where the settings say nothing
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -131,13 +132,14 @@ class SAC(Algorithm):
 
         # Gradient steps. One Adam makes the steps of ML-Agents' three optimizers.
         head = self.actor.head
-        self._target_entropy = -head.continuous_size if hyper.target_entropy is None else hyper.target_entropy
+        wanted = self.wanted_entropy * head.continuous_size
+        self._target_entropy = wanted if hyper.target_entropy is None else hyper.target_entropy
         self._sum_by_branch = torch.eye(len(head.branches), device=device).repeat_interleave(head.branch_sizes, 0)
         start = math.log(hyper.init_entcoef if hyper.ent_coef is None else hyper.ent_coef)
         learns = hyper.ent_coef is None
         self.log_alpha_discrete = torch.full((len(head.branches),), start, device=device).requires_grad_(learns)
         self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_(learns)
-        self.critics = fastest(self.values, self.actor.body.encoder)
+        self.critics = self.make_critics()
         self._pieces = {
             "policy": [whole(parameter) for parameter in self.actor.parameters()],
             "value": self.critics.pieces,
@@ -179,6 +181,10 @@ class SAC(Algorithm):
         for name in FOLLOWS.keys() & values.keys():
             values[name].load_state_dict(values[FOLLOWS[name]].state_dict())
         return {"actor": actor, **values}
+
+    def make_critics(self) -> Critics | StackedCritics:
+        """Return the fastest way to evaluate ``values``."""
+        return fastest(self.values, self.actor.body.encoder)
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.batch_norm import NormalizedMlp
 from trajtrainer.nn.conditioning import Mlp, activated_layers, weights
 from trajtrainer.nn.fast.distribution import GaussianScale, log_of, softmax
 from trajtrainer.nn.fast.lstm import end_step, gate_scale
-from trajtrainer.nn.heads import FORBIDDEN_LOGIT, LOG_SIGMA_RANGE, ActionHead
+from trajtrainer.nn.heads import FORBIDDEN_LOGIT, ActionHead
 from trajtrainer.nn.memory import Memory
+from trajtrainer.settings.network import Activation
 
 S = TypeVar("S", np.float32, np.bool_)
 _ENCODER = "body.encoder."  # of such actors there is nothing in it but normalizers
@@ -37,8 +39,19 @@ def is_mlp(actor: Actor) -> bool:
 
     Not if its noise depends on the state.
     """
+    return actor.body.is_mlp and _decides(actor)
+
+
+def acts_as_mlp(actor: Actor) -> bool:
+    """Return whether it is an MLP, or acts as one because its normalized layers can be folded."""
+    body = actor.body
+    is_normalized = isinstance(body.layers, NormalizedMlp) and body.encoder.is_plain
+    return (body.is_mlp or is_normalized) and _decides(actor)
+
+
+def _decides(actor: Actor) -> bool:
     head = actor.head
-    return actor.body.is_mlp and not head.use_sde and (head.mu is not None or head.discrete is not None)
+    return not head.use_sde and (head.mu is not None or head.discrete is not None)
 
 
 class Acting:
@@ -48,11 +61,16 @@ class Acting:
     """
 
     def __init__(self, actor: Actor) -> None:
-        assert is_mlp(actor)
+        assert acts_as_mlp(actor)
         body = actor.body
-        assert isinstance(body.layers, Mlp)
-        self._layers = [(weight.detach(), bias.detach()) for weight, bias in map(weights, body.layers.linears)]
-        self._activation = body.layers.activation
+        self._normalized = body.layers if isinstance(body.layers, NormalizedMlp) else None
+        if self._normalized is None:
+            assert isinstance(body.layers, Mlp)
+            self._layers = [(weight.detach(), bias.detach()) for weight, bias in map(weights, body.layers.linears)]
+            self._activation = body.layers.activation
+        else:
+            self._activation = Activation.RELU
+            self._fold()
         self._memory = None if body.memory is None else _OneStep(body.memory)
         self._head = ActingHead(actor.head)
         sees_all = len(body.encoder.seen) == len(body.encoder.sensors)
@@ -65,9 +83,14 @@ class Acting:
         self._normalizers_changed()
         if all(name.startswith(_ENCODER) for name in names):
             return
+        self._fold()
         self._head.weights_changed()
         if self._memory is not None:
             self._memory.weights_changed()
+
+    def _fold(self) -> None:
+        if self._normalized is not None:
+            self._layers = [(weight.detach(), bias.detach()) for weight, bias in self._normalized.folded()]
 
     def _normalizers_changed(self) -> None:
         if self._normalizers:
@@ -212,6 +235,7 @@ class _Gaussians:
         self._squash = head.tanh_squash
         self._limit = head.clip_actions
         self._log_sigma = head.log_sigma
+        self._log_sigma_range = head.log_sigma_range
         self.layers: Sequence[nn.Linear] = (
             (head.mu,) if head.log_sigma_layer is None else (head.mu, head.log_sigma_layer)
         )
@@ -247,8 +271,8 @@ class _Gaussians:
         return clipped
 
     def _scale_of(self, outputs: FloatArray) -> tuple[GaussianScale, FloatArray]:
-        log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], LOG_SIGMA_RANGE[0])
-        scale = GaussianScale.of(np.minimum(log_sigma, LOG_SIGMA_RANGE[1], out=log_sigma))
+        log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], self._log_sigma_range[0])
+        scale = GaussianScale.of(np.minimum(log_sigma, self._log_sigma_range[1], out=log_sigma))
         return scale, scale.entropy()
 
 

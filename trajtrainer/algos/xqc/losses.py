@@ -1,0 +1,81 @@
+"""The targets and losses of XQC's categorical critics, as pure functions of tensors.
+
+Shape legend: V reward signals, b rows of a batch, K discrete branches, P distributions that a critic gives per signal:
+1 without discrete actions, else one for each of them; Z atoms. ``mask`` is f32 [b], 0 for padding, or None.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trajtrainer.algos.sac.losses import mean_of_rows
+
+ATOMS = 101
+LARGEST = 5.0  # value: atoms lie evenly between minus and plus this
+_DISTANCE = 2.0 * LARGEST / (ATOMS - 1)
+
+
+def atoms_like(tensor: Tensor) -> Tensor:
+    """Return the values of the atoms [Z]."""
+    return torch.linspace(-LARGEST, LARGEST, ATOMS, dtype=tensor.dtype, device=tensor.device)
+
+
+def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branches: int) -> Tensor:
+    """Return the distribution of the return of what the policy does: a mixture over actions, the mean over branches.
+
+    Args:
+        probs: [..., b, P, Z].
+        policy_probs: [b, P]; None without discrete actions.
+        num_branches: K.
+
+    Returns:
+        [..., b, Z].
+    """
+    if policy_probs is None:
+        return probs.squeeze(-2)
+    return torch.einsum("...bpz,bp->...bz", probs, policy_probs / num_branches)
+
+
+def smaller(distributions: Tensor, atoms: Tensor) -> Tensor:
+    """Return of two distributions [2, V, b, Z] the one with the smaller mean, for each signal and row."""
+    first, second = distributions @ atoms
+    return torch.where((first <= second).unsqueeze(-1), distributions[0], distributions[1])
+
+
+def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Tensor, atoms: Tensor) -> Tensor:
+    """Return the distribution of ``r + discount * (z + bonus)`` on the atoms (Bellemare et al. 2017, algorithm 1).
+
+    Args:
+        distribution: of z [V, b, Z].
+        rewards: [V, b].
+        discount: [V, b], 0 where the episode ended.
+        bonus: for the entropy [b].
+        atoms: [Z].
+    """
+    shift = torch.addcmul(rewards, discount, bonus)
+    values = torch.addcmul(shift.unsqueeze(-1), discount.unsqueeze(-1), atoms).clamp_(-LARGEST, LARGEST)
+    places = values.add_(LARGEST).div_(_DISTANCE).clamp_(max=ATOMS - 1)
+    below = places.floor().clamp_(max=ATOMS - 2)
+    above_share = distribution * places.sub_(below)
+    index = below.long()
+    found = torch.zeros_like(distribution).scatter_add_(-1, index, distribution - above_share)
+    return found.scatter_add_(-1, index + 1, above_share)
+
+
+def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+    """Return each critic's cross-entropy [2], the mean over signals, branches and real rows.
+
+    Args:
+        logits: of the actions that were taken [2, V, b, K or 1, Z].
+        target: [V, b, Z], without gradient.
+        mask: [b] or None.
+    """
+    each = -(target.unsqueeze(-2) * logits.log_softmax(-1)).sum(-1).mean(-1)
+    return mean_of_rows(each.mean(1).t(), mask)
+
+
+def taken(logits: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
+    """Return the logits [..., b, K, Z] of the discrete actions [b, K] that were taken, out of [..., b, P, Z]."""
+    columns = (discrete + branch_starts).unsqueeze(-1).expand(*logits.shape[:-2], -1, logits.shape[-1])
+    return logits.gather(-2, columns)

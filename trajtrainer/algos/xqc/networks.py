@@ -1,0 +1,82 @@
+"""XQC's critics, which give distributions over returns, and what they say of a minibatch.
+
+There are two, ``q1`` and ``q2``, and a slow copy of each, ``q1_target`` and ``q2_target``.
+
+Shape legend: V reward signals, b rows of a batch, P distributions that a critic gives per signal: 1 without discrete
+actions, else one for each of them; Z atoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from trajtrainer.algos.xqc.losses import ATOMS, atoms_like
+from trajtrainer.nn.batch_norm import batch_statistics, project, projected_weights
+from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.fast.adam import whole
+from trajtrainer.nn.minibatch import Minibatch
+
+FOLLOWS = {"q1_target": "q1", "q2_target": "q2"}
+"""Slow copy -> the critic that it follows."""
+
+
+class CategoricalCritics:
+    """Any critics, one call after the other.
+
+    Attributes:
+        parameters: what an optimizer trains.
+        pieces: the parameters of ``q1`` and ``q2``, one critic after the other.
+    """
+
+    def __init__(self, networks: Mapping[str, ValueNetwork]) -> None:
+        self._critics = [networks[name] for name in FOLLOWS.values()]
+        self._copies = [networks[name] for name in FOLLOWS]
+        self.parameters = [parameter for critic in self._critics for parameter in critic.parameters()]
+        self.pieces = [whole(parameter) for parameter in self.parameters]
+        self._projected = [w for critic in self._critics for w in projected_weights(critic.body.layers, critic.heads)]
+        self._followers = [tensor for copy in self._copies for tensor in copy.state_dict().values()]
+        self._followed = [tensor for critic in self._critics for tensor in critic.state_dict().values()]
+        for copy in self._copies:
+            copy.requires_grad_(False)
+
+    def joint(self, batch: Minibatch, next_action: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Evaluate (s, a) and (s', a') in one pass, so that both are normalized by the same statistics.
+
+        Returns:
+            Logits of the critics for (s, a), and probabilities of their slow copies for (s', a'), without gradient:
+            [2, V, b, P, Z] each.
+        """
+        size, length, mask = len(batch), batch.sequence_length, batch.loss_mask
+        obs = [torch.cat(pair) for pair in zip(batch.obs, batch.next_obs, strict=True)]
+        actions = None if next_action is None else torch.cat((batch["continuous"], next_action))
+        mask = None if mask is None else torch.cat((mask, mask))
+        with batch_statistics(*self._critics, mask=mask):
+            logits = torch.stack([_logits(critic, obs, length, actions)[:, :size] for critic in self._critics])
+        with torch.no_grad(), batch_statistics(*self._copies, mask=mask, remember=False):
+            following = torch.stack([_logits(copy, obs, length, actions)[:, size:] for copy in self._copies])
+        return logits, following.softmax(-1)
+
+    def means(self, batch: Minibatch, action: Tensor | None) -> Tensor:
+        """Return the expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""
+        length = batch.sequence_length
+        logits = torch.stack([_logits(critic, batch.obs, length, action) for critic in self._critics])
+        return logits.softmax(-1) @ atoms_like(logits)
+
+    def project(self) -> None:
+        """Bring the incoming weights of every unit to the length 1."""
+        project(self._projected)
+
+    def follow(self, tau: float) -> None:
+        """Move the slow copies by the fraction ``tau`` toward the critics, running statistics included."""
+        with torch.no_grad():
+            torch._foreach_lerp_(self._followers, self._followed, tau)
+
+
+def _logits(critic: ValueNetwork, obs: Sequence[Tensor], length: int, actions: Tensor | None) -> Tensor:
+    """[V, b, P, Z]; every sequence starts from an empty memory, as those of SAC's Q networks do."""
+    out, _ = critic(obs, None, length, actions)
+    logits: Tensor = out.unflatten(-1, (-1, ATOMS))
+    return logits

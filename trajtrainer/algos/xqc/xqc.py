@@ -1,0 +1,307 @@
+"""XQC (Palenicek et al. 2026): soft actor-critic whose networks are batch-normalized and keep unit weights.
+
+The critics give distributions over returns (Bellemare et al. 2017, arXiv:1707.06887) and see (s, a) and (s', a') in one
+pass (Bhatt et al. 2024, arXiv:1902.05605); rewards are scaled so that returns fit the critics' range. Where the paper
+says nothing: discrete actions, memory and several reward signals are explained in docs/algorithms.md#xqc.
+
+Symbols are those of ``trajtrainer.algos.sac.sac``.
+
+Shape legend: V reward signals, b rows of a batch, P distributions that a critic gives per signal, Z atoms.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from attrs import evolve
+from torch import Tensor, nn
+
+from trajtrainer.algos.algorithm import LearningContext, Statistics
+from trajtrainer.algos.sac.losses import entropy_target, expected_q, mean_of_rows
+from trajtrainer.algos.sac.networks import second_memory
+from trajtrainer.algos.sac.sac import SAC
+from trajtrainer.algos.schedules import decayed
+from trajtrainer.algos.xqc import losses
+from trajtrainer.algos.xqc.discount import EpisodeLengths, gamma_for
+from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics
+from trajtrainer.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.core.steps import FloatArray
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.batch_norm import batch_statistics, project, projected_weights
+from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.nn.mlagents import CheckpointLayout
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.rewards.novelty import RunningReturns
+from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.network import ConditioningType, NetworkSettings
+
+_EXTRA = "xqc"  # entry of a checkpoint
+_LAST_LEARNING_RATE = 0.1  # of the first one
+
+logger = logging.getLogger(__name__)
+
+
+class XQC(SAC):
+    """Differs from SAC in networks, targets and losses; keeps and draws experience alike.
+
+    Attributes:
+        critics: evaluates the critics and their slow copies.
+        deviations: standard deviation of each signal's discounted returns so far, by which rewards are divided [V].
+    """
+
+    wanted_entropy: ClassVar[float] = -0.5
+    critics: CategoricalCritics  # type: ignore[assignment]
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        hyper = context.settings.hyperparameters
+        assert isinstance(hyper, XQCHyperparameters)
+        self._auto_gamma = hyper.auto_gamma
+        if context.training:
+            _report_what_differs(context, hyper)
+        hyper = evolve(hyper, value_network=False, layer_norm=False, dropout_rate=0.0)
+        context = replace(context, settings=evolve(context.settings, hyperparameters=hyper))
+        super().__init__(context, networks, signals)
+        self.checkpoint_layout = CheckpointLayout()
+        self._policy_parameters = [*self.actor.parameters(), self.log_alpha_discrete, self.log_alpha_continuous]
+        self._projected = projected_weights(self.actor.body.layers, self.actor.head)
+
+        # Scale of rewards, and the discount.
+        self._extrinsic = next((signal for signal in signals if isinstance(signal, ExtrinsicReward)), None)
+        self._lengths: EpisodeLengths | None = None  # until the discount is known
+        if self._auto_gamma and self._extrinsic is not None:
+            self._lengths = EpisodeLengths(context.episode_limit or 0)
+            self._extrinsic.gamma = gamma_for(self._lengths.longest)
+            if context.episode_limit is not None:
+                self._fix_gamma(f"episodes end after {context.episode_limit} steps")
+        self._returns = [RunningReturns(one.gamma, episodic=not one.ignore_done) for one in signals]
+        self._update_deviations()
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        """Make a policy as SAC's, two critics and their slow copies, all of them batch-normalized."""
+        spec, network, hyper = context.spec, context.settings.network_settings, context.settings.hyperparameters
+        assert isinstance(hyper, XQCHyperparameters)
+        actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True, batch_norm=True)
+        shape = evolve(network, hidden_units=hyper.critic_hidden_units, num_layers=hyper.critic_num_layers)
+        values = {
+            name: ValueNetwork(
+                spec,
+                shape,
+                list(context.settings.reward_signals),
+                action_size=int(spec.action_spec.continuous_size),
+                outputs=max(1, sum(spec.action_spec.discrete_branches)) * losses.ATOMS,
+                batch_norm=True,
+            )
+            for name in (*FOLLOWS.values(), *FOLLOWS)
+        }
+        for copy, followed in FOLLOWS.items():
+            values[copy].load_state_dict(values[followed].state_dict())
+        return {"actor": actor, **values}
+
+    def make_critics(self) -> CategoricalCritics:  # type: ignore[override]
+        return CategoricalCritics(self.values)
+
+    # Experience
+
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        """Add trajectories to the replay, and their rewards to what is known of returns."""
+        if self._lengths is not None and self._extrinsic is not None:
+            self._lengths.add(packed)
+            self._extrinsic.gamma = gamma_for(self._lengths.longest)
+            self._returns[self.signals.index(self._extrinsic)].gamma = self._extrinsic.gamma
+        for returns, row in zip(self._returns, rewards, strict=True):
+            returns.add(packed, row)
+        self._update_deviations()
+        return super().add(packed, rewards)
+
+    def reset_worker(self, worker: int | None) -> None:
+        for returns in self._returns:
+            returns.of_agent.reset_worker(worker)
+        if self._lengths is not None:
+            self._lengths.of_agent.reset_worker(worker)
+
+    def _update_deviations(self) -> None:
+        deviations = [returns.deviation for returns in self._returns]
+        self.deviations = torch.tensor(deviations, device=self.context.device)
+
+    def _fix_gamma(self, reason: str) -> None:
+        assert self._extrinsic is not None
+        self._lengths = None
+        logger.info("Behavior %r: gamma is %.4g, as %s.", self.context.behavior, self._extrinsic.gamma, reason)
+
+    # Update
+
+    def learning_rate(self, step: int) -> float:
+        hyper, last = self._hyper, self.context.settings.max_steps
+        least = _LAST_LEARNING_RATE * hyper.learning_rate
+        return decayed(hyper.learning_rate_schedule, hyper.learning_rate, least, last, step)
+
+    def clone(self, step: int) -> dict[str, float]:
+        statistics = super().clone(step)
+        if self.cloning is not None:
+            project(self._projected)
+        return statistics
+
+    def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
+        """Make one gradient step of the critics, then perhaps one of everything else, and a step of the slow copies.
+
+        Args:
+            batch: on the networks' device, rewards not yet scaled.
+            learning_rate: of this step.
+            of_policy: False leaves the policy and the entropy coefficients as they are.
+
+        Returns:
+            Statistics, tag -> 0-d tensor without gradient on the networks' device: nothing is read back.
+        """
+        if self._lengths is not None:
+            self._fix_gamma(f"the longest episode so far has {self._lengths.longest} steps")
+        self._optimizer.param_groups[0]["lr"] = learning_rate
+        statistics = self._critic_step(batch)
+        if of_policy:
+            statistics |= self._policy_step(batch)
+        self.critics.follow(self._hyper.tau)
+        with torch.no_grad():
+            statistics["Policy/Discrete Entropy Coeff"] = self.log_alpha_discrete.exp().mean()
+            statistics["Policy/Continuous Entropy Coeff"] = self.log_alpha_continuous.exp().squeeze(0)
+        return statistics
+
+    def _critic_step(self, batch: Minibatch) -> dict[str, Tensor]:
+        head, mask = self.actor.head, batch.loss_mask
+
+        # a' ~ pi(.|s') by running statistics, and the distributions of (s, a) and (s', a') in one pass.
+        with torch.no_grad():
+            memory = second_memory(self.actor.body, batch, batch.memory)
+            after = self.decide(batch.next_obs, batch["next_mask"], batch["next_noise"], memory, batch.sequence_length)
+        logits, following = self.critics.joint(batch, after.action)
+
+        # Target: r + gamma (Z' + alpha H) with Z' of the copy that expects less.
+        with torch.no_grad():
+            atoms = losses.atoms_like(logits)
+            policy_probs = after.policy.probs if head.branches else None
+            expected = losses.expected_distribution(following, policy_probs, len(head.branches))
+            target = losses.projected(
+                losses.smaller(expected, atoms),
+                batch["rewards"].t() / self.deviations[:, None],
+                batch["discount"].t(),
+                self.entropy_bonus(after.continuous_entropy, after.discrete_entropy),
+                atoms,
+            )
+
+        # Critic loss: cross-entropy.
+        of_action = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
+        each = losses.cross_entropy(of_action, target, mask)
+        self._descend(each.sum(), self.critics.parameters)
+        self.critics.project()
+
+        with torch.no_grad():
+            means = (of_action.softmax(-1) @ atoms).mean(-1).amin(0)
+            values = mean_of_rows(means.t(), mask) * self.deviations
+        return {
+            "Losses/Q1 Loss": each[0].detach(),
+            "Losses/Q2 Loss": each[1].detach(),
+            **{f"Policy/{s.title} Value": one for s, one in zip(self.signals, values.unbind(), strict=True)},
+        }
+
+    def _policy_step(self, batch: Minibatch) -> dict[str, Tensor]:
+        head, mask = self.actor.head, batch.loss_mask
+
+        # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones.
+        with batch_statistics(self.actor, mask=mask):
+            now = self.decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
+        q = self.critics.means(batch, now.action).amin(0)
+        expected = expected_q(q, now.policy.probs, len(head.branches)) if head.branches else q.squeeze(2)
+
+        # Policy loss: -(min(Q1, Q2) + alpha H). A signal counts as its rewards do before they are scaled.
+        share = self.deviations / self.deviations.sum()
+        gain = mean_of_rows(share @ expected + self.entropy_bonus(now.continuous_entropy, now.discrete_entropy), mask)
+
+        # Loss of the entropy coefficients: alpha (H - target).
+        loss = -gain
+        if now.continuous_entropy is not None:
+            surplus = mean_of_rows(now.continuous_entropy, mask).detach() - self._target_entropy
+            loss = loss + (self.log_alpha_continuous.exp() * surplus).sum()
+        if now.discrete_entropy is not None:
+            surplus = mean_of_rows(now.discrete_entropy, mask).detach()
+            surplus = surplus - entropy_target(batch["mask"], self._sum_by_branch, mask)
+            loss = loss + (self.log_alpha_discrete.exp() * surplus).sum()
+        self._descend(loss, self._policy_parameters)
+        project(self._projected)
+        return {"Losses/Policy Loss": -gain.detach()}
+
+    def entropy_bonus(self, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
+        """Return what the policy is paid for its entropy in each state, alpha H [b]: of branches the mean.
+
+        No gradient goes to the coefficients.
+        """
+        bonus = torch.zeros((), device=self.context.device)
+        if continuous is not None:
+            bonus = bonus + continuous * self.log_alpha_continuous.detach().exp()
+        if discrete is not None:
+            bonus = bonus + discrete @ self.log_alpha_discrete.detach().exp() / len(self.actor.head.branches)
+        return bonus
+
+    def _descend(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+        """Make a step of Adam with those of the parameters that are trained."""
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step(trained)
+
+    # Checkpoints
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return what SAC needs, the discount, and what is known of returns."""
+        mine: dict[str, Any] = {"returns": [returns.state() for returns in self._returns]}
+        if self._auto_gamma and self._extrinsic is not None:
+            mine["gamma"] = self._extrinsic.gamma
+            mine["longest"] = None if self._lengths is None else self._lengths.longest
+        return {**super().extra_state(), _EXTRA: mine}
+
+    def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
+        """Take what ``extra_state`` gave; a discount that the settings give stays."""
+        super().load_extra_state(extra, step)
+        mine = extra.get(_EXTRA, {})
+        for returns, state in zip(self._returns, mine.get("returns", ()), strict=False):
+            returns.load_state(state)
+        if self._auto_gamma and self._extrinsic is not None and "gamma" in mine:
+            self._extrinsic.gamma = float(mine["gamma"])
+            self._returns[self.signals.index(self._extrinsic)].gamma = self._extrinsic.gamma
+            self._lengths = None if mine["longest"] is None else EpisodeLengths(int(mine["longest"]))
+        self._update_deviations()
+
+
+def _report_what_differs(context: LearningContext, hyper: XQCHyperparameters) -> None:
+    """Say once what a user of SAC might not expect."""
+    network, usual = context.settings.network_settings, NetworkSettings()
+    logger.info(
+        "Behavior %r: ML-Agents cannot read the checkpoints of trainer_type xqc. Unity loads its .onnx.",
+        context.behavior,
+    )
+    without_effect = [name for name in ("value_network", "layer_norm") if getattr(hyper, name)]
+    without_effect += ["dropout_rate"] if hyper.dropout_rate else []
+    without_effect += [
+        name for name in ("normalize", "activation", "initialization") if getattr(network, name) != getattr(usual, name)
+    ]
+    if without_effect:
+        logger.info(
+            "Behavior %r: %s has no effect with trainer_type xqc, whose layers are batch-normalized and followed by "
+            "ReLU.",
+            context.behavior,
+            ", ".join(without_effect),
+        )
+    goals = [sensor.name for sensor in context.spec.observation_specs if sensor.observation_type.name == "GOAL_SIGNAL"]
+    if goals and network.goal_conditioning_type is ConditioningType.HYPER:
+        logger.info(
+            "Behavior %r: with trainer_type xqc the goal signal %s is an observation like any other.",
+            context.behavior,
+            ", ".join(map(repr, goals)),
+        )
