@@ -20,6 +20,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.batch_norm import batch_statistics
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
@@ -137,12 +138,21 @@ class Inputs:
 
 
 def make_actor(
-    continuous: int = 2, branches: tuple[int, ...] = (), *, seed: int = 0, sac: bool = False, **settings: Any
+    continuous: int = 2,
+    branches: tuple[int, ...] = (),
+    *,
+    seed: int = 0,
+    sac: bool = False,
+    batch_norm: bool = False,
+    **settings: Any,
 ) -> Actor:
     """Make an actor whose normalisers have seen something and whose head's outputs are not all about zero."""
     spec = behavior([vector(4), vector(3, "other")], continuous, branches)
     with seeded(seed):
-        actor = Actor(spec, network(**settings), **(SAC if sac else {}))
+        actor = Actor(spec, network(**settings), **(SAC if sac else {}), batch_norm=batch_norm)
+        with batch_statistics(actor):
+            for _ in range(100 if batch_norm else 0):  # that running statistics are nothing special
+                actor.body([3.0 + 2.0 * torch.randn(50, *one.shape) for one in spec.observation_specs])
         actor.update_normalization([3.0 + 2.0 * torch.randn(50, *one.shape) for one in spec.observation_specs])
         with torch.no_grad():
             for parameter in actor.head.parameters():

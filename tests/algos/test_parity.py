@@ -21,7 +21,7 @@ from attrs import asdict
 from torch import Tensor, nn
 
 import trajtrainer
-from tests.algos import sac_mlagents
+from tests.algos import sac_mlagents, xqc_steps
 from tests.algos.minibatches import minibatch_of
 from tests.algos.offline_steps import numbers_of
 from tests.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch, without_closed_form
@@ -36,6 +36,7 @@ from trajtrainer.algos.sac.networks import Decision, Estimates
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.algos.schedules import Coefficients
+from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
@@ -477,6 +478,20 @@ def acting(shape: tuple[dict[str, Any], bool]) -> tuple[Numbers, Numbers]:
     return found, expected
 
 
+NORMALIZED: list[dict[str, Any]] = [
+    {"continuous": c, "branches": b, "sac": True, "batch_norm": True, "memory": memory}
+    for c, b in ((2, ()), (1, (3, 2)), (0, (4,)))
+    for memory in (None, 8)
+]
+
+
+@twin(Acting, itertools.product(NORMALIZED, [False, True]), atol=1e-4)
+def acting_by_folded_layers(shape: tuple[dict[str, Any], bool]) -> tuple[Numbers, Numbers]:
+    """Folding adds up in another order."""
+    found: tuple[Numbers, Numbers] = acting(shape)
+    return found
+
+
 @twin(ActingHead, itertools.product(KINDS, [False, True]), atol=1e-5)
 def head(shape: tuple[tuple[int, tuple[int, ...]], bool]) -> tuple[Numbers, Numbers]:
     """Likeliest actions for encodings of any kind."""
@@ -548,6 +563,32 @@ def updates_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
 def twins_handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates by the twin, handed to the reference and back or not."""
     return _after(shape, "s-s-s", value_network=False), _after(shape, "sss", value_network=False)
+
+
+# XQC's critics
+
+
+@twin(StackedCategoricalCritics, xqc_steps.CASES, atol=1e-5)
+def distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
+    return xqc_steps.means(case, stacked=True), xqc_steps.means(case, stacked=False)
+
+
+@twin(StackedCategoricalCritics, xqc_steps.CASES, by_largest=True)
+def gradient_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
+    """Of a joint pass by every parameter, with what it gives and what it remembers."""
+    return xqc_steps.joint(case, stacked=True), xqc_steps.joint(case, stacked=False)
+
+
+@twin(StackedCategoricalCritics, xqc_steps.CASES, rtol=1e-4, atol=1e-5)
+def updates_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
+    """Weights and moments after three updates, of which the twin made the first and the last, or none."""
+    return xqc_steps.after(case, "srs"), xqc_steps.after(case, "rrr")
+
+
+@twin(StackedCategoricalCritics, xqc_steps.CASES, rtol=0, atol=0)
+def distributions_handed_over(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
+    """Weights and moments after three updates by the twin, handed to the reference and back or not."""
+    return xqc_steps.after(case, "s-s-s"), xqc_steps.after(case, "sss")
 
 
 def _after(shape: tuple[Any, ...], ways: str, *, value_network: bool = True) -> Numbers:

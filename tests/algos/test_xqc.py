@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.algos.minibatches import minibatch_of
+from tests.algos.xqc_steps import gradients
 from tests.nn.specs import behavior, vector
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
+from trajtrainer.algos.xqc.networks import CategoricalCritics
+from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
 from trajtrainer.nn.minibatch import Minibatch
@@ -89,13 +92,14 @@ def make(settings: dict[str, Any], observations: int, actions: int, **context: A
     return algorithm
 
 
-@pytest.fixture(params=["small", "deep"])
-def golden(request: pytest.FixtureRequest, shared_data: Path) -> Golden:
+@pytest.fixture(params=[(name, stacked) for name in ("small", "deep") for stacked in (True, False)])
+def golden(request: pytest.FixtureRequest, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> Golden:
     folder = shared_data / "golden" / "xqc"
-    case = json.loads((folder / f"{request.param}.json").read_text())
-    arrays = {
-        name: torch.from_numpy(np.asarray(array)) for name, array in np.load(folder / f"{request.param}.npz").items()
-    }
+    name, stacked = request.param
+    if not stacked:
+        monkeypatch.setattr("trajtrainer.algos.xqc.xqc.fastest", CategoricalCritics)
+    case = json.loads((folder / f"{name}.json").read_text())
+    arrays = {each: torch.from_numpy(np.asarray(array)) for each, array in np.load(folder / f"{name}.npz").items()}
     arrays = {name: array.float() if array.is_floating_point() else array for name, array in arrays.items()}
     settings = {
         "hyperparameters": {
@@ -108,6 +112,7 @@ def golden(request: pytest.FixtureRequest, shared_data: Path) -> Golden:
         "reward_signals": {"extrinsic": {"gamma": case["gamma"]}},
     }
     found = Golden(case, arrays, make(settings, case["observation"], case["action"]))
+    assert isinstance(found.xqc.critics, StackedCategoricalCritics) == stacked
     for theirs, ours in NETWORKS.items():
         found.xqc.networks[ours].load_state_dict(found.tensors(f"start/{theirs}"))
     with torch.no_grad():
@@ -148,10 +153,11 @@ def test_golden_steps(golden: Golden) -> None:
 def test_golden_gradients(golden: Golden) -> None:
     update, _ = next(steps(golden))
     for theirs in ("actor", "critic0", "critic1"):
-        found = dict(golden.xqc.networks[NETWORKS[theirs]].named_parameters())
+        network = NETWORKS[theirs]
+        found = gradients(golden.xqc, "actor" if network == "actor" else "critics")
         for name, expected in golden.tensors(f"{update}/{theirs}/gradient").items():
             if name != "body.layers.norms.0.shift":  # is 0, and not trained
-                torch.testing.assert_close(found[name].grad, expected, rtol=0, atol=1e-5)
+                torch.testing.assert_close(found[f"{network}.{name}"], expected, rtol=0, atol=1e-5)
     expected = golden.arrays[f"{update}/temperature/gradient"]
     torch.testing.assert_close(golden.xqc.log_alpha_continuous.grad, expected, rtol=0, atol=1e-5)
 

@@ -6,6 +6,8 @@ Shape legend: V reward signals, b rows of a batch, K discrete branches, P distri
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -63,16 +65,43 @@ def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Te
     return found.scatter_add_(-1, index + 1, above_share)
 
 
-def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    """Return each critic's cross-entropy [2], the mean over signals, branches and real rows.
+class CrossEntropy(NamedTuple):
+    """The loss of two critics.
+
+    Attributes:
+        each: the critics' cross-entropies, the mean over signals, branches and real rows [2].
+        gradient: of their sum by the logits, like these.
+        means: of the critics' distributions [2, V, b, K or 1].
+    """
+
+    each: Tensor
+    gradient: Tensor
+    means: Tensor
+
+
+def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None, atoms: Tensor) -> CrossEntropy:
+    """Compare distributions with their target.
 
     Args:
-        logits: of the actions that were taken [2, V, b, K or 1, Z].
-        target: [V, b, Z], without gradient.
+        logits: of the actions that were taken, without gradient [2, V, b, K or 1, Z].
+        target: [V, b, Z].
         mask: [b] or None.
+        atoms: [Z].
     """
-    each = -(target.unsqueeze(-2) * logits.log_softmax(-1)).sum(-1).mean(-1)
-    return mean_of_rows(each.mean(1).t(), mask)
+    log_probs, target = logits.log_softmax(-1), target.unsqueeze(-2)
+    _, signals, rows, branches, _ = logits.shape
+    each = -(log_probs * target).sum(-1).mean(-1).mean(1)
+    probs = log_probs.exp()
+    gradient = (probs - target) / (signals * branches)
+    gradient *= 1.0 / rows if mask is None else (mask / mask.sum().clamp(min=1.0)).view(-1, 1, 1)
+    return CrossEntropy(mean_of_rows(each.t(), mask), gradient, probs @ atoms)
+
+
+def spread(gradient: Tensor, discrete: Tensor, branch_starts: Tensor, num_actions: int) -> Tensor:
+    """Return the gradient [..., b, P, Z] of all logits for that of the logits that ``taken`` gave [..., b, K, Z]."""
+    columns = (discrete + branch_starts).unsqueeze(-1).expand_as(gradient)
+    shape = (*gradient.shape[:-2], num_actions, gradient.shape[-1])
+    return gradient.new_zeros(shape).scatter_(-2, columns, gradient)
 
 
 def taken(logits: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:

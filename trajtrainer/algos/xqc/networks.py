@@ -8,7 +8,9 @@ actions, else one for each of them; Z atoms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +23,20 @@ from trajtrainer.nn.minibatch import Minibatch
 
 FOLLOWS = {"q1_target": "q1", "q2_target": "q2"}
 """Slow copy -> the critic that it follows."""
+
+
+class Joint(NamedTuple):
+    """What the critics say of (s, a) and their slow copies of (s', a'), in one pass.
+
+    Attributes:
+        logits: of (s, a) [2, V, b, P, Z].
+        following: probabilities of (s', a'), without gradient [2, V, b, P, Z].
+        backward: writes the gradients of the critics' parameters for one of the logits.
+    """
+
+    logits: Tensor
+    following: Tensor
+    backward: Callable[[Tensor], None]
 
 
 class CategoricalCritics:
@@ -42,13 +58,8 @@ class CategoricalCritics:
         for copy in self._copies:
             copy.requires_grad_(False)
 
-    def joint(self, batch: Minibatch, next_action: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Evaluate (s, a) and (s', a') in one pass, so that both are normalized by the same statistics.
-
-        Returns:
-            Logits of the critics for (s, a), and probabilities of their slow copies for (s', a'), without gradient:
-            [2, V, b, P, Z] each.
-        """
+    def joint(self, batch: Minibatch, next_action: Tensor | None) -> Joint:
+        """Evaluate (s, a) and (s', a') in one pass, so that both are normalized by the same statistics."""
         size, length, mask = len(batch), batch.sequence_length, batch.loss_mask
         obs = [torch.cat(pair) for pair in zip(batch.obs, batch.next_obs, strict=True)]
         actions = None if next_action is None else torch.cat((batch["continuous"], next_action))
@@ -57,7 +68,13 @@ class CategoricalCritics:
             logits = torch.stack([_logits(critic, obs, length, actions)[:, :size] for critic in self._critics])
         with torch.no_grad(), batch_statistics(*self._copies, mask=mask, remember=False):
             following = torch.stack([_logits(copy, obs, length, actions)[:, size:] for copy in self._copies])
-        return logits, following.softmax(-1)
+        return Joint(logits.detach(), following.softmax(-1), partial(self._backward, logits))
+
+    def _backward(self, logits: Tensor, gradient: Tensor) -> None:
+        trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        found = torch.autograd.grad(logits, trained, gradient, allow_unused=True)
+        for parameter, one in zip(trained, found, strict=True):
+            parameter.grad = one
 
     def means(self, batch: Minibatch, action: Tensor | None) -> Tensor:
         """Return the expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""

@@ -29,6 +29,7 @@ from trajtrainer.algos.xqc import losses
 from trajtrainer.algos.xqc.discount import EpisodeLengths, gamma_for
 from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics, fastest
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
@@ -56,7 +57,7 @@ class XQC(SAC):
     """
 
     wanted_entropy: ClassVar[float] = -0.5
-    critics: CategoricalCritics  # type: ignore[assignment]
+    critics: CategoricalCritics | StackedCategoricalCritics  # type: ignore[assignment]
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -70,7 +71,8 @@ class XQC(SAC):
         context = replace(context, settings=evolve(context.settings, hyperparameters=hyper))
         super().__init__(context, networks, signals)
         self.checkpoint_layout = CheckpointLayout()
-        self._policy_parameters = [*self.actor.parameters(), self.log_alpha_discrete, self.log_alpha_continuous]
+        of_policy = (*self.actor.parameters(), self.log_alpha_discrete, self.log_alpha_continuous)
+        self._policy_parameters = [parameter for parameter in of_policy if parameter.requires_grad]
         self._projected = projected_weights(self.actor.body.layers, self.actor.head)
 
         # Scale of rewards, and the discount.
@@ -106,8 +108,8 @@ class XQC(SAC):
             values[copy].load_state_dict(values[followed].state_dict())
         return {"actor": actor, **values}
 
-    def make_critics(self) -> CategoricalCritics:  # type: ignore[override]
-        return CategoricalCritics(self.values)
+    def make_critics(self) -> CategoricalCritics | StackedCategoricalCritics:  # type: ignore[override]
+        return fastest(self.values)
 
     # Experience
 
@@ -173,40 +175,41 @@ class XQC(SAC):
             statistics["Policy/Continuous Entropy Coeff"] = self.log_alpha_continuous.exp().squeeze(0)
         return statistics
 
+    @torch.no_grad()
     def _critic_step(self, batch: Minibatch) -> dict[str, Tensor]:
         head, mask = self.actor.head, batch.loss_mask
 
         # a' ~ pi(.|s') by running statistics, and the distributions of (s, a) and (s', a') in one pass.
-        with torch.no_grad():
-            memory = second_memory(self.actor.body, batch, batch.memory)
-            after = self.decide(batch.next_obs, batch["next_mask"], batch["next_noise"], memory, batch.sequence_length)
-        logits, following = self.critics.joint(batch, after.action)
+        memory = second_memory(self.actor.body, batch, batch.memory)
+        after = self.decide(batch.next_obs, batch["next_mask"], batch["next_noise"], memory, batch.sequence_length)
+        with torch.enable_grad():
+            logits, following, backward = self.critics.joint(batch, after.action)
 
         # Target: r + gamma (Z' + alpha H) with Z' of the copy that expects less.
-        with torch.no_grad():
-            atoms = losses.atoms_like(logits)
-            policy_probs = after.policy.probs if head.branches else None
-            expected = losses.expected_distribution(following, policy_probs, len(head.branches))
-            target = losses.projected(
-                losses.smaller(expected, atoms),
-                batch["rewards"].t() / self.deviations[:, None],
-                batch["discount"].t(),
-                self.entropy_bonus(after.continuous_entropy, after.discrete_entropy),
-                atoms,
-            )
+        atoms = losses.atoms_like(logits)
+        policy_probs = after.policy.probs if head.branches else None
+        target = losses.projected(
+            losses.smaller(losses.expected_distribution(following, policy_probs, len(head.branches)), atoms),
+            batch["rewards"].t() / self.deviations[:, None],
+            batch["discount"].t(),
+            self.entropy_bonus(after.continuous_entropy, after.discrete_entropy),
+            atoms,
+        )
 
-        # Critic loss: cross-entropy.
-        of_action = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
-        each = losses.cross_entropy(of_action, target, mask)
-        self._descend(each.sum(), self.critics.parameters)
+        # Critic loss: cross-entropy, whose gradient is the difference of the distributions.
+        taken = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
+        loss = losses.cross_entropy(taken, target, mask, atoms)
+        gradient = loss.gradient
+        if head.branches:
+            gradient = losses.spread(gradient, batch["discrete"], head.branch_starts, logits.shape[-2])
+        backward(gradient)
+        self._optimizer.step(self.critics.parameters)
         self.critics.project()
 
-        with torch.no_grad():
-            means = (of_action.softmax(-1) @ atoms).mean(-1).amin(0)
-            values = mean_of_rows(means.t(), mask) * self.deviations
+        values = mean_of_rows(loss.means.mean(-1).amin(0).t(), mask) * self.deviations
         return {
-            "Losses/Q1 Loss": each[0].detach(),
-            "Losses/Q2 Loss": each[1].detach(),
+            "Losses/Q1 Loss": loss.each[0],
+            "Losses/Q2 Loss": loss.each[1],
             **{f"Policy/{s.title} Value": one for s, one in zip(self.signals, values.unbind(), strict=True)},
         }
 
@@ -232,7 +235,12 @@ class XQC(SAC):
             surplus = mean_of_rows(now.discrete_entropy, mask).detach()
             surplus = surplus - entropy_target(batch["mask"], self._sum_by_branch, mask)
             loss = loss + (self.log_alpha_discrete.exp() * surplus).sum()
-        self._descend(loss, self._policy_parameters)
+
+        # Only the policy's gradients: those of the critics, through which it is led, are never computed.
+        gradients = torch.autograd.grad(loss, self._policy_parameters, allow_unused=True)
+        for parameter, gradient in zip(self._policy_parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step(self._policy_parameters)
         project(self._projected)
         return {"Losses/Policy Loss": -gain.detach()}
 
@@ -247,14 +255,6 @@ class XQC(SAC):
         if discrete is not None:
             bonus = bonus + discrete @ self.log_alpha_discrete.detach().exp() / len(self.actor.head.branches)
         return bonus
-
-    def _descend(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
-        """Make a step of Adam with those of the parameters that are trained."""
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        for parameter, gradient in zip(trained, gradients, strict=True):
-            parameter.grad = gradient
-        self._optimizer.step(trained)
 
     # Checkpoints
 
