@@ -20,6 +20,7 @@ from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.symmetry import Symmetry
+from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
@@ -186,25 +187,27 @@ def test_everything_that_does_not_fit_the_agents_is_said_at_once() -> None:
         Symmetry(SymmetrySettings(branches=[1, 0]), behavior([vector(1)], 0, (3, 2)), CPU)
 
 
-def rig_of(kind: type[TrainerRig], **more: Any) -> TrainerRig:
-    hyper: Any = (
-        PPOHyperparameters(batch_size=8, buffer_size=32, symmetry=MIRROR)
-        if kind is Rig
-        else SACHyperparameters(batch_size=8, buffer_size=100, steps_per_update=4, symmetry=MIRROR)
-    )
+HYPER: dict[str, Any] = {
+    "ppo": PPOHyperparameters(batch_size=8, buffer_size=32, symmetry=MIRROR),
+    "sac": SACHyperparameters(batch_size=8, buffer_size=100, steps_per_update=4, symmetry=MIRROR),
+    "xqc": XQCHyperparameters(batch_size=8, buffer_size=100, steps_per_update=4, learning_starts=8, symmetry=MIRROR),
+}
+
+
+def rig_of(trainer_type: str, **more: Any) -> TrainerRig:
     settings = TrainerSettings(
-        trainer_type="ppo" if kind is Rig else "sac",
-        hyperparameters=hyper,
+        trainer_type=trainer_type,
+        hyperparameters=HYPER[trainer_type],
         network_settings=network(normalize=True),
         reward_signals={"extrinsic": RewardSignalSettings(), "rnd": RndSettings()},
         **more,
     )
-    return kind(settings, SPEC)
+    return (Rig if trainer_type == "ppo" else OffPolicyRig)(settings, SPEC)
 
 
-@pytest.mark.parametrize("kind", [Rig, OffPolicyRig])
-def test_a_trainer_learns_and_goes_on_after_a_checkpoint(kind: type[TrainerRig]) -> None:
-    first, second = rig_of(kind), rig_of(kind)
+@pytest.mark.parametrize("trainer_type", HYPER)
+def test_a_trainer_learns_and_goes_on_after_a_checkpoint(trainer_type: str) -> None:
+    first, second = rig_of(trainer_type), rig_of(trainer_type)
     rnd = first.trainer.algorithm.signals[1]
     first.put(*(Trajectory(8, ended=True, agent=agent) for agent in range(5)))
     with mock.patch.object(rnd, "update", wraps=rnd.update) as learned:
@@ -213,7 +216,7 @@ def test_a_trainer_learns_and_goes_on_after_a_checkpoint(kind: type[TrainerRig])
     assert {len(call.args[0]) for call in learned.call_args_list} == {8}, "reward signals learn from what was acted"
     restore(second.trainer, checkpoint_of(first.trainer), reset_step=False)
     assert same(weights(first.trainer), weights(second.trainer))
-    if kind is Rig:
+    if trainer_type == "ppo":
         for rig in (first, second):
             rig.rng = np.random.default_rng(3)
             rig.put(*(Trajectory(8, ended=True, agent=agent) for agent in range(5)))

@@ -166,6 +166,8 @@ class XQC(SAC):
         if self._lengths is not None:
             self._fix_gamma(f"the longest episode so far has {self._lengths.longest} steps")
         self._optimizer.param_groups[0]["lr"] = learning_rate
+        if self._symmetry is not None:
+            batch = self._symmetry(batch)
         statistics = self._critic_step(batch)
         if of_policy:
             statistics |= self._policy_step(batch)
