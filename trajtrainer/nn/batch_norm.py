@@ -45,14 +45,20 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize rows [b, size]."""
-        mean, var = self.mean, self.var
-        if self.batch is not None:
+        if self.batch is None:
+            factor, summand = self.affine()
+            return torch.addcmul(summand, x, factor)
+        if self.batch.mask is None:
+            out, mean, inverse = torch.native_batch_norm(x, self.scale, self.shift, None, None, True, 0.0, EPSILON)
+            var = (inverse.detach().pow(-2.0) - EPSILON).clamp(min=0.0)
+        else:
             mean, var = _moments(x, self.batch.mask)
-            if self.batch.remembered:
-                with torch.no_grad():
-                    self.mean.lerp_(mean, 1.0 - MOMENTUM)
-                    self.var.lerp_(var, 1.0 - MOMENTUM)
-        return torch.addcmul(self.shift, x - mean, self.scale * (var + EPSILON).rsqrt())
+            out = torch.addcmul(self.shift, x - mean, self.scale * (var + EPSILON).rsqrt())
+        if self.batch.remembered:
+            with torch.no_grad():
+                self.mean.lerp_(mean, 1.0 - MOMENTUM)
+                self.var.lerp_(var, 1.0 - MOMENTUM)
+        return out
 
     def affine(self) -> tuple[Tensor, Tensor]:
         """Return the factor and the summand [size] that normalizing by running statistics comes down to."""
@@ -60,10 +66,7 @@ class BatchNorm(nn.Module):
         return factor, self.shift - self.mean * factor
 
 
-def _moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    if mask is None:
-        var, mean = torch.var_mean(x, 0, correction=0)
-        return mean, var
+def _moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     weight = mask / mask.sum().clamp(min=1.0)
     mean = weight @ x
     return mean, weight @ (x - mean).square()

@@ -31,7 +31,7 @@ class OnPolicy(Hyperparameters):
 
     Attributes:
         buffer_size: PPO and POCA: steps that are collected before each update, 2,048 to 409,600; larger is steadier and
-            slower. SAC and DAgger: steps that are remembered in all, several thousand episodes' worth; more costs
+            slower. SAC, XQC and DAgger: steps that are remembered in all, several thousand episodes' worth; more costs
             memory.
         joint_ratio: one probability ratio of the whole action, as PPO is published. Off: one of each continuous action
             and branch, as in ML-Agents.

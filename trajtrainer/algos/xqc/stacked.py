@@ -110,10 +110,8 @@ class StackedCategoricalCritics:
         weights, biases = (
             self._placed([[getattr(linear, name) for linear in side] for side in heads]) for name in ("weight", "bias")
         )
-        trained = [scales, *(tensor for layer in layers for tensor in layer), weights, biases]
-        shifts = self._placed([[norm[0].shift] for norm in norms])
-        del self.parameters[-1], self._pieces_of[id(norms[0][0].shift)], self._pieces_of[id(norms[1][0].shift)]
-        self._all = [shifts, *trained]
+        shifts = self._placed([[norm[0].shift] for norm in norms], trained=False)
+        self._all = [shifts, scales, *(tensor for layer in layers for tensor in layer), weights, biases]
         self._online, self._copies = (_critics([tensor[half] for tensor in self._all]) for half in _HALVES)
         self._gradient = _critics([torch.zeros_like(shifts[:2]), *map(_gradient_of, self.parameters)])
 
@@ -130,17 +128,18 @@ class StackedCategoricalCritics:
         of_critics = [parameter for network in order[:2] for parameter in network.parameters()]
         self.pieces = [self._pieces_of.get(id(parameter), whole(parameter)) for parameter in of_critics]
 
-    def _placed(self, layer: Sequence[Sequence[Tensor]]) -> Tensor:
+    def _placed(self, layer: Sequence[Sequence[Tensor]], *, trained: bool = True) -> Tensor:
         """Move parameters into a common tensor [4, ...]: for each network those that are side by side in it."""
         common = torch.stack([torch.cat([one.detach() for one in side]) for side in layer])
         leaf = common[:2].requires_grad_()
-        leaf.grad = torch.zeros_like(leaf)
-        self.parameters.append(leaf)
+        if trained:
+            leaf.grad = torch.zeros_like(leaf)
+            self.parameters.append(leaf)
         for number, side in enumerate(layer):
             bounds = pairwise(accumulate((len(one) for one in side), initial=0))
             for parameter, (begin, end) in zip(side, bounds, strict=True):
                 parameter.data = common[number, begin:end]
-                if number < 2:
+                if number < 2 and trained:
                     self._pieces_of[id(parameter)] = Piece(leaf, partial(_part, number=number, begin=begin, end=end))
         return common
 
