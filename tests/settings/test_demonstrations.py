@@ -25,6 +25,12 @@ def sections(path: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+def with_batches(path: str) -> list[tuple[str, dict[str, Any]]]:
+    """The same and the one that may also name an archive."""
+    of_batches = {"trainer_type": "sac", "hyperparameters": {"demonstrations": {"demo_path": path}}}
+    return [*sections(path), ("hyperparameters.demonstrations", of_batches)]
+
+
 def configuration(folder: Path, asking: dict[str, Any], **more: Any) -> Path:
     file = folder / "a.yaml"
     file.write_text(yaml.safe_dump({"behaviors": {"A": {"max_steps": 5, **asking}}, **more}), encoding="utf-8")
@@ -32,7 +38,7 @@ def configuration(folder: Path, asking: dict[str, Any], **more: Any) -> Path:
 
 
 @pytest.mark.parametrize("command", ["config", "learn"])
-@pytest.mark.parametrize(("place", "asking"), sections("x.demo"))
+@pytest.mark.parametrize(("place", "asking"), with_batches("x.demo"))
 def test_a_missing_one_is_told_with_its_place(
     place: str,
     asking: dict[str, Any],
@@ -71,7 +77,7 @@ def test_a_file_of_another_type_is_reported_before_anything_starts(
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(("_place", "asking"), sections("x.demo"))
+@pytest.mark.parametrize(("_place", "asking"), with_batches("x.demo"))
 def test_a_file_with_another_content_is_reported_before_anything_starts(
     _place: str, asking: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +123,7 @@ def test_without_training_none_is_needed(tmp_path: Path, capsys: pytest.CaptureF
     assert "x.demo" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("_place", "asking"), sections("demos/x.demo"))
+@pytest.mark.parametrize(("_place", "asking"), with_batches("demos/x.demo"))
 def test_it_is_relative_to_here_or_to_a_folder_of_the_configuration(
     _place: str,
     asking: dict[str, Any],

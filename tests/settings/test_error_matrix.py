@@ -239,6 +239,14 @@ WRONG = [
         "(2)",
     ),
     (
+        behavior("trainer_type: ppo\nhyperparameters: {demonstrations: {demo_path: d}}"),
+        "a.yaml:5: behaviors.A.hyperparameters.demonstrations: is for trainer_type sac; found trainer_type ppo",
+    ),
+    (
+        behavior("trainer_type: sac\nhyperparameters: {demonstrations: {ratio: 0.5}}"),
+        "a.yaml:5: behaviors.A.hyperparameters.demonstrations.demo_path: is missing and has no default",
+    ),
+    (
         behavior("trainer_type: poca\nnetwork_settings: {hidden_units: 130}"),
         "a.yaml:5: behaviors.A.network_settings.hidden_units: found 130, expected a multiple of 4 with trainer_type "
         "poca",

@@ -18,6 +18,7 @@ from trajtrainer.core.columns import NEXT_MASK, NEXT_OBSERVATIONS, Columns
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.replay_sample import Sample
+from trajtrainer.nn.encoders import to_float
 from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.rewards.signal import RewardSignal
 
@@ -91,6 +92,8 @@ class ReplayBatches:
         device: torch.device,
         n_step: int = 1,
         decides_next: bool = False,
+        recorded: Replay | None = None,
+        ratio: float = 0.0,
     ) -> None:
         """Make batches out of a replay.
 
@@ -103,12 +106,16 @@ class ReplayBatches:
             device: of the networks.
             n_step: how many steps' rewards are summed; fewer where the trajectory ends.
             decides_next: whether the policy also acts in the next state, for which the noise is ``next_noise``.
+            recorded: demonstrations, without a memory.
+            ratio: the part of each batch that they are, rounded to rows, of which one at least is not recorded.
         """
         self._n_step = n_step
         self._decides_next = decides_next
         self._replay = replay
         self._signals = signals
         self._per_batch = max(1, batch_size // replay.sequence_length)
+        self._recorded = recorded
+        self._num_recorded = 0 if recorded is None else min(max(1, round(ratio * batch_size)), batch_size - 1)
         self._action_size = action_size
         self._device = device
         self._draws = torch.Generator().manual_seed(seed)
@@ -120,42 +127,54 @@ class ReplayBatches:
         """The discounts [V, 1], which an algorithm may still find."""
         return np.array([[signal.gamma] for signal in self._signals], np.float32)
 
-    def blocks(self, count: int) -> Iterator[list[Minibatch]]:
-        """Yield ``count`` batches, some at a time."""
+    def blocks(self, count: int, *, with_recorded: bool = True) -> Iterator[list[Minibatch]]:
+        """Yield ``count`` batches, some at a time, perhaps without the recorded rows and all the larger for it."""
+        num_recorded = self._num_recorded if with_recorded else 0
         rows = self._per_batch * self._replay.sequence_length
         block = min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
         for start in range(0, count, block):
-            yield self._draw(min(block, count - start))
+            yield self._draw(min(block, count - start), num_recorded)
 
-    def _draw(self, count: int) -> list[Minibatch]:
+    def _draw(self, count: int, num_recorded: int = 0) -> list[Minibatch]:
         numbers = self._numbers(count)
-        sample = self._replay.sample(numbers)
-        columns = {
-            "rewards": self._tensor(self._rewards(sample)).t(),
-            "discount": self._tensor(self._gamma * self._goes_on(sample)).t(),
-            "noise": self._normal(len(sample)),
-        }
+        if self._recorded is None or not num_recorded:
+            rows, sequences = self._steps(self._replay, numbers)
+        else:
+            of_recorded = torch.randint(self._recorded.num_sequences, (count * num_recorded,), generator=self._draws)
+            recorded, _ = self._steps(self._recorded, of_recorded.numpy())
+            numbers = numbers.reshape(count, -1)[:, num_recorded:].reshape(-1)
+            rows, sequences = self._steps(self._replay, numbers)
+            rows = _beside(rows, recorded, count)
+        columns = {"noise": self._normal(len(rows))}
         if self._decides_next:
-            columns["next_noise"] = self._normal(len(sample))
+            columns["next_noise"] = self._normal(len(rows))
+        return list(split(rows.with_columns(columns), sequences, count, self._replay.sequence_length))
+
+    def _steps(self, replay: Replay, numbers: LongArray) -> tuple[Columns[Tensor], Columns[Tensor]]:
+        """Return the rows of steps or sequences, and the memories before these."""
+        sample = replay.sample(numbers)
+        columns = {
+            "rewards": self._tensor(self._rewards(replay, sample)).t(),
+            "discount": self._tensor(self._gamma * self._goes_on(sample)).t(),
+        }
         if any("done" in signal.needs for signal in self._signals):
             columns["done"] = self._tensor(sample.rows["terminated"] | sample.rows["interrupted"])
         if sample.real is not None:
             columns["loss_mask"] = self._tensor(sample.real).float()
         if self._n_step > 1:
-            columns |= self._several_steps_later(numbers, sample)
-        rows = sample.rows.map(self._tensor).with_columns(columns)
+            columns |= self._several_steps_later(replay, numbers, sample)
         sequences = {name: self._tensor(one) for name, one in sample.sequences.items() if one.shape[1]}
-        return list(split(rows, Columns(sequences), count, sample.sequence_length))
+        return sample.rows.map(self._tensor).with_columns(columns), Columns(sequences)
 
-    def _several_steps_later(self, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
+    def _several_steps_later(self, replay: Replay, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
         """Return the columns of what followed ``n_step`` steps later instead of one."""
-        ahead = self._replay.steps_ahead(numbers, self._n_step)
+        ahead = replay.steps_ahead(numbers, self._n_step)
         rewards = np.zeros((len(self._signals), len(sample)), np.float32)
         last = sample
         for step in range(self._n_step):
             # A trajectory that has ended repeats its last step, which no longer counts.
-            last = self._replay.sample(numbers + np.minimum(step, ahead - 1))
-            rewards += self._rewards(last) * (step < ahead) * self._gamma**step
+            last = replay.sample(numbers + np.minimum(step, ahead - 1))
+            rewards += self._rewards(replay, last) * (step < ahead) * self._gamma**step
         columns = {n: self._tensor(last.rows[n]) for n in last.rows if n.startswith((NEXT_OBSERVATIONS, NEXT_MASK))}
         columns["rewards"] = self._tensor(rewards).t()
         columns["discount"] = self._tensor((self._gamma**ahead * self._goes_on(last)).astype(np.float32)).t()
@@ -166,12 +185,13 @@ class ReplayBatches:
         goes_on: NDArray[np.bool_] = ~(sample.rows["terminated"] & self._ends)
         return goes_on
 
-    def _rewards(self, sample: Sample) -> FloatArray:
+    def _rewards(self, replay: Replay, sample: Sample) -> FloatArray:
         packed = sample.packed()
         rewards = np.zeros((len(self._signals), len(sample)), np.float32)
         places: Any = slice(None) if sample.real is None else np.flatnonzero(sample.real)
         for row, signal in zip(rewards, self._signals, strict=True):
-            row[places] = signal.evaluate(packed) * np.float32(signal.strength)
+            evaluate = signal.evaluate if replay is self._replay else signal.evaluate_recorded
+            row[places] = evaluate(packed) * np.float32(signal.strength)
         return rewards
 
     def _numbers(self, count: int) -> LongArray:
@@ -189,3 +209,15 @@ class ReplayBatches:
     def generators(self) -> dict[str, torch.Generator]:
         """Return the random generators by their names in the checkpoint."""
         return {"replay": self._draws, "noise": self._noise}
+
+
+def _beside(rows: Columns[Tensor], others: Columns[Tensor], count: int) -> Columns[Tensor]:
+    """Return ``count`` batches that each have their part of both, pictures as floats where only one has bytes."""
+    found = {}
+    for name, one in rows.items():
+        pair = one, others[name]
+        if pair[0].dtype != pair[1].dtype:
+            pair = to_float(pair[0]), to_float(pair[1])
+        parts = [each.view(count, len(each) // count, *each.shape[1:]) for each in pair]
+        found[name] = torch.cat(parts, 1).flatten(0, 1)
+    return Columns(found)

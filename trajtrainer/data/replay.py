@@ -95,6 +95,14 @@ class Replay:
         self._num_steps = 0
         self._poison = poison
 
+    @classmethod
+    def of(cls, spec: BehaviorSpec, packed: PackedSteps) -> Replay:
+        """Return a ring that these trajectories fill, without a memory."""
+        dtypes = [column.dtype for column in packed.obs]
+        replay = cls(spec, dtypes, num_rows=len(packed) + packed.num_trajectories)
+        replay.add(packed)
+        return replay
+
     @property
     def num_steps(self) -> int:
         """Steps that can be sampled."""

@@ -47,11 +47,18 @@ class RndReward(TrainedReward):
 
     def _reward(self, packed: PackedSteps) -> FloatArray:
         obs = self._tensors(packed.obs)
-        with torch.no_grad():
-            distance = in_parts(self._distance, obs)
+        reward = self._distances(obs)
         self._update_normalization(obs)
-        reward: FloatArray = distance.cpu().numpy()
         return reward
+
+    def evaluate_recorded(self, packed: PackedSteps) -> FloatArray:
+        reward = self._distances(self._tensors(packed.obs))
+        return reward if self._novelty is None else self._novelty.evaluated(reward)
+
+    def _distances(self, obs: Sequence[Tensor]) -> FloatArray:
+        with torch.no_grad():
+            distance: FloatArray = in_parts(self._distance, obs).cpu().numpy()
+        return distance
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
         obs = real_rows(minibatch).obs

@@ -60,6 +60,10 @@ class RewardSignal(ABC):
         """
         return self.evaluate(packed)
 
+    def evaluate_recorded(self, packed: PackedSteps) -> FloatArray:
+        """Return the reward of demonstrated steps as ``evaluate`` does, but learn nothing about them."""
+        return self.evaluate(packed)
+
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
         """Forget the unfinished episodes of one worker's agents, or of all (None)."""
 

@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attrs import field, frozen
+
+from trajtrainer.settings.checks import satisfies
 from trajtrainer.settings.document import Entry, Written
 from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.problems import Problem
 
 DEMO_SUFFIX = ".demo"
+
+
+@frozen
+class DemonstrationSettings:
+    """Recorded steps that are part of each batch (RLPD; Ball et al. 2023).
+
+    Attributes:
+        demo_path: a ``.demo`` or ``.npz`` file, or a folder of ``.demo`` files.
+        ratio: the recorded part of each batch. 0.5 as published; less where there are few steps, or poor ones.
+    """
+
+    demo_path: str = field(metadata={"example": "agent.demo"})
+    ratio: float = field(default=0.5, validator=satisfies(lambda ratio: 0 < ratio < 1, "a number between 0 and 1"))
 
 
 def missing(path: str) -> str | None:
@@ -55,7 +71,7 @@ def locate(root: Entry) -> Iterator[Problem]:
         if trainer_type is not None and isinstance(trainer_type.content, str):
             yield from _move_to_dataset(behavior, trainer_type.content)
         demo_paths = list(_demo_paths(behavior))
-        for entry in [*demo_paths, *_dataset(behavior)]:
+        for entry in [*demo_paths, *_of_batches(behavior), *_dataset(behavior)]:
             entry.content = _found(entry.content, Path(root.place.source))
             problem = missing(entry.content)
             if problem is None and entry in demo_paths:
@@ -76,6 +92,15 @@ def _demo_paths(behavior: Entry) -> Iterator[Entry]:
         path = section.mapping.get("demo_path") if section else None
         if path is not None and isinstance(path.content, str):
             yield path
+
+
+def _of_batches(behavior: Entry) -> Iterator[Entry]:
+    """Yield the ``demo_path`` of ``hyperparameters.demonstrations``, where it is text."""
+    hyperparameters = behavior.mapping.get("hyperparameters")
+    section = hyperparameters.mapping.get("demonstrations") if hyperparameters else None
+    path = section.mapping.get("demo_path") if section else None
+    if path is not None and isinstance(path.content, str):
+        yield path
 
 
 def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:

@@ -50,6 +50,12 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
     """
     faults = []
     for name, settings in behaviors.items():
+        of_batches = getattr(settings.hyperparameters, "demonstrations", None)
+        if of_batches is not None:
+            try:
+                load_demonstrations([of_batches.demo_path], max_steps=1)
+            except DemonstrationError as error:
+                faults.append(f"Behavior {name!r}, demo_path: {error}")
         cloning = settings.behavioral_cloning
         if cloning is not None and not algorithm_class(settings.trainer_type).clones:
             raise UnsupportedError(

@@ -34,6 +34,7 @@ from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Mlp, Regularization
 from trajtrainer.nn.critic import ValueNetwork
@@ -41,6 +42,7 @@ from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, OptimizerPlace, Place
 from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 _EXTRA = "sac"  # entry of a checkpoint
@@ -125,6 +127,8 @@ class SAC(Algorithm):
             device=device,
             n_step=hyper.n_step,
             decides_next=not hyper.value_network,
+            recorded=self._demonstrations(hyper.demonstrations) if context.training else None,
+            ratio=0.0 if hyper.demonstrations is None else hyper.demonstrations.ratio,
         )
         self._pace = Pace(hyper.steps_per_update, hyper.first_update)
         self._symmetry = None if hyper.symmetry is None else Symmetry(hyper.symmetry, context.spec, device)
@@ -160,8 +164,9 @@ class SAC(Algorithm):
         actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
         # Of the Q networks, whose estimates of actions never taken are to be kept in bounds.
         regularization = None
-        if hyper.layer_norm or hyper.dropout_rate:
-            regularization = Regularization(layer_norm=hyper.layer_norm, dropout_rate=hyper.dropout_rate)
+        layer_norm = hyper.layer_norm or hyper.demonstrations is not None
+        if layer_norm or hyper.dropout_rate:
+            regularization = Regularization(layer_norm=layer_norm, dropout_rate=hyper.dropout_rate)
 
         def q() -> ValueNetwork:
             return ValueNetwork(
@@ -185,6 +190,12 @@ class SAC(Algorithm):
     def make_critics(self) -> Critics | StackedCritics:
         """Return the fastest way to evaluate ``values``."""
         return fastest(self.values, self.actor.body.encoder)
+
+    def _demonstrations(self, settings: DemonstrationSettings | None) -> Replay | None:
+        if settings is None:
+            return None
+        spec = self.context.spec
+        return Replay.of(spec, load_demonstrations([settings.demo_path], spec=spec).packed)
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
@@ -255,7 +266,7 @@ class SAC(Algorithm):
         if not learning:
             self._signal_pace.made(due)
             due = 0
-        for block in self.until_stop(self._batches.blocks(due)):
+        for block in self.until_stop(self._batches.blocks(due, with_recorded=False)):
             for batch in self.until_stop(block):
                 for signal in learning:
                     note(signal.update(batch))

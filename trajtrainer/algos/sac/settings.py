@@ -9,6 +9,7 @@ from attrs import Factory, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.settings.checks import OURS, Fault, at_least, between, count, fraction, misfit, not_negative, positive
+from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
@@ -49,6 +50,8 @@ class SACHyperparameters(Hyperparameters):
             in ML-Agents.
         symmetry: the mirror under which the task stays the same: each minibatch has the mirror image of each of its
             steps, too (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
+        demonstrations: recorded steps that are part of each batch from the first update on (RLPD; Ball et al. 2023).
+            The critics then have ``layer_norm`` in any case. Without a memory. Not in ML-Agents.
     """
 
     critic_may_see_more: ClassVar[bool] = True
@@ -75,13 +78,17 @@ class SACHyperparameters(Hyperparameters):
     layer_norm: bool = field(default=False, metadata=OURS)
     dropout_rate: float = field(default=0.0, validator=between(0, 0.9), metadata=OURS)
     symmetry: SymmetrySettings | None = field(default=None, metadata=OURS)
+    demonstrations: DemonstrationSettings | None = field(default=None, metadata=OURS)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        """Refuse returns of several steps, and a mirror, with a memory."""
+        """Refuse returns of several steps, a mirror and demonstrations with a memory."""
         yield from misfits_of_symmetry(self.symmetry, network)
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"
             yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
+        if self.demonstrations is not None and network.memory is not None:
+            path, expected = ("hyperparameters", "demonstrations"), "none with network_settings.memory"
+            yield misfit(path, {"demonstrations": ...}, expected, ("network_settings", "memory"))
 
     @property
     def first_update(self) -> int:

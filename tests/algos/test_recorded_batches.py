@@ -1,0 +1,169 @@
+"""SAC whose batches are partly recorded steps (``hyperparameters.demonstrations``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from tests.algos.recorded import recording
+from tests.nn.specs import behavior, camera, network, vector
+from tests.trainers.rig import OffPolicyRig, Trajectory, vector_spec
+from trajtrainer.algos.off_policy import ReplayBatches
+from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.cli.main import main
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.data.replay import Replay
+from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.nn.conditioning import Mlp
+from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.rewards.rnd import RndReward
+from trajtrainer.rewards.settings import RndSettings
+from trajtrainer.settings.demonstrations import DemonstrationSettings
+from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.trainer import TrainerSettings
+
+CPU = torch.device("cpu")
+PENDULUM = Path(__file__).resolve().parents[2] / "config" / "demos" / "Pendulum.demo"
+GAMMA = 0.9
+
+
+def packed_of(spec: BehaviorSpec, lengths: tuple[int, ...], seed: int) -> PackedSteps:
+    """Trajectories whose first number of the first sensor is above 100 where ``seed`` is not 0."""
+    packed = recording(spec, lengths, seed)
+    if seed:
+        packed.obs[0].reshape(len(packed), -1)[:, 0] = 100 + np.arange(len(packed))
+    return packed
+
+
+def batches_of(spec: BehaviorSpec, *, n_step: int = 1, ratio: float = 0.5, size: int = 8) -> ReplayBatches:
+    own, recorded = (Replay.of(spec, packed_of(spec, (5, 3, 9), seed)) for seed in (0, 1))
+    return ReplayBatches(
+        own,
+        [ExtrinsicReward(spec, RewardSignalSettings(gamma=GAMMA), CPU)],
+        batch_size=size,
+        action_size=int(spec.action_spec.continuous_size),
+        seed=3,
+        device=CPU,
+        n_step=n_step,
+        decides_next=True,
+        recorded=recorded,
+        ratio=ratio,
+    )
+
+
+def drawn(batches: ReplayBatches, count: int = 40, **how: bool) -> list[Minibatch]:
+    return [batch for block in batches.blocks(count, **how) for batch in block]
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(0.5, 4), (0.25, 2), (0.01, 1), (0.99, 7)])
+def test_each_batch_has_its_part_of_recorded_steps(ratio: float, expected: int) -> None:
+    for batch in drawn(batches_of(behavior([vector(3)], 2, (3,)), ratio=ratio)):
+        assert len(batch) == 8
+        assert (batch.obs[0][:, 0] > 50).tolist() == [False] * (8 - expected) + [True] * expected
+        assert len(batch["noise"]) == len(batch["next_noise"]) == 8
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_recorded_steps_are_followed_by_what_followed_them(n_step: int) -> None:
+    """Also several steps later, but never beyond the end of their trajectory."""
+    spec = behavior([vector(3)], 2)
+    packed = packed_of(spec, (5, 3, 9), 1)
+    seen = set()
+    for batch in drawn(batches_of(spec, n_step=n_step)):
+        for row in range(4, 8):
+            step = int(batch.obs[0][row, 0]) - 100
+            trajectory = int(np.searchsorted(packed.offset, step, side="right")) - 1
+            end = int(packed.offset[trajectory + 1])
+            last = min(step + n_step, end) - 1
+            reward = sum(GAMMA**i * packed["reward"][step + i] for i in range(last + 1 - step))
+            assert batch["rewards"][row, 0].item() == pytest.approx(reward, rel=1e-5, abs=1e-6)
+            is_over = last + 1 == end and bool(packed.terminated[trajectory])
+            discount = 0.0 if is_over else GAMMA ** (last + 1 - step)
+            assert batch["discount"][row, 0].item() == pytest.approx(discount)
+            after = packed.bootstrap.obs[0][trajectory] if last + 1 == end else packed.obs[0][last + 1]
+            np.testing.assert_array_equal(batch.next_obs[0][row].numpy(), after)
+            np.testing.assert_array_equal(batch["continuous"][row].numpy(), packed["continuous"][step])
+            seen.add(step)
+    assert len(seen) == len(packed)
+
+
+def test_pictures_may_be_bytes_on_one_side_only() -> None:
+    spec = behavior([camera(1, 20, 20)], 2)
+    own = recording(spec, (5, 3))
+    pictured = {"obs.0": np.full(own.obs[0].shape, 51, np.uint8)}
+    after = own.bootstrap.with_columns({"obs.0": np.full(own.bootstrap.obs[0].shape, 51, np.uint8)})
+    recorded = PackedSteps(own.steps.with_columns(pictured), after, own.offset, own.terminated, own.ended, own.agent)
+    batches = batches_of(spec)
+    batches._recorded = Replay.of(spec, recorded)
+    batch = drawn(batches, 1)[0]
+    assert batch.obs[0].dtype == torch.float32
+    torch.testing.assert_close(batch.obs[0][4:], torch.full((4, 1, 20, 20), 0.2))
+
+
+def rig(**changes: Any) -> OffPolicyRig:
+    demonstrations = DemonstrationSettings(str(PENDULUM))
+    hyper = SACHyperparameters(batch_size=8, buffer_size=200, steps_per_update=4, demonstrations=demonstrations)
+    settings = TrainerSettings(
+        trainer_type="sac",
+        hyperparameters=hyper,
+        network_settings=network(normalize=True),
+        reward_signals={
+            "extrinsic": RewardSignalSettings(),
+            "rnd": RndSettings(normalize=True, network_settings=network(normalize=True)),
+        },
+        **changes,
+    )
+    return OffPolicyRig(settings, vector_spec(3, 1))
+
+
+def test_nothing_but_the_gradient_knows_recorded_steps() -> None:
+    """They stay out of normalizers, the scale of rewards, and what networks of reward signals learn from."""
+    found = rig()
+    rnd = found.learner.signals[1]
+    assert isinstance(rnd, RndReward)
+    found.put(Trajectory(40, columns={"obs.0": np.full((40, 3), 7.0, np.float32)}))
+    gradient_step = found.learner.gradient_step
+    with (
+        mock.patch.object(found.learner, "gradient_step", wraps=gradient_step) as learned,
+        mock.patch.object(rnd, "update", wraps=rnd.update) as of_reward,
+    ):
+        found.trainer.advance()
+    assert learned.call_count == of_reward.call_count == 9
+    for call in learned.call_args_list:
+        assert (call.args[0].obs[0] == 7).all(1).tolist() == [True] * 4 + [False] * 4
+    for call in of_reward.call_args_list:
+        assert len(call.args[0]) == 8
+        assert (call.args[0].obs[0] == 7).all()
+    normalizers = [found.learner.actor.body.encoder, *(one.body.encoder for one in found.learner.values.values())]
+    for encoder in (*normalizers, rnd.predictor.encoder, rnd.target.encoder):
+        assert 6 < encoder.normalizers()[0].mean.min() <= encoder.normalizers()[0].mean.max() < 7
+
+
+def test_critics_have_layer_normalization() -> None:
+    for critic in (rig().learner.values[name] for name in ("q1", "q2")):
+        assert isinstance(critic.body.layers, Mlp)
+        assert critic.body.layers.regularization is not None
+
+
+def test_an_archive_does_as_well(tmp_path: Path) -> None:
+    assert main(["demo", "convert", str(PENDULUM), "-o", str(tmp_path / "a.npz")]) == 0
+    found = Replay.of(vector_spec(3, 1), load_demonstrations([tmp_path / "a.npz"]).packed)
+    other = Replay.of(vector_spec(3, 1), load_demonstrations([PENDULUM]).packed)
+    numbers = np.arange(other.num_steps)
+    for name, column in other.sample(numbers).rows.items():
+        np.testing.assert_array_equal(found.sample(numbers).rows[name], column)
+
+
+def test_recordings_of_other_agents_are_refused() -> None:
+    settings = rig().trainer.context.settings
+    with pytest.raises(DemonstrationError, match=r"Pendulum\.demo: the sensor .* was recorded with the shape \(3,\)"):
+        OffPolicyRig(settings, vector_spec(4, 1))
+    OffPolicyRig(settings, vector_spec(4, 1), training=False)
