@@ -104,6 +104,17 @@ def test_no_module_cycles() -> None:
     TopologicalSorter({name: own(imports(path), known) - {name} for name, path in known.items()}).prepare()
 
 
+def test_games_of_godot_are_known_where_environments_are_selected_alone() -> None:
+    known = modules()
+    knowing = {
+        name
+        for name, path in known.items()
+        if not name.startswith("envs.godot")
+        and any(target.startswith("envs.godot") for target in own(imports(path), known))
+    }
+    assert knowing == {"envs.select"}
+
+
 def test_nothing_imports_the_package_itself() -> None:
     assert [name for name, path in modules().items() if "trajtrainer" in imports(path)] == []
 

@@ -17,7 +17,7 @@ from tests.unity.messages import BEHAVIOR, Agent, Space, message
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
-from trajtrainer.envs import unity_environment
+from trajtrainer.envs import supervised
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity_environment import UnityWorker, make_unity_environment
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
@@ -364,9 +364,9 @@ def test_one_player_alone_is_waited_for_awake(
     def ask(connect: Any, *_: object) -> None:
         asked.append(connect.keywords.get("busy_wait", False))
 
-    monkeypatch.setattr(unity_environment, "SupervisedEnvironment", ask)
-    monkeypatch.setattr(unity_environment, "Children", lambda _, connect: ask(connect))
-    monkeypatch.setattr(unity_environment, "SupervisedChildren", lambda *_: None)
+    monkeypatch.setattr(supervised, "SupervisedEnvironment", ask)
+    monkeypatch.setattr(supervised, "Children", lambda _, connect: ask(connect))
+    monkeypatch.setattr(supervised, "SupervisedChildren", lambda *_: None)
     run = RunSettings(
         env_settings=EnvironmentSettings(env_path="sim:3DBall", num_envs=num_envs),
         behaviors={"3DBall": TrainerSettings(), "Other": TrainerSettings(threaded=threaded)},

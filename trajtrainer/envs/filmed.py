@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.envs.factories import keyword_arguments
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.rendering import TakeFrame
-from trajtrainer.envs.select import is_player, make_environment, takes_argument
+from trajtrainer.envs.select import is_player, is_unity, make_environment, takes_argument
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.unity import executable
@@ -35,7 +35,7 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
     path = env.env_path
     if path is None:
         raise SettingsError("The Unity Editor cannot be filmed: give a build or a simulation with --env.")
-    if is_player(path):
+    if is_unity(path):
         executable.command(path)
         if path.startswith("sim:"):
             env = evolve(env, env_args=[*(env.env_args or []), "--render"])
@@ -43,6 +43,8 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
         return connect_player(
             0, settings=env, engine=settings.engine_settings, log_folder=None, run=settings, side_channels=(channel,)
         )
+    if is_player(path):
+        raise UnsupportedError(f"The environment {path} cannot be filmed: games of Godot send no pictures for people.")
     if takes_argument(path, _RENDER_MODE) and _RENDER_MODE not in keyword_arguments(env.env_args):
         env = evolve(env, env_args=[*(env.env_args or []), f"{_RENDER_MODE}=rgb_array"])
     environment = make_environment(evolve(settings, env_settings=env), logs)

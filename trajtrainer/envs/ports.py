@@ -3,10 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
+from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.unity.faults import PortInUseError
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+BASE_PORT = EnvironmentSettings().base_port
 _LARGEST = 65535
 _MOST_TRIED = 50
+
+
+def base_ports(settings: EnvironmentSettings, ports_of_run: int, all_ports: int) -> Iterable[int]:
+    """Return the base ports that an environment may take.
+
+    One that is not the default is taken as meant, unless this is one of several environments of a run, whose ports
+    follow each other: ``ports_of_run`` is how many they take together, and 0 for the training's only environment.
+    ``all_ports`` is what the run's environments and evaluations take.
+    """
+    if ports_of_run > 0 or settings.base_port == BASE_PORT:
+        return candidates(settings.base_port, settings.num_envs, ports_of_run or all_ports)
+    return [settings.base_port]
+
+
+def on_free_port(connect: Callable[[int], T], base_ports: Iterable[int], worker: int) -> T:
+    """Return what ``connect`` makes of the first base port for which the port of a worker is free.
+
+    Raises:
+        PortInUseError: there is none.
+    """
+    taken: PortInUseError | None = None
+    first = 0
+    for base_port in base_ports:
+        try:
+            made = connect(base_port)
+        except PortInUseError as error:
+            taken, first = taken or error, first or base_port + worker
+            continue
+        if taken is not None:
+            _LOGGER.warning("Port %d is in use%s. Took port %d.", first, _by_whom(first), base_port + worker)
+        return made
+    raise PortInUseError(f"{taken} It is held{_by_whom(first)}.") from taken
+
+
+def _by_whom(port: int) -> str:
+    who = holder(port)
+    return f" by {who}" if who is not None else ", by whom the system does not tell"
 
 
 def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[int]:

@@ -1,9 +1,10 @@
-"""From ``--env`` to an environment: Unity players and simulations, Gymnasium, PettingZoo, any Python factory."""
+"""From ``--env`` to an environment: players of Unity and Godot, simulations, Gymnasium, PettingZoo, any factory."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,18 +23,21 @@ from trajtrainer.envs.factories import (
     to_keywords,
     to_options,
 )
+from trajtrainer.envs.godot import build
+from trajtrainer.envs.godot.environment import make_godot_environment
 from trajtrainer.envs.gymnasium_ids import registration_hint
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.envs.wrapping import wrap
-from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.settings.environment import GODOT_EDITOR, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.registry import simulation_of
 from trajtrainer.unity import executable
 
 logger = logging.getLogger(__name__)
 
+_GODOT = GODOT_EDITOR  # and what stands before the colon
 # Fields of ``pettingzoo_agents.AgentRule``, which is imported with Gymnasium only.
 _RULE_NAMES = ("behaviors", "teams", "groups")
 _SMALLEST_PICTURE, _MAX_ITEMS = "smallest_picture", "max_items"
@@ -51,9 +55,10 @@ def make_environment(
     - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
       your own.
     - ``python:MODULE:FACTORY``: whatever a function or class makes, see ``from_factory``.
+    - ``godot:PATH``: a game of Godot; ``godot`` one that is played in its editor.
     - all else, and nothing: a Unity player, the Editor, or a built-in simulation.
 
-    All but the last make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
+    All but the last two make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
     ``behaviors``, ``teams`` and ``groups`` among them sort the agents of PettingZoo environments
     (``pettingzoo_agents.AgentRule``), ``smallest_picture`` tells pictures from vectors and
     ``max_items`` how long lists are (``ObservationLayout``), unless what makes the environment has a parameter of this
@@ -72,6 +77,8 @@ def make_environment(
     """
     path = settings.env_settings.env_path or ""
     scheme, name = _scheme(path)
+    if scheme == _GODOT:
+        return make_godot_environment(settings, logs, ports_of_run=ports_of_run)
     if scheme is not None:
         return _SCHEMES[scheme][0](path, name, settings)
     if not path:
@@ -86,7 +93,7 @@ def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Envir
         TrajtrainerError: see ``make_environment``.
     """
     env = settings.env_settings
-    if env.num_envs == 1 or _scheme(env.env_path or "")[0] is None:
+    if env.num_envs == 1 or is_player(env.env_path or ""):
         return make_environment(settings, logs)
 
     def make(copy: int) -> Environment:
@@ -98,7 +105,20 @@ def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Envir
 
 def is_player(env_path: str) -> bool:
     """Return whether this is a program, and no environment in this process."""
+    return _scheme(env_path)[0] in (None, _GODOT)
+
+
+def is_unity(env_path: str) -> bool:
+    """Return whether this is a player of Unity, or a built-in simulation that speaks as one."""
     return _scheme(env_path)[0] is None
+
+
+def absolute(env_path: str) -> str:
+    """Return an ``--env`` that means the same from any folder."""
+    scheme, path = _scheme(env_path)
+    if not is_player(env_path) or not path or path.strip().startswith(executable.SIMULATION_PREFIX):
+        return env_path
+    return ("" if scheme is None else f"{scheme}:") + os.path.abspath(os.path.expanduser(path.strip()))
 
 
 def takes_argument(env_path: str, name: str) -> bool:
@@ -122,13 +142,20 @@ def check(env_path: str | None) -> None:
         SettingsError: it names no environment.
         LaunchError: there is no such build or simulation.
     """
-    if env_path is not None and _scheme(env_path)[0] is None:
+    scheme, name = _scheme(env_path or "")
+    if scheme == _GODOT and name:
+        build.command(name)
+    elif env_path is not None and scheme is None:
         executable.command(env_path)
 
 
 def _scheme(env_path: str) -> tuple[str | None, str]:
     """Return the scheme, None for a player, and what stands behind it."""
-    scheme, _, name = env_path.partition(":")
+    scheme, colon, name = env_path.strip().partition(":")
+    if scheme == _GODOT:
+        if colon and not name.strip():
+            raise SettingsError(f"--env {env_path!r} names no game; expected godot:PATH, or godot for the editor.")
+        return scheme, name
     if scheme not in _SCHEMES:
         return None, env_path
     if not name:
@@ -155,7 +182,10 @@ def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]
     Raises:
         SettingsError: a name or a value that cannot be written down.
     """
-    return to_options(arguments) if _scheme(env_path or "")[0] is None else to_keywords(arguments)
+    scheme = _scheme(env_path or "")[0]
+    if scheme == _GODOT:
+        return build.to_env_args(arguments)
+    return to_options(arguments) if scheme is None else to_keywords(arguments)
 
 
 def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:

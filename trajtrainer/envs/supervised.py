@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
@@ -18,11 +19,13 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, start_environment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
+from trajtrainer.settings.run import RunSettings
 from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 from trajtrainer.workers.process import ChildDiedError
 from trajtrainer.workers.supervisor import Member, Phase, Supervisor
 
 _LOGGER = logging.getLogger(__name__)
+_SLACK_S = 60.0
 _NO_EVENT = "Worker {} has sent no event that waits for an answer."
 
 
@@ -40,7 +43,7 @@ def _supervisor(
             return not member.has_been_ready
         if isinstance(fault, PlayerTimeoutError) and member.phase is Phase.STARTING:
             # Do not try ten more times for an Editor in which no one presses Play again, or a build that never came up.
-            return not has_begun or settings.env_path is None
+            return not has_begun or settings.is_editor
         return False
 
     return Supervisor(
@@ -53,6 +56,30 @@ def _supervisor(
         patience_s=patience_s,
         clock=clock,
     )
+
+
+def supervise(
+    connect: EnvironmentMaker, settings: RunSettings, *, ports_of_run: int
+) -> SupervisedEnvironment | SupervisedChildren:
+    """Return the environments of a run that are programs: one in this process, several in a child each.
+
+    Args:
+        connect: starts the program of a worker and connects to it; takes a keyword ``busy_wait``.
+        settings: of the run.
+        ports_of_run: 0 for the training's only environment; see ``ports.base_ports``.
+
+    Raises:
+        EnvironmentFaultError: see ``SupervisedChildren``.
+    """
+    environment = settings.env_settings
+    if environment.num_envs == 1:
+        behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
+        # A learning thread needs the core itself, and so do several programs.
+        busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
+        return SupervisedEnvironment(partial(connect, busy_wait=busy_wait), environment)
+    # The two messages of a start may each take timeout_wait.
+    patience_s = 2 * environment.timeout_wait + _SLACK_S
+    return SupervisedChildren(Children(environment.num_envs, connect), environment, patience_s)
 
 
 class _Alike:

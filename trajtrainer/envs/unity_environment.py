@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,17 +13,15 @@ from attrs import evolve
 
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.children import Children
-from trajtrainer.envs.ports import candidates, holder
+from trajtrainer.envs.ports import base_ports, on_free_port
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment
+from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
 from trajtrainer.unity import executable, launcher
 from trajtrainer.unity.analytics import RunAnalytics
-from trajtrainer.unity.faults import PortInUseError
-from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, Connection, PlayerSession
+from trajtrainer.unity.session import EDITOR_PORT, Connection, PlayerSession
 from trajtrainer.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -33,9 +30,6 @@ from trajtrainer.unity.side_channels import (
     queue_engine,
     queue_parameter,
 )
-
-_LOGGER = logging.getLogger(__name__)
-_SLACK_S = 60.0
 
 
 class PlayerLogs(Protocol):
@@ -79,14 +73,7 @@ def make_unity_environment(
         ports_of_run=ports_of_run,
         here=here,
     )
-    if environment.num_envs == 1:
-        behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
-        # A learning thread needs the core itself, and so do several players.
-        busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
-        return SupervisedEnvironment(partial(connect, busy_wait=busy_wait), environment)
-    # The two messages of a start may each take timeout_wait.
-    patience_s = 2 * environment.timeout_wait + _SLACK_S
-    return SupervisedChildren(Children(environment.num_envs, connect), environment, patience_s)
+    return supervise(connect, settings, ports_of_run=ports_of_run)
 
 
 def connect_player(
@@ -104,10 +91,8 @@ def connect_player(
 ) -> UnityWorker:
     """Start the player of one worker, on its port or, if that is taken, on the next free one.
 
-    A base port other than the default is taken as meant: nothing but ``base_port + worker`` will do then, unless this
-    is one of several environments of a run, whose ports follow each other: ``ports_of_run`` is how many ports they
-    take together, and 0 for the training's only environment. ``here``, a built-in simulation plays in this process
-    where it can, as two players and a trainer are too much for two cores.
+    ``ports_of_run`` as in ``ports.base_ports``. ``here``, a built-in simulation plays in this process where it can, as
+    two players and a trainer are too much for two cores.
     ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones;
     ``raw_image_order`` is what other players of the run have shown, if they have.
 
@@ -117,33 +102,24 @@ def connect_player(
     if raw_image_order is not RawImageOrder.AUTO:
         settings = evolve(settings, raw_image_order=raw_image_order)
     connection = _player_here(worker, settings, engine) if here else None
-    is_free_to_choose = settings.env_path is not None and (ports_of_run > 0 or settings.base_port == BASE_PORT)
-    step = ports_of_run or (settings.num_envs if run is None else run.num_ports)
-    ports = candidates(settings.base_port, settings.num_envs, step) if is_free_to_choose else [settings.base_port]
-    taken: PortInUseError | None = None
-    for base_port in ports:
-        try:
-            environment = UnityWorker(
-                evolve(settings, base_port=base_port),
-                engine,
-                seed=settings.seed,
-                worker=worker,
-                log_folder=log_folder,
-                side_channels=side_channels,
-                analytics=None if run is None else RunAnalytics(run),
-                busy_wait=busy_wait,
-                connection=connection,
-                show_output=None if run is None else run.debug,
-            )
-        except PortInUseError as error:
-            taken = taken or error
-            continue
-        if taken is not None:
-            first = settings.base_port + worker
-            _LOGGER.warning("Port %d is in use%s. Took port %d.", first, _by_whom(first), base_port + worker)
-        return environment
-    port = settings.base_port + worker if settings.env_path is not None else EDITOR_PORT
-    raise PortInUseError(f"{taken} It is held{_by_whom(port)}.") from taken
+    step = settings.num_envs if run is None else run.num_ports
+    ports = [EDITOR_PORT] if settings.env_path is None else base_ports(settings, ports_of_run, step)
+
+    def connect(base_port: int) -> UnityWorker:
+        return UnityWorker(
+            evolve(settings, base_port=base_port),
+            engine,
+            seed=settings.seed,
+            worker=worker,
+            log_folder=log_folder,
+            side_channels=side_channels,
+            analytics=None if run is None else RunAnalytics(run),
+            busy_wait=busy_wait,
+            connection=connection,
+            show_output=None if run is None else run.debug,
+        )
+
+    return on_free_port(connect, ports, worker)
 
 
 def _player_here(worker: int, settings: EnvironmentSettings, engine: EngineSettings) -> InProcessPlayer | None:
@@ -159,11 +135,6 @@ def _player_here(worker: int, settings: EnvironmentSettings, engine: EngineSetti
         additional_args=settings.env_args or (),
     )
     return in_process_player([executable.command(settings.env_path)[-1], *arguments])
-
-
-def _by_whom(port: int) -> str:
-    who = holder(port)
-    return f" by {who}" if who is not None else ", by whom the system does not tell"
 
 
 class UnityWorker:

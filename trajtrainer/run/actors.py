@@ -26,7 +26,7 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.select import is_player
+from trajtrainer.envs.select import absolute, is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.run.run import Run
@@ -36,7 +36,6 @@ from trajtrainer.settings.actors import Backend
 from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
-from trajtrainer.unity import executable
 from trajtrainer.workers.process import without_main_module
 
 logger = logging.getLogger(__name__)
@@ -223,8 +222,7 @@ def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
         arguments = arguments if override.env_args is None else override.env_args
     if given is not None and given.backend is Backend.RAY and path is not None:
         is_sent = given.ray.runtime_env is not None and given.ray.runtime_env.working_dir is not None
-        if is_player(path) and not is_sent and not executable.is_simulation(path):
-            path = os.path.abspath(os.path.expanduser(path.strip()))  # as other nodes know it
+        path = path if is_sent else absolute(path)  # as other nodes know it
     env = evolve(
         env,
         env_path=path,

@@ -369,7 +369,7 @@ def make_evaluations(
     def is_stopping() -> bool:
         return run.stop.requested
 
-    if settings.env_settings.env_path is None:
+    if settings.env_settings.is_editor:
         if run.is_offline:
             raise SettingsError(
                 "There is an evaluation, and nothing to evaluate in: all behaviors learn from data sets, and no "

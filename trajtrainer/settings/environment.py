@@ -32,6 +32,7 @@ LARGEST_PORT = 65535
 # Schemes of ``env_path`` whose environments are objects of Python, one for each copy.
 _WRAPPED = ("gym:", "pettingzoo:", "python:")
 _ENVPOOL = "envpool:"
+GODOT_EDITOR = "godot"
 _WRAPPER, _ARGUMENT = re.compile(r"[\w.]+:[\w.]+"), re.compile(r"[^\W\d]\w*=")
 
 seed_check = between(UNSEEDED, _LARGEST_SEED)
@@ -42,8 +43,9 @@ class EnvironmentSettings:
     """``env_settings``: which players to start and when to give up on them.
 
     Attributes:
-        env_path: the player to start, or ``sim:NAME``, ``gym:ID``, ``envpool:ID``, ``pettingzoo:MODULE``,
-            ``python:MODULE:FACTORY`` (see Environments). Without it the run waits for the Unity Editor.
+        env_path: the player to start, or ``sim:NAME``, ``godot:PATH``, ``gym:ID``, ``envpool:ID``,
+            ``pettingzoo:MODULE``, ``python:MODULE:FACTORY`` (see Environments). Without it the run waits for the Unity
+            Editor, with ``godot`` for Godot's.
         env_args: a list that goes to the player's command line, or as ``key=value`` to the constructor of a Python
             environment.
         wrappers: of each copy of a Gymnasium or PettingZoo environment, the innermost first, as
@@ -93,11 +95,21 @@ class EnvironmentSettings:
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())
 
+    @property
+    def is_editor(self) -> bool:
+        """Whether the environment is in an editor, Unity's or Godot's, which nobody but its user starts."""
+        return self.env_path is None or self.env_path.strip() == GODOT_EDITOR
+
+    @property
+    def why_one(self) -> str:
+        """Why there is but one environment in an editor, as the end of a message."""
+        given = "no env_path is given" if self.env_path is None else f"env_path is {self.env_path}"
+        return f"as {given} (the {'E' if self.env_path is None else 'e'}ditor is one environment)"
+
     def _faults(self) -> Iterator[Fault]:
         yield from wrapper_faults(self.wrappers, self.env_path, ("wrappers",), ("env_path",))
-        if self.num_envs > 1 and self.env_path is None:
-            expected = "1, as no env_path is given (the Editor is one environment)"
-            yield misfit(("num_envs",), self.num_envs, expected, ("env_path",))
+        if self.num_envs > 1 and self.is_editor:
+            yield misfit(("num_envs",), self.num_envs, f"1, {self.why_one}", ("env_path",))
         if self.env_path is not None and self.base_port + self.num_envs - 1 > LARGEST_PORT:
             expected = f"at most {LARGEST_PORT - self.num_envs + 1}, as {self.num_envs} environments need a port each"
             yield misfit(("base_port",), self.base_port, expected, ("num_envs",), ("env_path",))

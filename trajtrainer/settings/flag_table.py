@@ -75,8 +75,9 @@ _REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch
 FLAGS: tuple[Flag, ...] = (
     Flag("--env", "env_settings.env_path", Kind.TEXT,
         "Unity player to start. Without it, the run waits for the Editor on port 5004; sim:NAME is a "
-        "built-in simulation, gym:ID a Gymnasium environment, envpool:ID one of EnvPool, pettingzoo:MODULE one of "
-        "PettingZoo, python:MODULE:FACTORY what your own function returns", "PATH"),
+        "built-in simulation, godot:PATH a game of Godot (godot alone the one in its editor), gym:ID a Gymnasium "
+        "environment, envpool:ID one of EnvPool, pettingzoo:MODULE one of PettingZoo, python:MODULE:FACTORY what your "
+        "own function returns", "PATH"),
     Flag("--resume", "checkpoint_settings.resume", Kind.SWITCH,
         "Go on with an earlier run of this run-id where it stopped"),
     Flag("--load", "checkpoint_settings.load_model", Kind.SWITCH, "", note=_LOAD_NOTE),

@@ -177,8 +177,8 @@ class RunSettings:
         env, players = self.env_settings, self.num_players
         if self.actors is None:
             return
-        if players > 1 and env.env_path is None:
-            expected = "one actor with one environment, as no env_path is given (the Editor is one environment)"
+        if players > 1 and env.is_editor:
+            expected = f"one actor with one environment, {env.why_one}"
             yield misfit(("actors", "count"), self.actors.count, expected, ("env_settings", "env_path"))
         if env.env_path is not None and env.base_port + players - 1 > LARGEST_PORT:
             expected = f"at most {LARGEST_PORT - players + 1}, as the environments of all actors need a port each"
@@ -200,10 +200,9 @@ class RunSettings:
             return
         if (given.interval, given.episodes) == (None, None) and not any(map(self.evaluations_of, self._trainers())):
             yield Fault(("evaluation",), "has neither interval nor episodes, expected both, here or in a behavior")
-        if given.num_envs > 1 and env.env_path is None:
-            expected = "1, as no env_path is given (the Editor is one environment)"
+        if given.num_envs > 1 and env.is_editor:
             path = ("env_settings", "env_path")
-            yield misfit(("evaluation", "num_envs"), given.num_envs, expected, path)
+            yield misfit(("evaluation", "num_envs"), given.num_envs, f"1, {env.why_one}", path)
 
     def _trainers(self) -> list[TrainerSettings]:
         return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]

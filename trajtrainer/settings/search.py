@@ -409,7 +409,7 @@ def _misfits(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
 
 
 def _needs_editor(settings: RunSettings) -> bool:
-    return settings.env_settings.env_path is None and not settings.is_offline
+    return settings.env_settings.is_editor and not settings.is_offline
 
 
 @contextlib.contextmanager

@@ -139,9 +139,13 @@ class Faults:
         faults: what shall happen.
         once: a file that is made when something happens; where it exists nothing does, so that a player that is started
             again behaves.
+        corrupt: spoils the record of a message; the kind is one of ``CORRUPTIONS``.
     """
 
-    def __init__(self, faults: list[Fault], once: Path | None = None) -> None:
+    def __init__(
+        self, faults: list[Fault], once: Path | None = None, corrupt: Callable[[bytes, str, int], bytes] | None = None
+    ) -> None:
+        self._corrupt = corrupt or _corrupted
         self._parent = os.getppid()  # now: the parent may end upon the line that tells of a fault
         self._once = once
         self._faults = [] if once is not None and once.exists() else faults
@@ -203,14 +207,15 @@ class Faults:
             wait_for_parent_to_end(self._parent)
         if self._take("rubbish", step):
             return RUBBISH
-        for kind, corrupt in CORRUPTIONS.items():
+        for kind in CORRUPTIONS:
             fault = self._take(kind, step)
             if fault:
-                message = _corrupted(message, corrupt, int(fault.argument))
+                message = self._corrupt(message, kind, int(fault.argument))
         return message
 
 
-def _corrupted(message: bytes, corrupt: Callable[[pb.AgentInfoProto], None], record: int) -> bytes:
+def _corrupted(message: bytes, kind: str, record: int) -> bytes:
+    corrupt = CORRUPTIONS[kind]
     parsed = pb.UnityMessageProto.FromString(message)
     for infos in parsed.unity_output.rl_output.agentInfos.values():
         if record < len(infos.value):

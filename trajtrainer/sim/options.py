@@ -51,7 +51,7 @@ class PlayerOptions:
     fault_once: Path | None
 
 
-class _Parser(argparse.ArgumentParser):
+class PlayerParser(argparse.ArgumentParser):
     """Writes a usage error into the log as well: a trainer that launched the player shows the end of that."""
 
     log_file: Path | None = None
@@ -73,7 +73,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
         kinds = {name: simulation_kind(name) for name in names}
     except ValueError as error:
         parser.error(str(error))
-    _add_simulation_options(parser, kinds)
+    add_simulation_options(parser, kinds)
     parsed = parser.parse_args(arguments)
     if len(kinds) < len(names):
         parser.error(f"{arguments[0]!r} names a simulation twice; several teams are given by --teams")
@@ -84,7 +84,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
         parser.error(f"{games[0]} has teams of its own; leave --teams out")
     values = vars(parsed)
     try:
-        simulations = tuple((name, kind, _simulation_options(kind, values)) for name, kind in kinds.items())
+        simulations = tuple((name, kind, simulation_options(kind, values)) for name, kind in kinds.items())
     except ValueError as error:
         parser.error(str(error))
     faults = tuple(parsed.fault) if parsed.fault_port in (None, parsed.port) else ()
@@ -110,9 +110,9 @@ def _log_file(arguments: list[str]) -> Path | None:
     return Path(arguments[flags[-1] + 1]) if flags else None
 
 
-def _parser() -> _Parser:
+def _parser() -> PlayerParser:
     listing = "\n".join(f"  {name:<16} {kind.summary}" for name, kind in SIMULATIONS.items())
-    parser = _Parser(
+    parser = PlayerParser(
         prog="python -m trajtrainer.sim",
         description="A built-in simulation as a player that speaks to a trainer as a Unity build does.",
         epilog=f"simulations:\n{listing}",
@@ -137,14 +137,21 @@ def _parser() -> _Parser:
     add("--stat", type=_statistic, action="append", default=[], metavar="KEY=VALUE[:AGGREGATION]",
         help="report a statistic with every step: average, most_recent, sum or histogram")  # fmt: skip
     add("--render", action="store_true", help="send a picture of everything with every step, for a film")
+    add_fault_options(parser)
+    return parser
+
+
+def add_fault_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what makes a player misbehave."""
+    add = parser.add_argument
     add("--fault", type=_fault, action="append", default=[], metavar="KIND[@STEP][:ARGUMENT]",
         help="misbehave for a test, such as crash@120:3; the kinds stand in trajtrainer/sim/faults.py")  # fmt: skip
     add("--fault-port", type=int, metavar="PORT", help="misbehave only when connected to this port")
     add("--fault-once", type=Path, metavar="FILE", help="misbehave only if FILE does not exist, and make it then")
-    return parser
 
 
-def _add_simulation_options(parser: argparse.ArgumentParser, kinds: dict[str, Kind]) -> None:
+def add_simulation_options(parser: argparse.ArgumentParser, kinds: dict[str, Kind]) -> None:
+    """Declare the options of all simulations."""
     group = parser.add_argument_group("options of the simulation")
     known = set()
     for name, kind in kinds.items():
@@ -161,7 +168,12 @@ def _add_simulation_options(parser: argparse.ArgumentParser, kinds: dict[str, Ki
                 group.add_argument(flag, type=convert, default=argparse.SUPPRESS, metavar="X", help=text)
 
 
-def _simulation_options(kind: Kind, values: dict[str, Any]) -> SimulationOptions:
+def simulation_options(kind: Kind, values: dict[str, Any]) -> SimulationOptions:
+    """Return those of one simulation that were given.
+
+    Raises:
+        ValueError: an option does not fit.
+    """
     names = [entry.name for entry in dataclasses.fields(kind.options)]
     return kind.options(**{name: values[name] for name in names if name in values})
 

@@ -12,6 +12,7 @@ import numpy as np
 from trajtrainer.sim.balance_ball import BalanceBall, BalanceBallHard, BallOptions, HardOptions
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.bench import Bench, BenchOptions
+from trajtrainer.sim.chase import Chase, ChaseOptions
 from trajtrainer.sim.duel import Duel, DuelOptions
 from trajtrainer.sim.dungeon_escape import DungeonEscape, DungeonOptions
 from trajtrainer.sim.grid_world import GridOptions, GridWorld
@@ -66,6 +67,7 @@ SIMULATIONS: dict[str, Kind] = {
         BalanceBallHard, HardOptions, "the same without velocities; 9 stacked observations of 5"
     ),
     "Basic": SimulationKind(Basic, SimulationOptions, "walk to the large goal; one-hot of 20, a branch of 3"),
+    "Chase": SimulationKind(Chase, ChaseOptions, "walk to a target; 4 numbers, 2 continuous actions"),
     "Hybrid": SimulationKind(
         Hybrid, HybridOptions, "drive and use tools; 2 sensors, 2 continuous actions, masked branches 3,2"
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trajtrainer.envs.gymnasium_ids import option_for
@@ -39,16 +39,25 @@ def command(env_path: str, platform: str = sys.platform) -> list[str]:
     env_path = env_path.strip()
     if is_simulation(env_path):
         return [sys.executable, "-m", "trajtrainer.sim", _simulations(env_path)]
+    return [str(find(env_path, platform, lambda given: _meant(env_path, given, platform)))]
+
+
+def find(path: str, platform: str, meant: Callable[[Path], str]) -> Path:
+    """Return the program of a build: ``path``, with or without its ending, absolute or from the current folder.
+
+    Raises:
+        LaunchError: there is none. ``meant`` ends its message with what to give instead.
+    """
     # Absolute, so that no program of that name is looked for elsewhere.
-    given = Path(os.path.abspath(os.path.expanduser(env_path)))
+    given = Path(os.path.abspath(os.path.expanduser(path)))
     tried = []
     for candidate in _candidates(given, platform):
         if candidate.is_file():
-            return [str(candidate)]
+            return candidate
         tried.append(str(candidate))
     raise LaunchError(
-        f"Couldn't launch the {env_path} environment. Provided filename does not match any environments. Tried: "
-        f"{', '.join(dict.fromkeys(tried))}. {_meant(env_path, given, platform)}"
+        f"Couldn't launch the {path} environment. Provided filename does not match any environments. Tried: "
+        f"{', '.join(dict.fromkeys(tried))}. {meant(given)}"
     )
 
 

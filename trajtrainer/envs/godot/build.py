@@ -1,0 +1,88 @@
+"""The command line of a game: an exported build, or a built-in simulation that speaks as one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trajtrainer.envs.factories import to_options
+from trajtrainer.settings.environment import EngineSettings
+from trajtrainer.sim.registry import simulation_kind
+from trajtrainer.unity import executable
+from trajtrainer.unity.faults import LaunchError
+
+_PREFIX = "godot:"
+_WITH_WINDOW = "--no-headless"
+_HEADLESS = ("--headless", "--disable-render-loop")
+_PROJECT = "project.godot"
+
+
+def command(env_path: str) -> list[str]:
+    """Return the command that starts a game, without its arguments.
+
+    Raises:
+        LaunchError: there is no such build or simulation.
+    """
+    path = _path(env_path)
+    if path.startswith(executable.SIMULATION_PREFIX):
+        names = path.removeprefix(executable.SIMULATION_PREFIX)
+        try:
+            for name in names.split("+"):
+                simulation_kind(name)
+        except ValueError as error:
+            raise LaunchError(f"--env {env_path}: {error}") from error
+        return [sys.executable, "-m", "trajtrainer.sim.godot", names]
+    return [str(executable.find(path, sys.platform, lambda given: _meant(env_path, given)))]
+
+
+def _path(env_path: str) -> str:
+    return env_path.strip().removeprefix(_PREFIX).strip()
+
+
+def _meant(env_path: str, given: Path) -> str:
+    if (given / _PROJECT).is_file() or given.name == _PROJECT:
+        return (
+            f"{given} is a project. Export it (Project, Export) and give the exported file, or leave the path out "
+            "(--env=godot) and press Play in the Godot editor."
+        )
+    if given.is_dir():
+        return f"{env_path} is a folder. Give the exported file within it."
+    return (
+        "Give --env=godot: and the path of a game that is exported for this system, or --env=godot alone to train in "
+        "the Godot editor."
+    )
+
+
+def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[str] = ()) -> list[str]:
+    """Return what a game gets after its own name. The last of several values of an option counts for the plugin."""
+    return [
+        *(() if _WITH_WINDOW in env_args else _HEADLESS),
+        f"--port={port}",
+        f"--env_seed={seed}",
+        f"--speedup={engine.time_scale:g}",
+        *(argument for argument in env_args if argument != _WITH_WINDOW),
+    ]
+
+
+def draws_nothing(env_path: str, env_args: Sequence[str]) -> bool:
+    """Return whether a game is started without a window, which keeps Godot from drawing."""
+    is_build = env_path.strip().startswith(_PREFIX) and not _path(env_path).startswith(executable.SIMULATION_PREFIX)
+    return is_build and _WITH_WINDOW not in env_args
+
+
+def to_env_args(given: Mapping[str, Any]) -> list[str]:
+    """Write arguments down as the plugin reads them.
+
+    >>> to_env_args({"action_repeat": 4, "no-headless": True})
+    ['--action_repeat=4', '--no-headless']
+
+    Raises:
+        SettingsError: a name or a value that cannot be written down.
+    """
+    options = []
+    for name, value in given.items():
+        words = to_options({name: value})
+        options += ["=".join(words)] if words else []
+    return options

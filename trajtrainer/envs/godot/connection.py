@@ -1,0 +1,211 @@
+"""The trainer's end of a connection to a game: frames of a length, 4 bytes with the lowest first, and their content.
+
+The game connects, and then speaks only when it is asked. It blocks while it waits, so that a message finds it ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+from trajtrainer.core.cores import usable_cores
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.unity.faults import PlayerQuitError, PlayerTimeoutError
+
+_LOGGER = logging.getLogger(__name__)
+_LENGTH = struct.Struct("<I")
+_READ_BYTES = 1 << 18
+_MOST_STRANGERS = 16
+# Of the first message, with the spaces of all agents.
+_LONGEST_FIRST = 1 << 24
+# A thread that sleeps until a message comes is woken late; a game that answers quickly is better waited for awake.
+_QUICK_S = 1e-3
+# Python handles a signal once a wait is over, and not every wait is ended by one.
+LONGEST_WAIT_S = 0.25
+
+
+def frame(content: bytes) -> bytes:
+    """Return a message as it is sent."""
+    return _LENGTH.pack(len(content)) + content
+
+
+class Connection:
+    """A game that has connected.
+
+    Args:
+        connected: its socket.
+        address: its address, for messages.
+        busy_wait: may keep a core busy while it waits for a game that answered its last message within a millisecond.
+
+    Attributes:
+        longest: bytes of the longest message that is read.
+    """
+
+    def __init__(self, connected: socket.socket, address: str, *, busy_wait: bool = False) -> None:
+        self.longest = _LONGEST_FIRST
+        self.address = address
+        self.socket = connected
+        self._busy_wait = busy_wait and usable_cores() > 1
+        self._is_quick = False
+        self._received = bytearray()
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, content: bytes, timeout_s: float) -> None:
+        """Send messages, already framed.
+
+        Raises:
+            PlayerQuitError: the connection is gone.
+            PlayerTimeoutError: the game does not read.
+        """
+        try:
+            self.socket.settimeout(timeout_s)
+            self.socket.sendall(content)
+        except TimeoutError as error:
+            raise PlayerTimeoutError(f"The game has not read its message within {timeout_s:g} s.") from error
+        except OSError as error:
+            raise PlayerQuitError("The game closed its connection while it waited for an answer.") from error
+
+    def receive(self, timeout_s: float) -> bytearray | None:
+        """Return the game's next message; None if it has not come after ``timeout_s`` seconds.
+
+        Raises:
+            PlayerQuitError: the connection is gone.
+            InvalidDataError: the message is too long.
+        """
+        begin_s = time.monotonic()
+        if self._busy_wait and self._is_quick:
+            while (content := self._read(0.0)) is None and time.monotonic() < begin_s + min(_QUICK_S, timeout_s):
+                pass
+        else:
+            content = self.content()
+        while content is None and (remaining_s := begin_s + timeout_s - time.monotonic()) > 0:
+            content = self._read(remaining_s)
+        self._is_quick = time.monotonic() < begin_s + _QUICK_S
+        return content
+
+    def _read(self, timeout_s: float) -> bytearray | None:
+        """Read once; return a message that is complete."""
+        if self.socket.gettimeout() != timeout_s:  # which takes a system call to change
+            self.socket.settimeout(timeout_s)
+        try:
+            data = self.socket.recv(_READ_BYTES)
+        except (BlockingIOError, TimeoutError):
+            return None
+        except OSError as error:
+            raise PlayerQuitError(f"The connection to the game is lost: {error.strerror or error}.") from error
+        if not data:
+            raise PlayerQuitError("The game closed its connection.")
+        self._received += data
+        return self.content()
+
+    def content(self) -> bytearray | None:
+        """Take the next message from what was received; None if it is not complete.
+
+        Raises:
+            InvalidDataError: it is too long.
+        """
+        if len(self._received) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._received)
+        if length > self.longest:
+            raise InvalidDataError(
+                f"The game sent a message of {length} bytes; what it announced takes at most {self.longest}."
+            )
+        end = _LENGTH.size + length
+        if len(self._received) < end:
+            return None
+        content = self._received[_LENGTH.size : end]
+        del self._received[:end]
+        return content
+
+    def close(self) -> None:
+        """Close it. May be called again."""
+        self.socket.close()
+
+
+def accept(
+    listeners: Sequence[socket.socket],
+    greeting: bytes,
+    is_answer: Callable[[bytearray], bool],
+    check: Callable[[str], None],
+    timeout_s: float,
+    *,
+    busy_wait: bool,
+) -> tuple[Connection, bytearray] | str:
+    """Wait for the game: the first that connects and answers the greeting. Others are turned away.
+
+    Args:
+        listeners: sockets that listen.
+        greeting: sent to all that connect.
+        is_answer: whether this is the answer of a game.
+        check: called several times a second with why the last other was turned away; raises if there is nothing to
+            wait for.
+        timeout_s: how long to wait.
+        busy_wait: of the connection.
+
+    Returns:
+        The connection and the answer; or, if none has come in time, the reason that ``check`` gets.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    reason = ""
+    strangers: list[Connection] = []
+    with selectors.DefaultSelector() as selector:
+        for listener in listeners:
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ)
+        try:
+            while (remaining_s := deadline_s - time.monotonic()) > 0:
+                check(reason)
+                for key, _ in selector.select(min(remaining_s, LONGEST_WAIT_S)):
+                    stranger: Connection | None = key.data
+                    if stranger is None:
+                        stranger = _greeted(key.fileobj, greeting, busy_wait=busy_wait)  # type: ignore[arg-type]
+                        if stranger is not None:
+                            strangers.append(stranger)
+                            selector.register(stranger.socket, selectors.EVENT_READ, stranger)
+                    else:
+                        answer, fault = _answer(stranger, is_answer)
+                        if answer is not None:
+                            strangers.remove(stranger)
+                            return stranger, answer
+                        if fault:
+                            reason = f"A connection from {stranger.address} was turned away: {fault}"
+                            _LOGGER.warning("%s", reason)
+                            selector.unregister(stranger.socket)
+                            strangers.remove(stranger)
+                            stranger.close()
+                if len(strangers) > _MOST_STRANGERS:
+                    selector.unregister(strangers[0].socket)
+                    strangers.pop(0).close()
+            return reason
+        finally:
+            for stranger in strangers:
+                stranger.close()
+
+
+def _greeted(listener: socket.socket, greeting: bytes, *, busy_wait: bool) -> Connection | None:
+    with contextlib.suppress(OSError):  # gone again
+        connected, address = listener.accept()
+        stranger = Connection(connected, f"{address[0]}:{address[1]}", busy_wait=busy_wait)
+        connected.setblocking(False)
+        connected.send(greeting)  # a new connection has room for it
+        return stranger
+    return None
+
+
+def _answer(stranger: Connection, is_answer: Callable[[bytearray], bool]) -> tuple[bytearray | None, str]:
+    """Return what a stranger has answered, if that is complete, or else why it is no game, if it is none."""
+    try:
+        content = stranger.receive(1e-3)
+    except PlayerQuitError:
+        return None, "it was closed before it had answered."
+    except InvalidDataError as error:
+        return None, str(error)
+    if content is None or is_answer(content):
+        return content, ""
+    return None, f"it is no game with the Godot RL Agents plugin, but sent {bytes(content[:40])!r}."

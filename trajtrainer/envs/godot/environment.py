@@ -1,0 +1,412 @@
+"""One game of Godot as an environment."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from attrs import evolve
+
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError, UnsupportedError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.envs.godot import build, messages
+from trajtrainer.envs.godot.connection import LONGEST_WAIT_S, Connection, accept, frame
+from trajtrainer.envs.ports import BASE_PORT, base_ports, on_free_port
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
+from trajtrainer.envs.unity_environment import PlayerLogs
+from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, Sampler
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.unity import launcher
+from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.unity.listen import listen
+
+_LOGGER = logging.getLogger(__name__)
+EDITOR_PORT = 11008  # of the plugin
+_CLOSE_GRACE_S = 10.0
+_DEATH_GRACE_S = 2.0
+_SEND_S = 1.0
+_METHOD = re.compile(r"[^\W\d]\w*")
+_ADVICE_CONNECT = (
+    "Check that the scene has a Sync node in the control mode Training and an AIController, and that the game was "
+    "exported with the plugin. A slow start needs a larger --timeout-wait."
+)
+_ADVICE_ANSWER = (
+    "It may be stuck in an endless loop, or its tree paused. A game that needs longer for a step needs a larger "
+    "--timeout-wait."
+)
+
+
+def make_godot_environment(
+    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0
+) -> SupervisedEnvironment | SupervisedChildren:
+    """Start the games that a run's settings ask for, or wait for the one of the Godot editor.
+
+    ``ports_of_run`` as in ``connect_player``.
+
+    Raises:
+        SettingsError: settings that a game of Godot cannot have.
+        EnvironmentFaultError: see ``SupervisedChildren``.
+    """
+    environment = settings.env_settings
+    if environment.num_areas > 1:
+        raise SettingsError("num_areas is for Unity players: a game of Godot has the agents of its scene.")
+    if not environment.is_editor:
+        build.command(environment.env_path or "")  # to tell what is wrong with it before any process is started
+    log_file = logs.player_log(0)
+    connect = partial(
+        connect_game,
+        settings=settings,
+        log_folder=log_file.parent if log_file is not None else None,
+        ports_of_run=ports_of_run,
+        said=set(),
+    )
+    return supervise(connect, settings, ports_of_run=ports_of_run)
+
+
+def connect_game(
+    worker: int,
+    *,
+    settings: RunSettings,
+    log_folder: Path | None,
+    said: set[str],
+    ports_of_run: int = 0,
+    busy_wait: bool = False,
+) -> GodotGame:
+    """Start the game of one worker, on its port or, if that is taken, on the next free one.
+
+    Ports and ``busy_wait`` are those of ``connect_player``; ``said`` as in ``GodotGame``.
+
+    Raises:
+        EnvironmentFaultError: see ``GodotGame``.
+    """
+    env = settings.env_settings
+    ports = base_ports(env, ports_of_run, settings.num_ports)
+    if env.is_editor:
+        ports = [EDITOR_PORT if env.base_port == BASE_PORT else env.base_port]
+
+    def connect(base_port: int) -> GodotGame:
+        return GodotGame(
+            evolve(env, base_port=base_port),
+            settings.engine_settings,
+            worker=worker,
+            log_folder=log_folder,
+            busy_wait=busy_wait,
+            show_output=settings.debug,
+            said=said,
+        )
+
+    return on_free_port(connect, ports, worker)
+
+
+class GodotGame:
+    """An ``Environment`` of one worker. The constructor returns when the game has announced its agents.
+
+    The plugin begins new episodes with the decision after a reset at the earliest, and most games then report the end
+    of the old ones. So that decision is made here, with actions that do nothing, and what comes after it is the first
+    that is told.
+
+    Args:
+        settings: which game; ``base_port`` is that of worker 0.
+        engine: its time scale is the game's speed.
+        worker: its number; goes into its port, its seed and what it sends.
+        log_folder: where what it prints goes.
+        busy_wait: see ``Connection``.
+        show_output: let what it prints through to our output.
+        said: sentences of the log that are not repeated; those that are said are added.
+
+    Raises:
+        EnvironmentFaultError: the game cannot be started, never connects, or announces what cannot be trained.
+    """
+
+    num_workers = 1
+
+    def __init__(
+        self,
+        settings: EnvironmentSettings,
+        engine: EngineSettings,
+        *,
+        worker: int = 0,
+        log_folder: Path | None = None,
+        busy_wait: bool = False,
+        show_output: bool = False,
+        said: set[str] | None = None,
+    ) -> None:
+        self._worker, self._timeout_s = worker, float(settings.timeout_wait)
+        self._said = set() if said is None else said
+        self._process: launcher.PlayerProcess | None = None
+        self._connection: Connection | None = None
+        self._fault: EnvironmentFaultError | None = None
+        self._is_closed = self._reset_is_due = False
+        self._awaited: str | None = None  # the type of the game's next message; None while it waits for ours
+        self._is_first = False  # whether the next step is the first that is told
+        self._calls: dict[str, bytes] = {}  # parameter -> the call that tells its new value
+        self._num_called = 0  # calls that were not answered yet
+        self._waited_s = 0.0
+        self._untold: dict[str, BehaviorSpec] = {}
+        port = settings.base_port + worker
+        self._listeners = listen(settings.listen_address, port)
+        atexit.register(self.close)
+        try:
+            if settings.is_editor:
+                _LOGGER.info("Listening on port %d. Start training by pressing Play in the Godot editor.", port)
+            else:
+                self._process = self._launched(settings, engine, port, log_folder, show_output=show_output)
+            self._layout = self._connected(busy_wait=busy_wait)
+        except BaseException:
+            self.close()
+            raise
+        self._untold = {behavior.name: behavior.spec for behavior in self._layout.behaviors}
+        if self._layout.has_pictures and build.draws_nothing(settings.env_path or "", settings.env_args or ()):
+            self._say(
+                logging.WARNING,
+                "The game observes pictures, and without a window Godot draws none. Start it with --env-args "
+                "--no-headless (on a machine without a screen, within xvfb-run).",
+            )
+
+    def _launched(
+        self,
+        settings: EnvironmentSettings,
+        engine: EngineSettings,
+        port: int,
+        folder: Path | None,
+        *,
+        show_output: bool,
+    ) -> launcher.PlayerProcess:
+        log = None if folder is None else launcher.own_log(str(folder), self._worker)
+        if log is not None:
+            launcher.set_aside(log)
+        arguments = build.arguments(port, settings.seed + self._worker, engine, settings.env_args or ())
+        process = launcher.PlayerProcess(
+            [*build.command(settings.env_path or ""), *arguments],
+            show_output=show_output,
+            on_exit=lambda: None,
+            output=log,
+        )
+        if not show_output:
+            process.log_file = log
+        return process
+
+    def _connected(self, *, busy_wait: bool) -> messages.Layout:
+        greeting = frame(messages.HANDSHAKE) + frame(messages.ENV_INFO)
+        found = accept(
+            self._listeners,
+            greeting,
+            _is_env_info,
+            self._check_alive,
+            self._timeout_s,
+            busy_wait=busy_wait,
+        )
+        if isinstance(found, str):
+            raise self._silent(f"never connected within {self._timeout_s:g} s. {found}".rstrip(), _ADVICE_CONNECT)
+        connection, answer = found
+        self._connection = connection
+        layout = messages.Layout(messages.parse(answer), self._worker)
+        connection.longest = layout.longest
+        return layout
+
+    def reset(self, parameters: Parameters) -> None:
+        """See ``Environment``. A game that is at work resets as soon as it has sent its next message."""
+        self._check_usable()
+        self.set_parameters(parameters)
+        if self._awaited is None:
+            self._start_reset()
+        else:
+            self._reset_is_due = True
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``. A parameter is told by a call of a method that is named after it and its value.
+
+        Raises:
+            UnsupportedError: a value that is no constant, or a name that no method can have.
+        """
+        self._calls |= {key: messages.call(method_name(key, sampler)) for key, sampler in parameters.items()}
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        """See ``Environment``."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            content = self._receive(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+            if content is None:
+                return []
+            try:
+                event = self._event(content)
+            except EnvironmentFaultError as fault:
+                raise self._failed(fault) from fault.__cause__
+            if event is not None:
+                return [event]
+
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
+        """See ``Environment``.
+
+        Raises:
+            ActionError: actions that do not fit the agents.
+        """
+        if worker != self._worker:
+            raise ValueError(f"There is no worker {worker}, only {self._worker}.")
+        self._answer(self._layout.write_actions(actions), "step")
+
+    def close(self) -> None:
+        """See ``Environment``. The game is told to end, and ended if it does not."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        if self._connection is not None:
+            with contextlib.suppress(EnvironmentFaultError):
+                self._connection.send(frame(messages.CLOSE), _SEND_S)
+            self._connection.close()
+        if self._process is not None:
+            is_deaf = self._connection is None or isinstance(self._fault, PlayerTimeoutError)
+            self._process.stop(0.0 if is_deaf else min(self._timeout_s, _CLOSE_GRACE_S))
+        for listener in self._listeners:
+            listener.close()
+
+    def kill(self) -> None:
+        """See ``Environment``."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _start_reset(self) -> None:
+        self._reset_is_due = False
+        self._answer(messages.RESET, "reset")
+
+    def _answer(self, content: bytes, awaited: str) -> None:
+        """Let the game go on with a message, after the calls that are due."""
+        self._check_usable()
+        if self._awaited is not None:
+            raise RuntimeError("The game is at work: receive its message first.")
+        self._check_alive()
+        calls, self._calls = self._calls.values(), {}
+        self._num_called += len(calls)
+        self._awaited = awaited
+        assert self._connection is not None
+        try:
+            self._connection.send(b"".join(map(frame, (*calls, content))), self._timeout_s)
+        except PlayerQuitError as fault:
+            raise self._lost(fault) from None
+        except PlayerTimeoutError as fault:
+            raise self._failed(fault) from None
+
+    def _receive(self, timeout_s: float | None) -> bytearray | None:
+        """Return the game's next message; None if none has come after ``timeout_s`` seconds."""
+        self._check_usable()
+        if self._awaited is None:
+            raise RuntimeError("The game waits for a message itself: reset it or send actions first.")
+        assert self._connection is not None
+        while True:
+            begin_s = time.monotonic()
+            longest_s = min(LONGEST_WAIT_S, self._timeout_s - self._waited_s)
+            try:
+                content = self._connection.receive(longest_s if timeout_s is None else min(timeout_s, longest_s))
+            except PlayerQuitError as fault:
+                raise self._lost(fault) from None
+            except InvalidDataError as fault:
+                raise self._failed(fault) from None
+            if content is not None:
+                self._waited_s = 0.0
+                return content
+            self._check_alive()
+            # Only time spent in here counts as waiting: the game may idle while others learn.
+            waited_s = time.monotonic() - begin_s
+            self._waited_s += waited_s
+            if self._waited_s >= self._timeout_s:
+                raise self._silent(f"stopped answering within {self._timeout_s:g} s.", _ADVICE_ANSWER)
+            if timeout_s is not None:
+                timeout_s -= waited_s
+                if timeout_s <= 0:
+                    return None
+
+    def _event(self, content: bytearray) -> EnvironmentEvent | None:
+        """Return the event of a message, or go on without one."""
+        message = messages.parse(content)
+        if self._num_called:
+            messages.check_type(message, "call")
+            self._num_called -= 1
+            _LOGGER.debug("The agents' methods returned %.200r.", message.get("returns"))
+            return None
+        assert self._awaited is not None
+        messages.check_type(message, self._awaited)
+        awaited, self._awaited = self._awaited, None
+        if self._reset_is_due:
+            self._start_reset()
+            return None
+        if awaited == "reset":
+            self._answer(self._layout.write_actions({}), "step")
+            self._is_first = True
+            return None
+        is_first, self._is_first = self._is_first, False
+        return self._told(self._layout.read_first(message) if is_first else self._layout.read_step(message), is_first)
+
+    def _told(self, steps: dict[str, StepBatch], is_reset: bool) -> EnvironmentEvent:
+        for sentence in self._layout.assumptions - self._said:
+            self._say(logging.INFO, sentence)
+        specs, self._untold = self._untold, {}
+        return EnvironmentEvent(self._worker, steps, specs, is_reset=is_reset)
+
+    def _say(self, level: int, sentence: str) -> None:
+        """Log something once in a run."""
+        if sentence not in self._said and not self._worker:
+            _LOGGER.log(level, "%s", sentence)
+        self._said.add(sentence)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise PlayerQuitError("The game has been closed.")
+        if self._fault is not None:
+            raise self._fault
+
+    def _check_alive(self, reason: str = "") -> None:
+        if self._process is not None and self._process.has_ended:
+            end = f"The game {self._process.describe_end()}. {reason}".rstrip()
+            raise self._failed(PlayerDiedError(f"{end} {self._process.last_words()}"))
+
+    def _silent(self, what: str, advice: str) -> EnvironmentFaultError:
+        self._check_alive()
+        log = self._process.last_words() if self._process is not None else "See the output of the Godot editor."
+        return self._failed(PlayerTimeoutError(f"The game {what} {advice} {log}"))
+
+    def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
+        """Return the error for a connection that is gone. If the game has died, its end tells more."""
+        if self._process is not None and self._process.wait(_DEATH_GRACE_S):
+            self._check_alive()
+        return self._failed(fault)
+
+    def _failed(self, fault: EnvironmentFaultError) -> EnvironmentFaultError:
+        self._fault = fault
+        return fault
+
+
+def method_name(parameter: str, sampler: Sampler) -> str:
+    """Return the method by which agents learn of a value: ``level_2``, ``speed_1_5``, ``slope_minus_1`` for -1.
+
+    Raises:
+        UnsupportedError: the value is no constant, or the name no method's.
+    """
+    if not isinstance(sampler, ConstantSettings):
+        raise UnsupportedError(
+            f"The environment parameter {parameter!r} is drawn at random, and the plugin of Godot takes calls of "
+            "methods without arguments alone. Give it numbers, or draw in the game."
+        )
+    value = f"{abs(sampler.value):g}".replace(".", "_")
+    name = f"{parameter}_{'minus_' if sampler.value < 0 else ''}{value}"
+    if not _METHOD.fullmatch(name):
+        raise UnsupportedError(
+            f"The environment parameter {parameter!r} with the value {sampler.value:g} would call the method {name}, "
+            "which GDScript does not allow. Name it like a variable, and give it values without an exponent."
+        )
+    return name
+
+
+def _is_env_info(content: bytearray) -> bool:
+    try:
+        return messages.parse(content).get("type") == "env_info"
+    except InvalidDataError:
+        return False

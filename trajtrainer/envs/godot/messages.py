@@ -1,0 +1,490 @@
+"""Messages of a game with the Godot RL Agents plugin, protocol 0.7: JSON on the wire, columns on our side.
+
+All agents decide at the same tick and their number never changes, so that every step has a row for each of them.
+
+Shape legend: N agents of a behavior, T of them whose episode ended.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.spec import (
+    USUAL_PROPERTIES,
+    ActionSpec,
+    BehaviorId,
+    BehaviorSpec,
+    ObservationSpec,
+    ObservationType,
+)
+from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray, ObservationArray, StepBatch, agent_ids
+from trajtrainer.unity.faults import ActionError, InvalidObservationError, NotFiniteError
+
+HANDSHAKE = b'{"type": "handshake", "major_version": "0", "minor_version": "7"}'
+ENV_INFO = b'{"type": "env_info"}'
+RESET = b'{"type": "reset"}'
+CLOSE = b'{"type": "close"}'
+
+_DEFAULT_POLICY = "shared_policy"  # the plugin's, and that of plugins that know no names
+_PICTURE = "2d"  # in a key, as godot_rl tells pictures from vectors
+_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
+_MOST_AGENTS = 10_000
+_MOST_POLICIES, _LONGEST_NAME = 1_000, 200
+_MOST_NUMBERS = 1 << 24
+_MOST_CHOICES = 100_000
+_SHOWN = 100
+# Characters of a message: a number has up to 25, a byte of a picture 2. Infos are the game's own.
+_PER_NUMBER = 32
+_PER_BYTE = 2
+_SLACK = 1 << 20
+_LONGEST = 1 << 26
+
+_DONE_IS_THE_END = (
+    "The game says nothing about the ends of its episodes but done. Each is taken for an end of the task, after which "
+    "there is nothing to gain, and the observation that comes with it for the last of the episode. A game that ends "
+    "episodes for lack of time should say so: docs/godot.md, Ends of episodes."
+)
+_LAST_OBSERVATION = (
+    "An episode was truncated without a final_obs in its info. The observation that comes with done is taken for the "
+    "last of the episode, although most games have begun the next one by then: docs/godot.md, Ends of episodes."
+)
+
+
+class Sensor(NamedTuple):
+    """One key of the observations.
+
+    Attributes:
+        key: in each observation.
+        spec: of the column.
+        picture: (height, width, channels) of a picture, whose bytes come row by row and the channels of a pixel
+            together, as ``Image.get_data`` gives them; None for numbers.
+    """
+
+    key: str
+    spec: ObservationSpec
+    picture: tuple[int, int, int] | None
+
+    @property
+    def characters(self) -> int:
+        """The most characters of one observation in a message."""
+        return math.prod(self.spec.shape) * (_PER_NUMBER if self.picture is None else _PER_BYTE)
+
+    def column(self, observations: Sequence[Any]) -> ObservationArray:
+        """Return the sensor's part of some observations, f32 or u8 [N, *O].
+
+        Raises:
+            InvalidDataError: something is missing, of another size or no finite number.
+        """
+        shape = (len(observations), *self.spec.shape)
+        try:
+            values = [observation[self.key] for observation in observations]
+            if self.picture is not None:
+                pixels = np.frombuffer(bytes.fromhex("".join(values)), np.uint8)
+                picture = pixels.reshape(len(values), *self.picture).transpose(0, 3, 1, 2)
+                if any(len(value) != _PER_BYTE * math.prod(self.picture) for value in values):
+                    raise ValueError("pictures of different sizes")
+                return np.ascontiguousarray(picture)
+            column = np.array(values, np.float32).reshape(len(values), -1)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise self._misfit(observations) from error
+        if column.shape != shape:
+            raise self._misfit(observations)
+        if not np.isfinite(column).all():
+            agent, place = np.argwhere(~np.isfinite(column))[0]
+            raise NotFiniteError(
+                f"The game sent {column[agent, place]} as number {place} of the observation {self.key!r}. Nothing can "
+                "be learned from that; look for a division by zero or the like in get_obs."
+            )
+        return column
+
+    def _misfit(self, observations: Sequence[Any]) -> InvalidDataError:
+        expected = (
+            f"{math.prod(self.spec.shape)} numbers"
+            if self.picture is None
+            else f"the {math.prod(self.picture)} bytes of a picture as hexadecimal text"
+        )
+        for observation in observations:
+            if not isinstance(observation, dict) or self.key not in observation:
+                return InvalidObservationError(
+                    f"The game sent the observation {_shown(observation)} without {self.key!r}, which it announced."
+                )
+        return InvalidObservationError(
+            f"The game sent observations whose {self.key!r} is not {expected} for each agent: "
+            f"{_shown([observation[self.key] for observation in observations])}. Keep get_obs and get_obs_space alike."
+        )
+
+
+class ActionKey(NamedTuple):
+    """One key of the actions: ``size`` continuous numbers or, if ``is_discrete``, one of ``size`` choices.
+
+    ``begin`` is its first column among the continuous or among the discrete actions.
+    """
+
+    key: str
+    is_discrete: bool
+    size: int
+    begin: int
+
+    def values(self, continuous: FloatArray, discrete: NDArray[np.int32]) -> list[Any]:
+        """Return what each agent is sent."""
+        if self.is_discrete:
+            return discrete[:, self.begin].tolist()  # type: ignore[no-any-return]
+        return continuous[:, self.begin : self.begin + self.size].tolist()  # type: ignore[no-any-return]
+
+
+class Behavior:
+    """The agents of one policy name.
+
+    Args:
+        name: the policy name, with a team where it has one (``Player?team=1``).
+        sensors: what they observe.
+        actions: what they do, in the game's order.
+        agents: i64 [N], their places in the game's lists.
+        worker: goes into their ids.
+        is_alone: whether the game has no others.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sensors: tuple[Sensor, ...],
+        actions: tuple[ActionKey, ...],
+        agents: LongArray,
+        worker: int,
+        *,
+        is_alone: bool,
+    ) -> None:
+        continuous = sum(action.size for action in actions if not action.is_discrete)
+        branches = tuple(action.size for action in actions if action.is_discrete)
+        self.name, self.sensors, self.actions = name, sensors, actions
+        self.spec = BehaviorSpec([sensor.spec for sensor in sensors], ActionSpec(continuous, branches))
+        self.agents: list[int] = agents.tolist()
+        self._ids = agent_ids(worker, agents)
+        self._is_alone = is_alone
+        self._num_choices = sum(branches)
+
+    def pick(self, entries: list[Any]) -> list[Any]:
+        """Return the entries of these agents."""
+        return entries if self._is_alone else [entries[agent] for agent in self.agents]
+
+    def decisions(self, observations: list[Any]) -> StepBatch:
+        """Return the step with which all agents begin an episode."""
+        columns = tuple(sensor.column(observations) for sensor in self.sensors)
+        return self._batch(self._ids, columns, np.zeros(len(self._ids), np.float32), np.zeros(0, np.bool_))
+
+    def step(self, observations: list[Any], rewards: list[Any], dones: list[Any], infos: list[Any]) -> StepBatch:
+        """Return a step of all agents, the last of an episode for those that are done.
+
+        Raises:
+            InvalidDataError: something does not fit.
+        """
+        columns = tuple(sensor.column(observations) for sensor in self.sensors)
+        reward = _rewards(rewards)
+        if True not in dones:
+            return self._batch(self._ids, columns, reward, np.zeros(0, np.bool_))
+        ended = [place for place, done in enumerate(dones) if done]
+        last = [infos[place].get("final_obs", observations[place]) for place in ended]
+        columns = tuple(
+            np.concatenate((sensor.column(last), column))  # type: ignore[misc]
+            for sensor, column in zip(self.sensors, columns, strict=True)
+        )
+        interrupted = np.array([bool(infos[place].get("truncated")) for place in ended])
+        earned = np.concatenate((reward[ended], reward))
+        earned[len(ended) :][ended] = 0.0
+        return self._batch(np.concatenate((self._ids[ended], self._ids)), columns, earned, interrupted)
+
+    def _batch(
+        self, ids: LongArray, columns: tuple[ObservationArray, ...], reward: FloatArray, interrupted: NDArray[np.bool_]
+    ) -> StepBatch:
+        count = len(ids)
+        return StepBatch(
+            agent=ids,
+            obs=columns,
+            reward=reward,
+            group=np.zeros(count, np.int32),
+            group_reward=np.zeros(count, np.float32),
+            mask=np.zeros((count, self._num_choices), np.bool_),
+            interrupted=interrupted,
+            num_terminal=len(interrupted),
+        )
+
+    def fill(self, rows: list[dict[str, Any]], batch: ActionBatch | None) -> None:
+        """Write the actions of these agents into the rows of all agents. None is zeros.
+
+        Raises:
+            ActionError: there are not as many actions as agents.
+        """
+        count = len(self.agents)
+        if batch is None:
+            idle = self.spec.action_spec.empty_action(count)
+            continuous, discrete = idle.continuous, idle.discrete
+        else:
+            continuous, discrete = batch.env_continuous, batch.discrete
+        if len(continuous) != count:
+            raise ActionError(f"Behavior {self.name!r}: {len(continuous)} actions for {count} agents.")
+        keys = [action.key for action in self.actions]
+        values = zip(*(action.values(continuous, discrete) for action in self.actions), strict=True)
+        for agent, row in zip(self.agents, values, strict=True):
+            rows[agent] = dict(zip(keys, row, strict=True))
+
+
+class Layout:
+    """What a game announces in its ``env_info``: reads its steps and writes its actions.
+
+    Args:
+        message: the ``env_info``.
+        worker: goes into the agents' ids.
+
+    Attributes:
+        longest: bytes of the longest message that is read.
+        assumptions: what had to be assumed about ends of episodes so far, as sentences for the log.
+
+    Raises:
+        InvalidDataError: it is no such message.
+        UnsupportedError: an observation or action of a kind that is not trained.
+    """
+
+    def __init__(self, message: dict[str, Any], worker: int) -> None:
+        self._num_agents = _whole(message.get("n_agents"), "n_agents", most=_MOST_AGENTS)
+        names = message.get("agent_policy_names", [_DEFAULT_POLICY] * self._num_agents)
+        observed, acted = (self._of_agents(message, name) for name in ("observation_space", "action_space"))
+        if not isinstance(names, list) or len(names) != self._num_agents or not all(isinstance(n, str) for n in names):
+            raise InvalidDataError(
+                f"The game announced the agent_policy_names {_shown(names)}. Expected a text for each of its "
+                f"{self._num_agents} agents."
+            )
+        if len(set(names)) > _MOST_POLICIES or max(map(len, names)) > _LONGEST_NAME:
+            raise InvalidDataError(
+                f"The game announced {len(set(names))} policy names with up to {max(map(len, names))} characters. At "
+                f"most {_MOST_POLICIES} with up to {_LONGEST_NAME} are trained."
+            )
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        self.behaviors: list[Behavior] = []
+        for name, agents in places.items():
+            first = agents[0]
+            other = next((a for a in agents if (observed[a], acted[a]) != (observed[first], acted[first])), None)
+            if other is not None:
+                raise InvalidDataError(
+                    f"The agents {first} and {other} of the policy {name!r} observe or do different things: "
+                    f"{_shown([observed[first], acted[first]])} and {_shown([observed[other], acted[other]])}. Give "
+                    "them different policy names (AIController, Policy Name)."
+                )
+            BehaviorId.parse(name)  # raises where its team is no number
+            sensors, actions = tuple(_sensors(observed[first], name)), tuple(_actions(acted[first], name))
+            alone = len(places) == 1
+            self.behaviors.append(Behavior(name, sensors, actions, np.array(agents, np.int64), worker, is_alone=alone))
+        length = _SLACK + 2 * sum(  # the observation, and perhaps the last one of an episode
+            len(behavior.agents) * (_PER_NUMBER + sum(sensor.characters for sensor in behavior.sensors))
+            for behavior in self.behaviors
+        )
+        self.longest = min(length, _LONGEST)
+        self.assumptions: set[str] = set()
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether an agent observes a picture."""
+        return any(sensor.picture is not None for behavior in self.behaviors for sensor in behavior.sensors)
+
+    def _of_agents(self, message: dict[str, Any], name: str) -> list[dict[str, Any]]:
+        """Return the spaces of all agents; older plugins send one for all."""
+        spaces = message.get(name)
+        if isinstance(spaces, dict):
+            spaces = [spaces] * self._num_agents
+        fits = isinstance(spaces, list) and len(spaces) == self._num_agents
+        if not fits or not all(isinstance(space, dict) and space for space in spaces):  # type: ignore[union-attr]
+            raise InvalidDataError(
+                f"The game announced the {name} {_shown(spaces)}. Expected a mapping from keys for each of its "
+                f"{self._num_agents} agents."
+            )
+        return spaces  # type: ignore[return-value]
+
+    @np.errstate(over="ignore")  # numbers beyond float32 are refused as infinite
+    def read_first(self, message: dict[str, Any]) -> dict[str, StepBatch]:
+        """Return the first step of all agents, of any message with observations.
+
+        Raises:
+            InvalidDataError: it does not fit what was announced.
+        """
+        observations = self._list(message, "obs")
+        return {behavior.name: behavior.decisions(behavior.pick(observations)) for behavior in self.behaviors}
+
+    @np.errstate(over="ignore")
+    def read_step(self, message: dict[str, Any]) -> dict[str, StepBatch]:
+        """Return the steps of all agents.
+
+        Raises:
+            InvalidDataError: they do not fit what was announced.
+        """
+        observations, rewards, dones = (self._list(message, name) for name in ("obs", "reward", "done"))
+        infos = self._list(message, "info") if "info" in message else [{}] * self._num_agents
+        if len(dones) - dones.count(False) - dones.count(True):
+            raise InvalidDataError(f"The game sent the done flags {_shown(dones)}. Expected true or false for each.")
+        if True in dones:
+            self._look_at_ends([info for info, done in zip(infos, dones, strict=True) if done])
+        return {
+            behavior.name: behavior.step(*map(behavior.pick, (observations, rewards, dones, infos)))
+            for behavior in self.behaviors
+        }
+
+    def _look_at_ends(self, infos: list[Any]) -> None:
+        for info in infos:
+            if not isinstance(info, dict):
+                raise InvalidDataError(f"The game sent the info {_shown(info)}. Expected a mapping.")
+            if "final_obs" not in info:
+                self.assumptions.add(_LAST_OBSERVATION if info.get("truncated") else _DONE_IS_THE_END)
+
+    def _list(self, message: dict[str, Any], name: str) -> list[Any]:
+        entries = message.get(name)
+        if not isinstance(entries, list) or len(entries) != self._num_agents:
+            found = f"{len(entries)} entries" if isinstance(entries, list) else _shown(entries)
+            raise InvalidDataError(
+                f"The game sent {found} as {name} in a message of the type {_shown(message.get('type'))}. Expected a "
+                f"list with an entry for each of its {self._num_agents} agents, whose number never changes."
+            )
+        return entries
+
+    def write_actions(self, actions: Mapping[str, ActionBatch]) -> bytes:
+        """Return the message with all agents' actions; those of a behavior that is left out do nothing.
+
+        Raises:
+            ActionError: actions that do not fit the agents.
+        """
+        rows: list[dict[str, Any]] = [{}] * self._num_agents
+        for behavior in self.behaviors:
+            behavior.fill(rows, actions.get(behavior.name))
+        return json.dumps({"type": "action", "action": rows}).encode()
+
+
+def parse(data: bytes | bytearray) -> dict[str, Any]:
+    """Return a message.
+
+    Raises:
+        InvalidDataError: it is not the JSON of a mapping.
+    """
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        shown = bytes(data[:_SHOWN])
+        raise InvalidDataError(
+            f"The game sent {len(data)} bytes that are not JSON ({error}), beginning with {shown!r}. Godot writes "
+            "numbers that are infinite or not a number in ways that JSON does not have."
+        ) from error
+    if not isinstance(message, dict):
+        raise InvalidDataError(f"The game sent {_shown(message)}. Expected a mapping with a type.")
+    return message
+
+
+def check_type(message: dict[str, Any], expected: str) -> None:
+    """Refuse a message that is not the answer to ours.
+
+    Raises:
+        InvalidDataError: it is of another type.
+    """
+    if message.get("type") != expected:
+        raise InvalidDataError(
+            f"The game sent a message of the type {_shown(message.get('type'))}, expected {expected!r}."
+        )
+
+
+def call(method: str) -> bytes:
+    """Return the message that has all agents call a method of theirs."""
+    return json.dumps({"type": "call", "method": method}).encode()
+
+
+def _sensors(space: dict[str, Any], policy: str) -> Iterator[Sensor]:
+    numbers = 0
+    for key, entry in space.items():
+        where = f"the observation {key!r} of the policy {policy!r}"
+        size = entry.get("size") if isinstance(entry, dict) else None
+        if not isinstance(size, list) or not 1 <= len(size) <= 3:
+            raise InvalidDataError(
+                f"The game announced {where} as {_shown(entry)}. Expected its size, a list of 1 to 3 whole numbers."
+            )
+        if entry.get("space", "box") != "box":
+            raise UnsupportedError(
+                f"The game announced {where} in the space {_shown(entry['space'])}. Only box is trained: send a "
+                "discrete value as numbers, for example one-hot."
+            )
+        sizes = [_whole(part, f"the size of {where}", most=_MOST_NUMBERS) for part in size]
+        numbers += math.prod(sizes)
+        if numbers > _MOST_NUMBERS:
+            raise InvalidDataError(f"The game announced {numbers} numbers or more in {where}; that is too large.")
+        if _PICTURE not in key:
+            shape: tuple[int, ...] = (math.prod(sizes),)
+            yield Sensor(key, ObservationSpec(shape, USUAL_PROPERTIES[1], ObservationType.DEFAULT, key), None)
+            continue
+        picture = _picture(sizes)
+        if picture is None:
+            raise UnsupportedError(
+                f"The game announced {where} with the size {sizes}. A key with {_PICTURE!r} is a picture; expected "
+                "[channels, height, width], as the camera sensors of the plugin announce it, or [height, width, "
+                "channels], with 1, 3 or 4 channels."
+            )
+        height, width, channels = picture
+        shape = (channels, height, width)
+        yield Sensor(key, ObservationSpec(shape, USUAL_PROPERTIES[3], ObservationType.DEFAULT, key), picture)
+
+
+def _picture(sizes: list[int]) -> tuple[int, int, int] | None:
+    """Return height, width and channels. Newer plugins announce the channels first, older ones last."""
+    if len(sizes) == 2:
+        return sizes[0], sizes[1], 1
+    if len(sizes) == 3 and sizes[0] in _CHANNELS:
+        return sizes[1], sizes[2], sizes[0]
+    if len(sizes) == 3 and sizes[2] in _CHANNELS:
+        return sizes[0], sizes[1], sizes[2]
+    return None
+
+
+def _actions(space: dict[str, Any], policy: str) -> Iterator[ActionKey]:
+    begins, total = {True: 0, False: 0}, 0
+    for key, entry in space.items():
+        where = f"the action {key!r} of the policy {policy!r}"
+        kind = entry.get("action_type") if isinstance(entry, dict) else None
+        if kind not in ("continuous", "discrete"):
+            raise InvalidDataError(
+                f"The game announced {where} as {_shown(entry)}. Expected a size and the action_type continuous or "
+                "discrete."
+            )
+        size, is_discrete = _whole(entry.get("size"), f"the size of {where}", most=_MOST_CHOICES), kind == "discrete"
+        total += size
+        if total > _MOST_CHOICES:
+            raise InvalidDataError(f"The actions of the policy {policy!r} have more than {_MOST_CHOICES} values.")
+        yield ActionKey(key, is_discrete, size, begins[is_discrete])
+        begins[is_discrete] += 1 if is_discrete else size
+
+
+def _rewards(rewards: list[Any]) -> FloatArray:
+    try:
+        reward = np.array(rewards, np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.") from error
+    if reward.shape != (len(rewards),):
+        raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.")
+    if not np.isfinite(reward).all():
+        raise NotFiniteError(
+            f"The game sent {reward[~np.isfinite(reward)][0]} as a reward. Nothing can be learned from that; look for "
+            "a division by zero or the like in what adds to reward."
+        )
+    return reward
+
+
+def _whole(value: object, what: str, most: int) -> int:
+    """Return a number from 1; Godot writes some whole numbers as 36.0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or not 1 <= value <= most:
+        raise InvalidDataError(f"The game announced {_shown(value)} as {what}. Expected a whole number up to {most}.")
+    return int(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
