@@ -196,7 +196,7 @@ WRONG = [
     ),
     (
         behavior("trainer_type: poca\nhyperparameters: {symmetry: {}}"),
-        "a.yaml:5: behaviors.A.hyperparameters.symmetry: is for trainer_type ppo, sac; found trainer_type poca",
+        "a.yaml:5: behaviors.A.hyperparameters.symmetry: is for trainer_type ppo, sac, xqc; found trainer_type poca",
     ),
     (
         behavior("trainer_type: sac\nhyperparameters: {symmetry: {}}\nnetwork_settings: {memory: {}}"),
@@ -240,7 +240,7 @@ WRONG = [
     ),
     (
         behavior("trainer_type: ppo\nhyperparameters: {demonstrations: {demo_path: d}}"),
-        "a.yaml:5: behaviors.A.hyperparameters.demonstrations: is for trainer_type sac; found trainer_type ppo",
+        "a.yaml:5: behaviors.A.hyperparameters.demonstrations: is for trainer_type sac, xqc; found trainer_type ppo",
     ),
     (
         behavior("trainer_type: sac\nhyperparameters: {demonstrations: {ratio: 0.5}}"),

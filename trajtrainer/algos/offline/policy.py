@@ -20,8 +20,6 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import NetworkSettings
 
-# Keeps the logarithm of a teacher's standard deviation finite.
-_LEAST_STD = 1e-6
 # What was recorded at the very end of the range has no finite place ahead of tanh.
 _BELOW_ONE = 0.999
 
@@ -72,7 +70,7 @@ def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
     """
     found = distribution.mu.new_zeros(len(batch))
     if distribution.mu.shape[1]:
-        mean, std, sigma = batch[TEACHER_MEAN], batch[TEACHER_STD].clamp(min=_LEAST_STD), distribution.sigma
+        mean, std, sigma = batch[TEACHER_MEAN], batch[TEACHER_STD], distribution.sigma
         squares = (std.square() + (mean - distribution.mu).square()) / (2.0 * sigma.square())
         found = found + ((sigma / std).log() + squares - 0.5).sum(1)
     if distribution.branches:
