@@ -70,7 +70,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
         NoCheckpointError: it loads, but is no checkpoint.
         Exception: it does not load; the type depends on what is wrong.
     """
-    _check_size(source)
+    check_size(source)
     content = torch.load(source, map_location="cpu", weights_only=True)
     if not isinstance(content, dict):
         raise NoCheckpointError(f"it holds a {type(content).__name__}")
@@ -84,11 +84,16 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
     if not 0 <= step <= _LARGEST_STEP:
         raise NoCheckpointError(f"its step is {step}, expected 0 to {_LARGEST_STEP}")
     for name, entry in content.items():
-        _check_tensors(entry, set(), finite=name != EXTRA)
+        check_tensors(entry, set(), finite=name != EXTRA)
     return content
 
 
-def _check_size(source: IO[bytes]) -> None:
+def check_size(source: IO[bytes]) -> None:
+    """Refuse an archive that unpacks to far more than it has.
+
+    Raises:
+        NoCheckpointError: it does.
+    """
     start = source.tell()
     try:
         with zipfile.ZipFile(source) as archive:
@@ -102,7 +107,7 @@ def _check_size(source: IO[bytes]) -> None:
         raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, which is made to fill the memory")
 
 
-def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
+def check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
     """Refuse tensors that are not what they seem, and with ``finite`` NaN and infinity, too.
 
     A few bytes of file can describe one that fills the memory as soon as it is copied, or one without any numbers. A
@@ -124,10 +129,10 @@ def _check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
             raise NoCheckpointError("it holds NaN or infinite numbers, with which no training can go on")
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check_tensors(key, seen, finite=finite)
-            _check_tensors(item, seen, finite=finite)
+            check_tensors(key, seen, finite=finite)
+            check_tensors(item, seen, finite=finite)
         seen.add(id(value))
     elif isinstance(value, (list, tuple, set)):
         for item in value:
-            _check_tensors(item, seen, finite=finite)
+            check_tensors(item, seen, finite=finite)
         seen.add(id(value))

@@ -31,7 +31,8 @@ class GraphBuilder(Graph):
         return helper.make_model(
             graph,
             opset_imports=[opset],
-            ir_version=helper.find_min_ir_version_for([opset]),
+            # From version 4 on, which opset 9 needs anyhow, weights are not listed as inputs, too.
+            ir_version=max(4, helper.find_min_ir_version_for([opset])),
             producer_name=PRODUCER,
             producer_version=__version__,
         )

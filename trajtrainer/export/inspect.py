@@ -35,7 +35,7 @@ _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.Tens
 def inspect_model(path: str | os.PathLike[str]) -> Report:
     """Inspect a file. A file that is no model gives a report with one error that says so; nothing is raised for it."""
     report = Report(path=Path(path))
-    model = _read(report)
+    model = read_model(report)
     if model is not None:
         inspect_graph(model, report)
     return report
@@ -55,7 +55,8 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
     report.packages = _packages(report, _count_layout_transposes(model))
 
 
-def _read(report: Report) -> onnx.ModelProto | None:
+def read_model(report: Report) -> onnx.ModelProto | None:
+    """Return the model in the report's file; None after an error, which is in the report then."""
     path = report.path
     try:
         with open_regular(path) as file:

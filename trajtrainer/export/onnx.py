@@ -25,16 +25,16 @@ import onnx
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.export import contract
+from trajtrainer.export.drawing import Acting, Drawing
 from trajtrainer.export.graph import GraphBuilder
 from trajtrainer.export.inspect import inspect_graph
 from trajtrainer.export.parity import check_parity
 from trajtrainer.export.report import Report
-from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.graph import INT64
 
 
 def export_policy(
-    actor: Actor,
+    actor: Acting,
     spec: BehaviorSpec,
     path: str | os.PathLike[str],
     *,
@@ -58,11 +58,12 @@ def export_policy(
         ExportError: the policy cannot be exported or written.
     """
     model = build_model(actor, spec, opset=opset)
-    _verify(model, actor, spec)
-    _write(Path(path), model.SerializeToString(deterministic=True), synced=synced)
+    check_model(model)
+    check_parity(model, actor, spec)
+    write_model(model, Path(path), synced=synced)
 
 
-def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
+def build_model(actor: Acting, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
     """Return the model of a policy, not yet checked.
 
     Raises:
@@ -71,7 +72,7 @@ def build_model(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
     return draw_policy(actor, spec, opset=opset).build("policy")
 
 
-def draw_policy(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
+def draw_policy(actor: Acting, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
     """Return the graph of a policy.
 
     Raises:
@@ -82,10 +83,20 @@ def draw_policy(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
             f"Opset {opset} cannot be exported: Unity imports up to {contract.MAX_OPSET}, and the networks need at "
             f"least {contract.MIN_EXPORT_OPSET}. Every Unity package loads {contract.DEFAULT_OPSET}, the default."
         )
+    graph = GraphBuilder(opset, actor)
+    draw_into(graph, actor, spec)
+    return graph
+
+
+def draw_into(graph: GraphBuilder, actor: Drawing, spec: BehaviorSpec) -> None:
+    """Draw a policy with the inputs and outputs that Unity knows.
+
+    Raises:
+        ExportError: no action to take, or a module without an ONNX form.
+    """
     head = actor.head
     if not head.continuous_size and not head.branches:
         raise ExportError("The behavior has no actions, so there is no policy to export.")
-    graph = GraphBuilder(opset, actor)
     shapes = [tuple(int(size) for size in observation.shape) for observation in spec.observation_specs]
     obs = [graph.input(contract.observation_name(i), shape) for i, shape in enumerate(shapes)]
     allowed = graph.input(contract.ACTION_MASKS, [sum(head.branches)]) if head.branches else ""
@@ -107,22 +118,31 @@ def draw_policy(actor: Actor, spec: BehaviorSpec, *, opset: int = contract.DEFAU
         graph.output(contract.DETERMINISTIC_DISCRETE, [count], INT64)
     if memory_size:
         graph.output(contract.RECURRENT_OUT, [1, memory_size])
-    return graph
 
 
 def _constant(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.array(values, np.float32)
 
 
-def _verify(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec) -> None:
+def check_model(model: onnx.ModelProto) -> None:
+    """Look whether Unity would run a model.
+
+    Raises:
+        ExportError: it would not.
+    """
     report = Report(path=Path())
     inspect_graph(model, report)
     if not report.loads:
         raise ExportError(f"The policy was not exported, because Unity would not run it: {'; '.join(report.errors)}.")
-    check_parity(model, actor, spec)
 
 
-def _write(path: Path, content: bytes, *, synced: bool) -> None:
+def write_model(model: onnx.ModelProto, path: Path, *, synced: bool = True) -> None:
+    """Write a model, whole or not at all.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    content = model.SerializeToString(deterministic=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:

@@ -14,8 +14,8 @@ from torch import Tensor
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.export import contract
+from trajtrainer.export.drawing import Acting
 from trajtrainer.export.evaluate import Evaluator
-from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution
 
 _ROWS = 2
@@ -31,7 +31,7 @@ class _Inputs:
 
 
 @torch.inference_mode()
-def check_parity(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec) -> None:
+def check_parity(model: onnx.ModelProto, actor: Acting, spec: BehaviorSpec) -> None:
     """Run both on the same random observations and compare actions without sampling, and memories.
 
     Raises:
@@ -67,7 +67,7 @@ def _compare(name: str, found: NDArray[Any], wanted: Tensor) -> None:
         )
 
 
-def _random_inputs(actor: Actor, spec: BehaviorSpec) -> _Inputs:
+def _random_inputs(actor: Acting, spec: BehaviorSpec) -> _Inputs:
     generator = np.random.default_rng(0)  # of its own: training must not notice an export
     obs = []
     for observation in spec.observation_specs:
@@ -92,7 +92,7 @@ def _feed(model: onnx.ModelProto, inputs: _Inputs) -> dict[str, NDArray[np.float
     return {value.name: feed[value.name] for value in model.graph.input}
 
 
-def _run_actor(actor: Actor, inputs: _Inputs) -> tuple[ActionDistribution, Tensor]:
+def _run_actor(actor: Acting, inputs: _Inputs) -> tuple[ActionDistribution, Tensor]:
     device = next(actor.parameters()).device
     return actor.distribution(
         [torch.from_numpy(values).to(device) for values in inputs.obs],

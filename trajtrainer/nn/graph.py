@@ -7,8 +7,8 @@ how they differ between opsets 9 and 15 is hidden here. ``trajtrainer.export`` m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -52,6 +52,13 @@ def to_array(tensor: Tensor) -> NDArray[np.float32]:
     return tensor.detach().to("cpu", torch.float32).numpy()
 
 
+class HasTensors(Protocol):
+    """A module, as far as its tensors are concerned."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
 class Graph:
     """An ONNX graph in the making.
 
@@ -60,7 +67,7 @@ class Graph:
         module: whose parts are drawn; stored tensors bear the names of its ``state_dict``.
     """
 
-    def __init__(self, opset: int, module: nn.Module | None = None) -> None:
+    def __init__(self, opset: int, module: HasTensors | None = None) -> None:
         self.opset = opset
         self.operators: list[Node] = []
         self.inputs: list[Value] = []

@@ -185,21 +185,33 @@ class ActionHead(nn.Module):
         """
         assert self.discrete is not None
         logits = graph.linear(self.discrete, encoding)
-        forbidden = graph.node("Sub", graph.constant(1.0), allowed)
-        penalty = graph.node("Mul", forbidden, graph.constant(-FORBIDDEN_LOGIT))
-        masked_logits = graph.node("Sub", graph.node("Mul", logits, allowed), penalty)
-        samples, best = [], []
-        start = 0
-        for size in self.branches:
-            one = len(self.branches) == 1
-            branch = masked_logits if one else graph.slice(masked_logits, axis=1, start=start, end=start + size)
-            start += size
-            probabilities = graph.node("Softmax", branch, axis=1)
-            logarithms = graph.node("Log", probabilities)
-            samples.append(graph.node("Multinomial", logarithms, dtype=INT64, sample_size=1))
-            best.append(graph.node("ArgMax", probabilities, axis=1, keepdims=1))
-        graph.node("Concat", *samples, axis=1, output=sampled)
-        graph.node("Concat", *best, axis=1, output=likeliest)
+        choices_to_onnx(graph, logits, allowed, self.branches, sampled, likeliest)
+
+
+def choices_to_onnx(
+    graph: Graph, logits: str, allowed: str, branches: Sequence[int], sampled: str, likeliest: str
+) -> None:
+    """Draw the choices [batch, K] that logits [batch, D] lead to; the others as ``ActionHead.discrete_to_onnx``."""
+    masked_logits = masked_to_onnx(graph, logits, allowed)
+    samples, best = [], []
+    start = 0
+    for size in branches:
+        one = len(branches) == 1
+        branch = masked_logits if one else graph.slice(masked_logits, axis=1, start=start, end=start + size)
+        start += size
+        probabilities = graph.node("Softmax", branch, axis=1)
+        logarithms = graph.node("Log", probabilities)
+        samples.append(graph.node("Multinomial", logarithms, dtype=INT64, sample_size=1))
+        best.append(graph.node("ArgMax", probabilities, axis=1, keepdims=1))
+    graph.node("Concat", *samples, axis=1, output=sampled)
+    graph.node("Concat", *best, axis=1, output=likeliest)
+
+
+def masked_to_onnx(graph: Graph, logits: str, allowed: str) -> str:
+    """Draw logits [batch, D], -1e8 where ``allowed`` [batch, D] is 0."""
+    forbidden = graph.node("Sub", graph.constant(1.0), allowed)
+    penalty = graph.node("Mul", forbidden, graph.constant(-FORBIDDEN_LOGIT))
+    return graph.node("Sub", graph.node("Mul", logits, allowed), penalty)
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
