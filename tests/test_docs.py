@@ -4,19 +4,23 @@ public name has an example."""
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 import shlex
 import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import trajtrainer
-from trajtrainer.cli.main import COMMANDS
+from trajtrainer.cli.main import COMMANDS, main
+from trajtrainer.foreign.statistics import read_statistics
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -63,6 +67,20 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
     shutil.copy(ROOT / "config" / "demos" / "3DBall.demo", tmp_path / "Expert3DBall.demo")
     assert run_examples(DOCS / "demonstrations.md")["demonstrations"].packed.num_trajectories > 0
+
+
+def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
+    monkeypatch.chdir(tmp_path)
+    learn = sb3.PPO.learn
+    monkeypatch.setattr(sb3.PPO, "learn", lambda model, _: learn(model, 1_000))
+    torch.save(torch.nn.Linear(3, 2), "model.pt")
+    rms = SimpleNamespace(mean=np.zeros(8), var=np.ones(8), count=7.0)
+    (tmp_path / "vecnormalize.pkl").write_bytes(pickle.dumps(SimpleNamespace(obs_rms=rms, epsilon=1e-8, clip_obs=9.0)))
+    run_examples(DOCS / "importing.md")
+    assert read_statistics(Path("stats.npz")).clip == 9
+    assert torch.load("weights.pt").keys() == {"weight", "bias"}
+    assert main(["import", "ball.zip", "--env=sim:3DBall", "--statistics=stats.npz", "-o", "3DBall.onnx"]) == 0
 
 
 def test_all_pages_with_examples_are_run() -> None:

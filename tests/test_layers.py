@@ -26,7 +26,7 @@ LAYERS: list[list[set[str]]] = [
     [{"tournament"}, {"report"}],
     [{"run"}, {"testing"}],
     [{"actors"}],
-    [{"evaluation"}],
+    [{"evaluation"}, {"foreign"}],
     [{"checkpoints"}],
     [{"rundir"}],
     [{"trainers"}, {"export"}],

@@ -14,6 +14,7 @@ COMMANDS = {
     "config": ("x.yaml", "cannot be read"),
     "learn": ("x.yaml", "cannot be read"),
     "inspect": ("x.onnx", "cannot be read"),
+    "import --env=sim:Basic -o new.onnx": ("x.zip", "cannot be read"),
     "export": ("x.pt", "There is no checkpoint"),
     "evaluate --env=sim:Basic": ("x.onnx", "cannot be read"),
     "demo info": ("x.demo", "cannot be read"),

@@ -105,6 +105,11 @@ COMMANDS: tuple[Command, ...] = (
         "policy (C, C#, JavaScript, GDScript).",
     ),
     Command(
+        "import",
+        "trajtrainer.cli.import_policy",
+        "Make the .onnx that Unity loads, or a run, of a policy of Stable-Baselines3, CleanRL, rsl_rl or any .onnx.",
+    ),
+    Command(
         "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."
     ),
     Command(

@@ -51,7 +51,8 @@ def card(
     run_id = repository.rpartition("/")[2]
     sections = [
         f"# **{' and '.join(map(_cell, trainers))}** playing **{' and '.join(map(_cell, names))}**",
-        "Trained with trajtrainer, a trainer for [Unity ML-Agents](https://github.com/Unity-Technologies/ml-agents).",
+        f"{_origin(names, behaviors, status)} trajtrainer, a trainer for "
+        "[Unity ML-Agents](https://github.com/Unity-Technologies/ml-agents).",
         *([_table(results)] if results else []),
         *([f"![Rewards over the steps of training]({curves})"] if curves else []),
         "## Use",
@@ -71,6 +72,14 @@ def card(
         _versions(status),
     ]
     return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _origin(names: Sequence[str], behaviors: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Return where the policies are from, up to the name of this package."""
+    trainers = {str((status.get(name) or {}).get("imported_from") or "") for name in names} - {""}
+    if trainers:
+        return f"Trained with {_cell(' and '.join(sorted(trainers)))}, and imported with"
+    return "Trained with" if behaviors else "Exported with"  # without settings nothing says who trained it
 
 
 def _results(

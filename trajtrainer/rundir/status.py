@@ -7,10 +7,10 @@ The file is ML-Agents' own format, so that either side goes on where the other s
     {"<parameter>": {"lesson_num": 1},
      "<behavior>": {"checkpoints": [...], "final_checkpoint": {...}, "elo": 1200.0,
                     "best": {...}, "evaluation": {...}, "training": {...}, "stopped": {...},
-                    "raw_image_order": "hwc"},
+                    "raw_image_order": "hwc", "imported_from": "..."},
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
-A parameter and a behaviour of one name share their object, as there. The last five are not in ML-Agents, which leaves
+A parameter and a behaviour of one name share their object, as there. The last six are not in ML-Agents, which leaves
 them alone (docs/evaluation.md).
 """
 
@@ -187,6 +187,10 @@ class TrainingStatus:
             section.pop("stopped", None)
             if stopped is not None:
                 section["stopped"] = dict(stopped)
+
+    def set_imported_from(self, behavior: str, trainer: str) -> None:
+        """Set the other trainer whose policy a behavior has."""
+        self._set(behavior, "imported_from", trainer)
 
     def raw_image_order(self) -> RawImageOrder:
         """Return the order of the player's raw images; ``AUTO`` when nothing is known."""

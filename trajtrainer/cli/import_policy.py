@@ -1,0 +1,115 @@
+"""``trajtrainer import FILE``: a policy of another trainer becomes a model for Unity, or a run."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from trajtrainer.cli.console import console
+from trajtrainer.settings import flags
+from trajtrainer.settings.flag_table import ACTING_FLAGS
+
+_LEFT_OUT = {"--results-dir", "--deterministic", "--torch-device"}
+_ACTIVATIONS = ("tanh", "relu", "swish", "elu", "selu", "leaky_relu", "sigmoid")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="a .zip of Stable-Baselines3 (PPO, A2C, SAC, TD3, DQN; MlpPolicy, CnnPolicy), a state dict of CleanRL or "
+        "rsl_rl (.pt, .pth, .safetensors), or any .onnx with one input and one output",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        type=Path,
+        metavar="OUT",
+        help="the .onnx to write, or the folder of a new run, from which --initialize-from can start",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an .onnx that is there already")
+    parser.add_argument("--behavior", metavar="NAME", help="whose policy it is, where the environment has several")
+    parser.add_argument(
+        "--activation", choices=_ACTIVATIONS, help="what follows each of its layers, where the file does not say it"
+    )
+    parser.add_argument(
+        "--statistics",
+        metavar="FILE.npz",
+        type=Path,
+        help="of VecNormalize, by which its observations were normalized: mean, var, epsilon, clip_obs, count",
+    )
+    parser.add_argument(
+        "--image-scale",
+        metavar="MOST",
+        type=_positive,
+        help="the largest value of a pixel in training, 1 or 255, where the file does not say it",
+    )
+    parser.add_argument(
+        "--clip",
+        metavar="LIMIT",
+        type=_bounds,
+        help="the bounds of the Box to which continuous actions were clipped: 1 for -1 to 1, or --clip=LOW:HIGH",
+    )
+    parser.add_argument(
+        "--scores",
+        choices=("logits", "values"),
+        help="what an .onnx gives for discrete actions: logits, by which they were drawn, or values, as of DQN",
+    )
+    flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Import and return the exit code.
+
+    Raises:
+        TrajtrainerError: a file or environment that does not exist or does not fit.
+    """
+    settings = flags.resolve_options(arguments)
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        from trajtrainer.foreign.policy import Kind, Told  # late: torch takes longer to import than help may take
+        from trajtrainer.run.import_policy import Wishes, import_policy
+
+        told = Told(
+            activation=arguments.activation,
+            image_scale=arguments.image_scale,
+            bounds=arguments.clip,
+            scores=None if arguments.scores is None else Kind(arguments.scores),
+        )
+        wishes = Wishes(
+            file=arguments.file,
+            told=told,
+            statistics=arguments.statistics,
+            behavior=arguments.behavior,
+            output=arguments.output,
+            overwrite=arguments.overwrite,
+        )
+        return import_policy(wishes, settings)
+
+
+def _positive(text: str) -> float:
+    number = _finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return number
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    low, colon, high = text.partition(":")
+    bounds = (_finite(low), _finite(high)) if colon else (-_positive(text), _positive(text))
+    if bounds[0] >= bounds[1]:
+        raise argparse.ArgumentTypeError(f"{text!r}: the lower bound is not below the upper one")
+    return bounds
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; expected one such as 1, or LOW:HIGH")
+    return number

@@ -1,0 +1,294 @@
+"""The policy of another trainer: a network in torch's own layers that acts and draws itself, as an ``Actor`` does.
+
+Shape legend: B agents, n numbers of all sensors together, E encoding size, C continuous actions, D sum of branch sizes.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.core.spec import ActionSpec
+from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.nn.graph import Graph
+from trajtrainer.nn.heads import ActionHead, masked_to_onnx
+from trajtrainer.nn.init import seeded
+from trajtrainer.nn.normalizer import Normalizer
+
+ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "swish": nn.SiLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "leaky_relu": nn.LeakyReLU,
+    "sigmoid": nn.Sigmoid,
+}
+"""``--activation`` -> the layer, with torch's defaults."""
+_OPERATORS: Final[Mapping[type[nn.Module], str]] = {
+    nn.Tanh: "Tanh",
+    nn.ReLU: "Relu",
+    nn.ELU: "Elu",
+    nn.SELU: "Selu",
+    nn.Sigmoid: "Sigmoid",
+}
+UNLIMITED: Final = 1e9
+"""The ``clip`` of statistics that limit nothing. Not infinity, which not every importer of ONNX reads."""
+
+
+class Kind(enum.Enum):
+    """What the last layer gives."""
+
+    MEANS = "means"  # of actions, clipped to the bounds of the action space
+    SQUASHED = "squashed means"  # of actions ahead of their tanh
+    LOGITS = "logits"  # of discrete actions
+    VALUES = "values"  # of discrete actions, of which the best is taken
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The last layer, and how actions come from it.
+
+    Attributes:
+        kind: of its outputs.
+        layer: E to C or D.
+        log_sigma: of the Gaussians: [1, C]; with gSDE a matrix [E, C]; a layer where it depends on the state; None
+            where nothing is drawn.
+        bounds: of the action space, low and high [C] each; None if the file does not tell them.
+        branches: as far as the file tells them.
+    """
+
+    kind: Kind
+    layer: nn.Linear
+    log_sigma: Tensor | nn.Linear | None = None
+    bounds: tuple[Tensor, Tensor] | None = None
+    branches: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What observations are normalized by: ``clip((x - mean) / sqrt(variance), -clip, clip)``, f32 [n] each.
+
+    ``count`` is the number of observations behind it; None where nobody says.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    clip: float = UNLIMITED
+    count: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the user says because the file does not.
+
+    Attributes:
+        activation: one of ``ACTIVATIONS``.
+        statistics: of ``VecNormalize``.
+        image_scale: the largest value of a pixel in training.
+        bounds: of the action space, low and high.
+        scores: what an ONNX model gives for discrete actions: LOGITS or VALUES.
+    """
+
+    activation: str | None = None
+    statistics: Statistics | None = None
+    image_scale: float | None = None
+    bounds: tuple[float, float] | None = None
+    scores: Kind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPolicy:
+    """A policy as its file describes it.
+
+    Attributes:
+        trainer: that made it, in words.
+        layers: from observations, [B, n] or pictures, to the encoding [B, E].
+        head: what follows.
+        observed: the shape of the observation space; None if the file does not tell.
+        image_scale: as in ``Told``; None if the file does not tell.
+        statistics: that are in the file.
+        step: of its training; 0 if the file does not tell.
+    """
+
+    trainer: str
+    layers: nn.Sequential
+    head: Head
+    observed: tuple[int, ...] | None = None
+    image_scale: float | None = None
+    statistics: Statistics | None = None
+    step: int = 0
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the first layer is a convolution."""
+        return any(isinstance(layer, nn.Conv2d) for layer in self.layers)
+
+
+class Sensors(nn.Module):
+    """From the observations of all sensors to what the first layer takes: side by side in their order, or a picture.
+
+    Args:
+        shapes: of each sensor.
+        as_picture: there is one sensor, and it stays a picture.
+        scale: the largest value of a pixel in training; it is 1 in Unity.
+        statistics: of all numbers side by side.
+    """
+
+    def __init__(
+        self, shapes: Sequence[Sequence[int]], *, as_picture: bool, scale: float, statistics: Statistics | None
+    ) -> None:
+        super().__init__()
+        self.shapes = [tuple(map(int, shape)) for shape in shapes]
+        self.as_picture = as_picture
+        self._scales = [scale if len(shape) == 3 else 1.0 for shape in self.shapes]
+        self.normalizer = None
+        if statistics is not None:
+            self.normalizer = Normalizer(len(statistics.mean), statistics.clip)
+            self.normalizer.mean.copy_(statistics.mean)
+            self.normalizer.variance.copy_(statistics.variance)
+
+    def forward(self, obs: Sequence[Tensor]) -> Tensor:
+        parts = [x if scale == 1.0 else x * scale for x, scale in zip(obs, self._scales, strict=True)]
+        x = parts[0] if self.as_picture else torch.cat([part.flatten(1) for part in parts], 1)
+        return x if self.normalizer is None else self.normalizer(x)
+
+    def to_onnx(self, graph: Graph, obs: Sequence[str]) -> str:
+        parts = []
+        for x, shape, scale in zip(obs, self.shapes, self._scales, strict=True):
+            scaled = x if scale == 1.0 else graph.node("Mul", x, graph.constant(scale))
+            is_flat = self.as_picture or len(shape) == 1
+            parts.append(scaled if is_flat else graph.reshape(scaled, [-1, math.prod(shape)]))
+        x = graph.concat(parts, axis=1)
+        return x if self.normalizer is None else self.normalizer.to_onnx(graph, x)
+
+
+class WithTanh(nn.Module):
+    """``x`` and the tanh of a linear layer on it, side by side."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat((x, torch.tanh(self.layer(x))), 1)
+
+    def to_onnx(self, graph: Graph, x: str) -> str:
+        return graph.concat([x, graph.node("Tanh", graph.linear(self.layer, x))], axis=1)
+
+
+class ForeignBody(nn.Module):
+    """Sensors and layers."""
+
+    def __init__(self, sensors: Sensors, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.sensors = sensors
+        self.layers = layers
+
+    def forward(self, obs: Sequence[Tensor]) -> Tensor:
+        return self.layers(self.sensors(obs))  # type: ignore[no-any-return]
+
+    def to_onnx(
+        self,
+        graph: Graph,
+        obs: Sequence[str],
+        shapes: Sequence[Sequence[int]],  # noqa: ARG002
+        memory: str | None,  # noqa: ARG002
+        memory_out: str,  # noqa: ARG002
+    ) -> str:
+        """Draw observations [batch, *O] to the encoding [batch, E]; there is no memory."""
+        x = self.sensors.to_onnx(graph, obs)
+        for layer in self.layers:
+            x = _layer_to_onnx(graph, layer, x)
+        return x
+
+
+def _layer_to_onnx(graph: Graph, layer: nn.Module, x: str) -> str:
+    match layer:
+        case nn.Linear():
+            return graph.linear(layer, x)
+        case nn.Conv2d():
+            return graph.convolution(layer, x)
+        case nn.Flatten():
+            return graph.node("Flatten", x, axis=1)
+        case nn.SiLU():
+            return graph.silu(x)
+        case nn.LeakyReLU():
+            return graph.leaky_relu(x)
+        case WithTanh():
+            return layer.to_onnx(graph, x)
+    return graph.node(_OPERATORS[type(layer)], x)
+
+
+class GreedyHead(ActionHead):
+    """Takes the action of the highest value, where an ``ActionHead`` draws one."""
+
+    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, likeliest: str) -> None:
+        assert self.discrete is not None
+        best_to_onnx(graph, graph.linear(self.discrete, encoding), allowed, sampled, likeliest)
+
+
+def best_to_onnx(graph: Graph, values: str, allowed: str, sampled: str, likeliest: str) -> None:
+    """Draw the number [batch, 1] of the highest of values [batch, D], for both kinds of actions."""
+    graph.node("ArgMax", masked_to_onnx(graph, values, allowed), axis=1, keepdims=1, output=likeliest)
+    graph.node("Identity", likeliest, output=sampled)
+
+
+class ForeignActor(nn.Module):
+    """A policy for the agents of one environment, with what an export needs of an ``Actor``."""
+
+    memory_size = 0
+
+    def __init__(self, body: ForeignBody, head: ActionHead) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def distribution(self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor) -> tuple[ActionDistribution, Tensor]:
+        """Return what to do as ``Actor.distribution`` does; the memory, which has no numbers, is handed through."""
+        return self.head(self.body(obs), mask), memory
+
+
+def action_head(head: Head, actions: ActionSpec) -> ActionHead:
+    """Return the head for the agents of an environment. Means are rescaled so that the bounds are -1 and 1."""
+    is_gaussian = head.kind in (Kind.MEANS, Kind.SQUASHED)
+    make = GreedyHead if head.kind is Kind.VALUES else ActionHead
+    with seeded(0):
+        result = make(
+            head.layer.in_features,
+            actions,
+            conditional_sigma=isinstance(head.log_sigma, nn.Linear),
+            tanh_squash=head.kind is Kind.SQUASHED,
+            clip_actions=1.0,
+            use_sde=isinstance(head.log_sigma, Tensor) and len(head.log_sigma) > 1,
+        )
+    if not is_gaussian:
+        result.discrete = head.layer
+        return result
+    result.mu, log_sigma = head.layer, head.log_sigma
+    if head.kind is Kind.MEANS:
+        assert head.bounds is not None
+        low, high = head.bounds
+        scale = 2.0 / (high - low)
+        result.mu = linear(head.layer.weight * scale[:, None], head.layer.bias * scale - (low + high) / (high - low))
+        log_sigma = None if log_sigma is None else log_sigma + scale.log()  # type: ignore[operator]
+    if isinstance(log_sigma, nn.Linear):
+        result.log_sigma_layer = log_sigma
+    else:
+        # Without a standard deviation, what is drawn is the mean.
+        constant = torch.full((1, actions.continuous_size), -math.inf) if log_sigma is None else log_sigma
+        result.log_sigma = nn.Parameter(constant)
+    return result
+
+
+def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """Return a layer with weight [out, in] and bias [out], without a random number being drawn."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
+    return layer
