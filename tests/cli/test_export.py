@@ -176,6 +176,19 @@ def test_source_code_lies_where_the_model_does(tmp_path: Path, language: str, su
     assert (tmp_path / f"own{suffix}").read_bytes() == (run / f"B{suffix}").read_bytes()
 
 
+def test_a_policy_for_godot_lies_where_the_model_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_folder(tmp_path / "results" / "first", "A", "B")
+    assert export(run, "--to", "godot") == 0
+    assert export(run, "--to", "godot-onnx") == 0
+    files = sorted(path.name for path in run.iterdir() if path.is_file())
+    assert files == ["A.gd", "A.godot.onnx", "ANode.gd", "B.gd", "B.godot.onnx", "BNode.gd"]
+    assert "class_name PolicyCrawlerNode" in (run / "ANode.gd").read_text(encoding="utf-8")
+    assert export(run, "--to", "godot-onnx", "--behavior", "B", "--output", tmp_path / "own.onnx") == 0
+    assert (tmp_path / "own.onnx").read_bytes() == (run / "B.godot.onnx").read_bytes()
+    assert "cannot all be written" in refused(capsys, run, "--to", "godot-onnx", "--output", tmp_path / "a.onnx")
+    assert "--action-order is for --to godot-onnx alone" in refused(capsys, run, "--action-order", "discrete")
+
+
 def test_source_code_of_a_checkpoint_in_no_run(tmp_path: Path) -> None:
     actor = random_actor(behavior([vector(3)]))
     path = saved(tmp_path / "A-7.pt", checkpoint_of(actor, network()))

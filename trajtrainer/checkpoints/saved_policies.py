@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +12,18 @@ from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of
-from trajtrainer.core.spec import ObservationSpec
-from trajtrainer.export.contract import DEFAULT_OPSET
-from trajtrainer.export.onnx import export_policy
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.export.source.printing import Origin
-from trajtrainer.export.source.write import Language, export_source
+from trajtrainer.nn.actor import Actor
 from trajtrainer.rundir.folder import BEST, BehaviorFolder
 from trajtrainer.settings.checks import closest
 
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".onnx"
+
+Writer = Callable[[Actor, BehaviorSpec, Path, Origin], None]
+"""Writes a policy to a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ def export_saved(
     results: Path,
     behavior: str | None = None,
     sensors: Sequence[ObservationSpec] = (),
-    opset: int = DEFAULT_OPSET,
-    language: Language | None = None,
+    write: Writer,
+    suffix: str = _SUFFIX,
     output: Path | None = None,
 ) -> list[Path]:
-    """Write the ``.onnx`` of one or more checkpoints, or their source code, and return these files.
+    """Write the policies of one or more checkpoints in another form, and return the files.
 
     Args:
         target: a checkpoint, a behavior's folder, a run's folder, or a run id; ``@best`` behind a folder or id means
@@ -58,18 +59,18 @@ def export_saved(
         results: the folder where run ids are looked for.
         behavior: export only this one of a run.
         sensors: what the agents observe, for checkpoints that do not say it.
-        opset: of the operators of an ``.onnx``.
-        language: of source code; None for an ``.onnx``.
-        output: the file to write, or a folder. By default ``<Behavior>.onnx`` in the run's folder, or the file beside
-            a single checkpoint under the same name. Source code has the suffix of its language.
+        write: writes one of them.
+        suffix: of the files.
+        output: the file to write, or a folder. By default ``<Behavior>`` and the suffix in the run's folder, or the
+            file beside a single checkpoint under the same name.
 
     Raises:
         CheckpointError: nothing to export there, a checkpoint that cannot be read, or one that does not say enough.
         ExportError: a policy that cannot be exported or written.
     """
     policies = find_policies(target, results, behavior)
-    suffix = _SUFFIX if language is None else language.suffix
-    if output is not None and len(policies) > 1 and output.suffix == suffix:
+    names_a_file = output is not None and output.suffix == Path(f"_{suffix}").suffix and not output.is_dir()
+    if names_a_file and len(policies) > 1:
         raise CheckpointError(
             f"{target} has the behaviors {', '.join(policy.name for policy in policies)}, which cannot all be written "
             f"to {output}. Choose one with --behavior, or give a folder as --output."
@@ -80,21 +81,17 @@ def export_saved(
         recovered = recover_policy(checkpoint, source=str(policy.checkpoint), models=policy.models, sensors=sensors)
         path = policy.exported.with_suffix(suffix)
         if output is not None:
-            names_a_file = output.suffix == suffix and not output.is_dir()
             folder = output.parent if names_a_file else output
             path = output if names_a_file else output / path.name
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise CheckpointError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
-        if language is None:
-            export_policy(recovered.actor, recovered.spec, path, opset=opset)
-        else:
-            run = policy.checkpoint.resolve().parent.parent
-            is_run = (run / "run_logs").is_dir() or (run / "configuration.yaml").is_file()
-            step = int(checkpoint[STEP][STEP_ENTRY]) if STEP in checkpoint else 0
-            origin = Origin(recovered.behavior or behavior_of(policy.name), run.name if is_run else None, step)
-            export_source(recovered.actor, recovered.spec, path, language, origin)
+        run = policy.checkpoint.resolve().parent.parent
+        is_run = (run / "run_logs").is_dir() or (run / "configuration.yaml").is_file()
+        step = int(checkpoint[STEP][STEP_ENTRY]) if STEP in checkpoint else 0
+        origin = Origin(recovered.behavior or behavior_of(policy.name), run.name if is_run else None, step)
+        write(recovered.actor, recovered.spec, path, origin)
         logger.info("Exported %s to %s (observations %s).", policy.checkpoint, path, recovered.origin)
         written.append(path)
     return written

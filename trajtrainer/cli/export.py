@@ -11,6 +11,7 @@ from trajtrainer.cli.console import console
 from trajtrainer.core.errors import SettingsError
 
 if TYPE_CHECKING:
+    from trajtrainer.checkpoints.saved_policies import Writer
     from trajtrainer.core.spec import ObservationSpec
 
 
@@ -25,10 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--behavior", metavar="NAME", help="export this behavior of a run alone (default: all)")
     parser.add_argument(
         "--to",
-        choices=("onnx", "c", "csharp", "js", "gdscript"),
+        choices=("onnx", "c", "csharp", "js", "gdscript", "godot", "godot-onnx"),
         default="onnx",
         help="onnx for Unity's ML-Agents (default), or one file of source code that needs nothing else: a C99 header, "
-        "a C# class, a JavaScript module, or a script for Godot 4",
+        "a C# class, a JavaScript module, or a script for Godot 4; for games with the Godot RL Agents plugin godot, "
+        "that script and a node that uses it, or godot-onnx, an .onnx for the plugin's C#",
+    )
+    parser.add_argument(
+        "--action-order",
+        metavar="KINDS",
+        default="",
+        help="with --to godot-onnx, where some actions are discrete and others continuous: their order in the game, "
+        "such as discrete,continuous:2",
     )
     parser.add_argument("--opset", metavar="N", type=int, help="of the ONNX operators, 9 to 15 (default: 9)")
     parser.add_argument(
@@ -36,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         type=Path,
         help="the file to write, or a folder (default: <Behavior>.onnx in the run's folder, as after training; for a "
-        "single checkpoint the file beside it; source code has the suffix .h, .cs, .mjs or .gd)",
+        "single checkpoint the file beside it; source code has the suffix .h, .cs, .mjs or .gd, and an .onnx for Godot "
+        ".godot.onnx)",
     )
     parser.add_argument(
         "--observation",
@@ -62,22 +72,40 @@ def run(arguments: argparse.Namespace) -> int:
     """
     # Late: torch and onnx take longer to import than help may take.
     from trajtrainer.checkpoints.saved_policies import export_saved
-    from trajtrainer.export.contract import DEFAULT_OPSET
-    from trajtrainer.export.source.write import LANGUAGES
 
     if arguments.to != "onnx" and arguments.opset is not None:
         raise SettingsError(f"--opset is for the .onnx alone. Leave it out with --to {arguments.to}.")
+    if arguments.to != "godot-onnx" and arguments.action_order:
+        raise SettingsError(f"--action-order is for --to godot-onnx alone. Leave it out with --to {arguments.to}.")
+    suffix, write = _form(arguments)
     with console(debug=False):
         export_saved(
             arguments.target,
             results=arguments.results_dir,
             behavior=arguments.behavior,
             sensors=_sensors(arguments.observation),
-            opset=DEFAULT_OPSET if arguments.opset is None else arguments.opset,
-            language=LANGUAGES.get(arguments.to),
+            write=write,
+            suffix=suffix,
             output=arguments.output,
         )
     return 0
+
+
+def _form(arguments: argparse.Namespace) -> tuple[str, Writer]:
+    """Return the suffix of the files that are asked for, and what writes them."""
+    from trajtrainer.export.contract import DEFAULT_OPSET
+    from trajtrainer.export.godot import ActionPart, export_for_godot
+    from trajtrainer.export.onnx import export_policy
+    from trajtrainer.export.source.write import LANGUAGES, WITH_NODE, export_source
+
+    if arguments.to == "onnx":
+        opset = DEFAULT_OPSET if arguments.opset is None else arguments.opset
+        return ".onnx", lambda actor, spec, path, _: export_policy(actor, spec, path, opset=opset)
+    if arguments.to == "godot-onnx":
+        order = ActionPart.parse(arguments.action_order) if arguments.action_order else ()
+        return ".godot.onnx", lambda actor, spec, path, _: export_for_godot(actor, spec, path, order)
+    language = WITH_NODE if arguments.to == "godot" else LANGUAGES[arguments.to]
+    return language.suffix, lambda actor, spec, path, origin: export_source(actor, spec, path, language, origin)
 
 
 def _sensors(texts: Sequence[str]) -> list[ObservationSpec]:

@@ -14,6 +14,7 @@ from trajtrainer.export.source.build import build_program
 from trajtrainer.export.source.c import write_c
 from trajtrainer.export.source.csharp import write_csharp
 from trajtrainer.export.source.gdscript import write_gdscript
+from trajtrainer.export.source.godot_node import write_node
 from trajtrainer.export.source.javascript import write_javascript
 from trajtrainer.export.source.printing import Origin
 from trajtrainer.export.source.program import Program
@@ -30,6 +31,7 @@ class Language:
     Attributes:
         suffix: of its files.
         write: returns the text of a file.
+        write_node: returns the text of a second file, which ends in ``Node`` and uses the first.
         columns: the form of matrix products that suits its compilers; see ``Lowering``.
     """
 
@@ -37,6 +39,7 @@ class Language:
     suffix: str
     write: Callable[[Program, Origin], str]
     columns: bool = False
+    write_node: Callable[[Program, Origin], str] | None = None
 
 
 LANGUAGES: Final[Mapping[str, Language]] = {
@@ -45,10 +48,12 @@ LANGUAGES: Final[Mapping[str, Language]] = {
     "js": Language("JavaScript", ".mjs", write_javascript),
     "gdscript": Language("GDScript", ".gd", write_gdscript),
 }
+WITH_NODE: Final = Language("GDScript", ".gd", write_gdscript, write_node=write_node)
+"""GDScript, and a node for agents of the Godot RL Agents plugin."""
 
 
 def export_source(actor: Actor, spec: BehaviorSpec, path: Path, language: Language, origin: Origin) -> None:
-    """Write a policy as source code. The file appears whole or not at all.
+    """Write a policy as source code. Each file appears whole or not at all.
 
     Args:
         actor: trained or not, on any device.
@@ -66,8 +71,12 @@ def export_source(actor: Actor, spec: BehaviorSpec, path: Path, language: Langua
             f"The policy has {size:,} weights, and source code is written of up to {MOST_WEIGHTS:,}. Use its .onnx "
             "(the same command without --to)."
         )
-    text = language.write(build_program(actor, spec, columns=language.columns), origin)
+    program = build_program(actor, spec, columns=language.columns)
+    texts = {path: language.write(program, origin)}
+    if language.write_node is not None:
+        texts[path.with_stem(f"{path.stem}Node")] = language.write_node(program, origin)
     try:
-        atomic.write_text(path, text)
+        for file, text in texts.items():
+            atomic.write_text(file, text)
     except OSError as error:
         raise ExportError(f"The policy could not be written to {path}: {error.strerror or error}.") from error
