@@ -133,6 +133,12 @@ class Curriculum:
         criteria = (lesson.completion_criteria for parameter in self._states.values() for lesson in parameter.lessons)
         return max((c.min_lesson_length for c in criteria if c is not None and c.behavior == behavior), default=1) or 1
 
+    @property
+    def awaits_groups_of(self) -> set[str]:
+        """The behaviors whose groups' rewards end a current lesson."""
+        criteria = (parameter.criteria for parameter in self._states.values())
+        return {c.behavior for c in criteria if c is not None and c.measure is Measure.GROUP_REWARD}
+
     def advance(self, progress: Mapping[str, BehaviorProgress]) -> LessonChange:
         """Check every parameter once and move on those whose lesson is done, by one lesson each.
 

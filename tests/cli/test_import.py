@@ -108,6 +108,24 @@ def test_a_run_is_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert before[sigma].flatten().tolist() == [-1.5, -1.5]
 
 
+def test_a_run_of_sac() -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
+    envs = UnityVectorEnv("sim:3DBall").as_stable_baselines3()
+    model = sb3.SAC("MlpPolicy", envs, seed=1, device="cpu", policy_kwargs={"net_arch": [32, 32]})
+    model.save("ball.zip")
+    envs.close()
+    run("import", "ball.zip", *ENV, "-o", "theirs")
+    settings = yaml.safe_load(Path("theirs/configuration.yaml").read_text())["behaviors"]["3DBall"]
+    assert (settings["trainer_type"], settings["network_settings"]["activation"]) == ("sac", "relu")
+    rows = np.random.default_rng(1).standard_normal((5, 8), np.float32)
+    policy = trajtrainer.load_policy("theirs")
+    wanted, _ = model.predict(rows, deterministic=True)
+    np.testing.assert_allclose(policy.act(rows, deterministic=True).action.continuous, wanted, atol=1e-5)
+    row = np.repeat(rows[:1], 20_000, 0)
+    deviation = policy.act(row).action.continuous.std(0)
+    np.testing.assert_allclose(deviation, model.predict(row)[0].std(0), rtol=0.05)
+
+
 def test_statistics_become_a_runs_own(capsys: pytest.CaptureFixture[str]) -> None:
     made = agent(Path("actor.pt"))
     mean, var = np.linspace(-1, 1, 8), np.linspace(0.5, 2, 8)

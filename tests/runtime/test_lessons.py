@@ -125,6 +125,20 @@ def test_a_lesson_that_is_done_by_what_groups_received() -> None:
     assert not ball.episodes.group_reward_buffer
 
 
+def test_group_rewards_of_agents_without_groups_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    rig, ball, grouped = Rig(measure=Measure.GROUP_REWARD), FakeTrainer([]), FakeTrainer([], [1.0])
+    ball.episodes.num_episodes = 9
+    rig.update(Ball=ball)
+    grouped.episodes.num_episodes, grouped.episodes.has_groups = 100, True
+    rig.update(Ball=grouped)
+    assert not caplog.text
+    ball.episodes.num_episodes = 10
+    for _ in range(2):
+        rig.update(Ball=ball, Other=ball)
+    assert caplog.text.count("A lesson waits for group rewards of behavior 'Ball'") == 1
+    assert len(caplog.records) == 1
+
+
 def test_nothing_is_sent_or_cleared_in_the_last_lesson() -> None:
     rig = Rig({"mass": 1})
     ball = FakeTrainer([20.0])

@@ -10,7 +10,7 @@ from typing import Final
 import onnx
 from onnx import helper, numpy_helper
 
-from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError, ExportError, first_line
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.export import contract
 from trajtrainer.export.evaluate import graph_inputs
@@ -68,7 +68,7 @@ def _obstacles(model: onnx.ModelProto | None) -> Iterator[str]:
     for values in (graph_inputs(model),):
         if len(values) == 1 and not len(values[0].type.tensor_type.shape.dim) >= 2:
             yield f"its input {values[0].name!r} has no batch of observations as its first dimension"
-    opset = max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
+    opset = _opset(model)
     if not contract.MIN_OPSET <= opset <= contract.MAX_OPSET:
         yield f"its opset is {opset}; Unity imports {contract.MIN_OPSET} to {contract.MAX_OPSET}"
     foreign = {f"{node.domain}.{node.op_type}" for node in model.graph.node if node.domain not in _STANDARD_DOMAINS}
@@ -78,6 +78,10 @@ def _obstacles(model: onnx.ModelProto | None) -> Iterator[str]:
         yield "it has sparse weights, which Unity does not take"
     if any(_is_elsewhere(tensor) for tensor in _tensors(model)):
         yield "its weights are in a second file. Export them with the model"
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -156,13 +160,15 @@ def for_unity(found: ForeignModel, sensors: Sensors, spec: BehaviorSpec) -> onnx
     """Return the model as Unity loads it.
 
     Raises:
-        ExportError: Unity would not run it.
+        ExportError: Unity would not run it, or it is damaged.
     """
-    (opset,) = {entry.version for entry in found.model.opset_import if entry.domain in _STANDARD_DOMAINS}
     actions = spec.action_spec
     head = _Actions(found.told, int(actions.continuous_size), tuple(map(int, actions.discrete_branches)))
-    graph = GraphBuilder(opset, sensors)
-    draw_into(graph, _Policy(_Network(found.model, sensors), head), spec)
-    model = graph.build("policy")
+    graph = GraphBuilder(_opset(found.model), sensors)
+    try:
+        draw_into(graph, _Policy(_Network(found.model, sensors), head), spec)
+        model = graph.build("policy")
+    except Exception as error:  # damaged weights and attributes make the package for ONNX raise anything
+        raise ExportError(f"The model is damaged: {first_line(error)}.") from error
     check_model(model)
     return model

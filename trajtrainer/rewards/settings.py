@@ -30,7 +30,7 @@ class NoveltySettings(TrainedSignalSettings):
         normalize: divide the reward by the running standard deviation of its discounted sums, so that ``strength``
             means the same in every task. Not in ML-Agents.
         episodic_bonus: size of the cells in which the states of an episode are counted; the reward is multiplied by 1 /
-            sqrt(count). Not with ``sac``. Not in ML-Agents.
+            sqrt(count). Not with ``sac`` and ``xqc``. Not in ML-Agents.
     """
 
     normalize: bool = field(default=False, metadata=OURS)

@@ -95,6 +95,12 @@ def import_policy(wishes: Wishes, settings: RunSettings) -> int:
             _write(found, told, seen, wishes, settings)
     except MisfitError as error:
         raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {error}.") from error
+    if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
+        logger.warning(
+            "%s does not say whether its observations were normalized ahead of the network (VecNormalize, "
+            "NormalizeObservation). They are taken as they are. If they were, give --statistics.",
+            wishes.file,
+        )
     _tell_order(seen.spec)
     logger.info("Wrote %s.", wishes.output)
     return 0
@@ -103,17 +109,10 @@ def import_policy(wishes: Wishes, settings: RunSettings) -> int:
 def _write(policy: ForeignPolicy, told: Told, seen: Seen, wishes: Wishes, settings: RunSettings) -> None:
     actor = fitted_actor(policy, told, seen.spec)
     logger.info("%s is a %s, after %d steps.", wishes.file, policy.trainer, policy.step)
-    statistics = policy.statistics or told.statistics
-    if statistics is None:
-        logger.warning(
-            "%s does not say whether its observations were normalized (VecNormalize). They are taken as they are; if "
-            "they were, give --statistics.",
-            wishes.file,
-        )
     if not wishes.wants_run:
         export_policy(actor, seen.spec, wishes.output)
         return
-    own, trainer = own_actor(policy, actor, statistics, seen.spec)
+    own, trainer = own_actor(policy, actor, policy.statistics or told.statistics, seen.spec)
     write_run(wishes.output, seen.name, policy, own, trainer, settings)
 
 

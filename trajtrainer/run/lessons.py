@@ -11,6 +11,9 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.rundir.status import TrainingStatus
 
+# Episodes after which a behavior without any group has none.
+_ENOUGH_EPISODES = 10
+
 logger = logging.getLogger(__name__)
 
 
@@ -31,6 +34,7 @@ class LessonKeeper:
         self.curriculum = curriculum
         self._environment = environment
         self._status = status
+        self._without_groups: set[str] = set()  # which was told
         self._note_lessons()
 
     def reset_environment(self) -> None:
@@ -63,6 +67,7 @@ class LessonKeeper:
         }
         change = self.curriculum.advance(progress)
         if not change.advanced:
+            self._warn_of_groups(behaviors)
             return False
         self._note_lessons()
         for behavior in behaviors.values():
@@ -74,6 +79,19 @@ class LessonKeeper:
         elif self._environment is not None:
             self._environment.set_parameters(self.curriculum.samplers)
         return True
+
+    def _warn_of_groups(self, behaviors: Mapping[str, Behavior]) -> None:
+        for name in (self.curriculum.awaits_groups_of & behaviors.keys()) - self._without_groups:
+            episodes = behaviors[name].episodes
+            if episodes.num_episodes >= _ENOUGH_EPISODES and not episodes.has_groups:
+                self._without_groups.add(name)
+                logger.warning(
+                    "A lesson waits for group rewards of behavior %r (measure: group_reward), but none of its %d "
+                    "episodes so far was in a group, so that it does not end. Register the agents with a group in "
+                    "Unity, or take measure: reward.",
+                    name,
+                    episodes.num_episodes,
+                )
 
     def _note_lessons(self) -> None:
         for name, number in self.curriculum.lesson_numbers.items():

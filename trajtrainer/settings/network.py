@@ -111,9 +111,10 @@ class NetworkSettings:
             learning rate of 2e-5 (HalfCheetah) they learnt faster.
         clip_obs: limit of normalised observations (``normalize: true``). 5 to 10: where rare large values matter, more.
         clip_actions: raw continuous actions are limited to plus and minus this, and divided by it. 1 where the action
-            is what the policy's Gaussian gives, as in Stable-Baselines3; 3 is that of ML-Agents. Not with ``sac``.
+            is what the policy's Gaussian gives, as in Stable-Baselines3; 3 is that of ML-Agents. Not with ``sac``
+            and ``xqc``.
         log_std_init: logarithm of the first standard deviation of raw continuous actions. Below 0 where full actions
-            end episodes at once (-2 in MuJoCo's tasks). Not with ``sac``, but for its ``use_sde``.
+            end episodes at once (-2 in MuJoCo's tasks). Not with ``sac`` and ``xqc``, but for ``use_sde``.
         use_sde: generalised state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
             function of the state that is drawn now and then, so that actions do not jitter. For robots and motors.
         sde_sample_freq: steps after which that function is drawn anew; -1: with every new policy.

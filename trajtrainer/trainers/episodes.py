@@ -86,6 +86,7 @@ class EpisodeRecord:
         reward_buffer: rewards of the newest episodes, as many as the curriculum looks at, since its last lesson change.
         group_reward_buffer: the same of what groups received, one entry for each member that ended with its group.
             Where the algorithm does not need groups, members that ended earlier have entries, too.
+        has_groups: whether any episode in this process was that of a member of a group.
         summary: the mean return of the newest summary with an episode, since the last lesson change; None before it.
         num_episodes: how many episodes have ended in this process.
         num_total: the same with those of the runs that this one resumes.
@@ -96,6 +97,7 @@ class EpisodeRecord:
     def __init__(self, reporter: StatsReporter) -> None:
         self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
         self.group_reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
+        self.has_groups = False
         self.summary: MeanReturn | None = None
         self.num_episodes = self.num_total = 0
         self.returns_since_update: list[float] = []
@@ -135,9 +137,16 @@ class EpisodeRecord:
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return
+        # What groups received of which these are the last members; those that ended earlier do not count.
+        counts = packed["group"][packed.offset[1:] - 1] > 0
+        self.has_groups |= bool(counts.any())
+        if packed.groups is not None:
+            counts &= packed.groups.all_done
+        of_groups = finished[-1][counts[packed.ended]]
         returns, with_groups = finished[0].tolist(), (finished[0] + finished[-1]).tolist()
         with self._lock:
             self.reward_buffer.extend(returns)
+            self.group_reward_buffer.extend(of_groups.tolist())
             self._since_summary += with_groups
             self._total += math.fsum(with_groups)
             self._count += len(with_groups)
@@ -147,13 +156,6 @@ class EpisodeRecord:
         self._reporter.add_many("Environment/Cumulative Reward", finished[0], Aggregation.HISTOGRAM)
         for title, sums in zip(titles, finished[1 : 1 + len(titles)], strict=True):
             self._reporter.add_many(f"Policy/{title} Reward", sums)
-        # What groups received of which these are the last members; those that ended earlier do not count.
-        counts = packed["group"][packed.offset[1:] - 1] > 0
-        if packed.groups is not None:
-            counts &= packed.groups.all_done
-        of_groups = finished[-1][counts[packed.ended]]
-        with self._lock:
-            self.group_reward_buffer.extend(of_groups.tolist())
         if packed.groups is not None and len(of_groups):
             self._reporter.add_many("Environment/Group Cumulative Reward", of_groups, Aggregation.HISTOGRAM)
 
