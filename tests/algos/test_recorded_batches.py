@@ -12,6 +12,7 @@ import torch
 
 from tests.algos.recorded import recording
 from tests.nn.specs import behavior, camera, network, vector
+from tests.runtime.runs import behaviors_settings, learn
 from tests.trainers.rig import OffPolicyRig, Trajectory, vector_spec
 from trajtrainer.algos.off_policy import ReplayBatches
 from trajtrainer.algos.sac.settings import SACHyperparameters
@@ -160,6 +161,16 @@ def test_an_archive_does_as_well(tmp_path: Path) -> None:
     numbers = np.arange(other.num_steps)
     for name, column in other.sample(numbers).rows.items():
         np.testing.assert_array_equal(found.sample(numbers).rows[name], column)
+
+
+def test_a_run_learns_from_a_recording_and_goes_on(tmp_path: Path) -> None:
+    hyper = {"batch_size": 32, "buffer_init_steps": 50, "demonstrations": {"demo_path": str(PENDULUM)}}
+    settings = {"trainer_type": "sac", "hyperparameters": hyper, "summary_freq": 100, "max_steps": 200}
+    for steps, how in ((200, "--seed=1"), (450, "--resume")):
+        given = behaviors_settings(**{"Pendulum-v1": settings | {"max_steps": steps}})
+        run = learn(tmp_path, given, "--env=gym:Pendulum-v1", how)
+        assert run.exit_code == 0, run.output
+    assert [step for step, _ in run.scalars("Pendulum-v1")["Losses/Q1 Loss"]][-1] > 200
 
 
 def test_recordings_of_other_agents_are_refused() -> None:
