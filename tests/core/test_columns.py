@@ -105,5 +105,6 @@ def test_a_new_column_is_one_line_and_comes_to_the_learner(
     for minibatch in seen:
         numbers = minibatch["entropy"].int().tolist()
         assert len(numbers) == len(minibatch) == 16
-        observed = minibatch.obs[0].argmax(1).tolist()
+        seen_there = minibatch.obs[0] if minibatch.encoded is None else minibatch.encoded
+        observed = seen_there.argmax(1).tolist()
         assert [positions[number] for number in numbers] == observed, "each row has that of its own decision"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -61,6 +62,7 @@ class Numbered(gymnasium.Env[Any, Any]):
     Args:
         folder: of the counts.
         seed: of the light.
+        copies: how many have to be there before the first step, so that no actor is done before another has begun.
 
     Attributes:
         seed: the same.
@@ -72,12 +74,13 @@ class Numbered(gymnasium.Env[Any, Any]):
     threads: ClassVar[set[threading.Thread]] = set()
     num_open: ClassVar[int] = 0
 
-    def __init__(self, folder: str, seed: int = 0) -> None:
+    def __init__(self, folder: str, seed: int = 0, copies: int = 1) -> None:
         self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._count = _Count(folder)
         self.seed, self.steps = seed, 0
         self._lights = np.random.default_rng(seed)
+        self._folder, self._copies = Path(folder), copies
         Numbered.num_open += 1
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
@@ -87,6 +90,9 @@ class Numbered(gymnasium.Env[Any, Any]):
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         Numbered.threads.add(threading.current_thread())
+        end_s = time.monotonic() + 30.0
+        while not self._count.made and len(list(self._folder.iterdir())) < self._copies and time.monotonic() < end_s:
+            time.sleep(0.02)
         self._count.add()
         self.steps += 1
         reward = float(action == (self._light > 0))

@@ -316,7 +316,8 @@ def test_two_actors_collect_for_one_learner(
 ) -> None:
     at_updates(monkeypatch, "ppo", learned)
     epochs: list[trajtrainer.EpochStats] = []
-    result = learn(tmp_path, settings("ppo", 5000) | {"actors": actors}, on_epoch=epochs.append)
+    environment = {"folder": str(learned.folder), "copies": 2 * ENVS}
+    result = learn(tmp_path, settings("ppo", 5000) | {"actors": actors}, env_args=environment, on_epoch=epochs.append)
     behavior = result.behaviors["Numbered"]
     assert 5000 < behavior.steps == sum(epoch.steps for epoch in epochs)
     most = (1 + MAX_LAG) * (BUFFER + 1)  # that acting may be ahead by

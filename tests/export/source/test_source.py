@@ -33,7 +33,7 @@ FEW = {
     "Hybrid of ppo Hybrid",
     "Memory of ppo Memory",
     "Sorter of sac Sorter",
-    "Hybrid of sac Hybrid",
+    "Hybrid of imitation Hybrid",
     "Match3 of sac Match3",
     "GridWorld of sac GridWorld",
 }
