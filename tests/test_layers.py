@@ -23,7 +23,7 @@ LAYERS: list[list[set[str]]] = [
     [{"__main__"}],
     [{"cli"}],
     [{"search"}, {"hub"}, {"page"}],
-    [{"tournament"}, {"report"}],
+    [{"tournament"}, {"report"}, {"verify"}],
     [{"run"}, {"testing"}],
     [{"actors"}],
     [{"evaluation"}, {"foreign"}],

@@ -113,6 +113,11 @@ COMMANDS: tuple[Command, ...] = (
         "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."
     ),
     Command(
+        "verify",
+        "trajtrainer.cli.verify",
+        "Tell whether a game acts as its policy does in training, by a recording of it (.demo) and, if not, why.",
+    ),
+    Command(
         "evaluate",
         "trajtrainer.cli.evaluate",
         "Tell how good trained models are: play episodes, and compare them. Nothing is trained, and nothing is written "

@@ -39,12 +39,13 @@ class Piece(NamedTuple):
     after: Columns[NDArray[Any]]
 
 
-def pieces(file: DemoFile, *, decode: bool = True) -> Iterator[Piece]:
+def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) -> Iterator[Piece]:
     """Yield all steps of a file. The last trajectory may be cut off.
 
     Args:
         file: where they stand.
         decode: as of ``DemoFile.records``.
+        allow_chosen: whether masks allow what was done, even where the recorded ones forbid it.
 
     Raises:
         DemonstrationError: one is damaged, does not fit the first, or has no action.
@@ -57,6 +58,8 @@ def pieces(file: DemoFile, *, decode: bool = True) -> Iterator[Piece]:
         rows = np.flatnonzero(~joined["done"][:-1])
         _check_acted(file, joined, rows, num_before - (last is not None))
         steps = _steps(file, joined, rows)
+        if allow_chosen:
+            _allow_chosen(steps, file)
         ends = np.flatnonzero(steps["done"]) + 1
         yield Piece(steps, ends, joined.take(rows[ends - 1] + 1))
         if len(rows):
@@ -127,12 +130,15 @@ def _steps(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int6
         {name: column.take(rows + delays.get(name, 0), axis=0) for name, column in records.items() if name != ACTED}
     )
     steps["interrupted"][:] &= steps["done"]
+    return steps
+
+
+def _allow_chosen(steps: Columns[NDArray[Any]], file: DemoFile) -> None:
     # Unity lets a heuristic do what is forbidden. What was done is nothing that a policy must not learn.
     begin = 0
     for branch, size in enumerate(file.behavior.spec.action_spec.discrete_branches):
-        steps["mask"][np.arange(len(rows)), begin + steps["discrete"][:, branch]] = False
+        steps["mask"][np.arange(len(steps)), begin + steps["discrete"][:, branch]] = False
         begin += size
-    return steps
 
 
 def _check_acted(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int64], num_before: int) -> None:

@@ -197,7 +197,12 @@ def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
         yield f"it lacks {' and '.join(wanted)}, as older ones do; leave --deterministic out"
 
 
-def _session(path: Path, seed: int) -> Any:
+def open_session(model: onnx.ModelProto, path: Path) -> Any:
+    """Return an ``InferenceSession`` of a model, on one core.
+
+    Raises:
+        SettingsError: the package onnxruntime is missing; ``path`` is the model's, for the message.
+    """
     try:
         import onnxruntime
     except ImportError as error:
@@ -205,13 +210,17 @@ def _session(path: Path, seed: int) -> Any:
             f"To act with {path} the package onnxruntime is needed, which is not installed. Install it with: pip "
             "install 'trajtrainer[onnx]'."
         ) from error
-    model = onnx.load(str(path), load_external_data=False)
-    _seed(model, seed)
     options = onnxruntime.SessionOptions()
     # As torch: further threads slow small networks down as soon as anything else runs.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _session(path: Path, seed: int) -> Any:
+    model = onnx.load(str(path), load_external_data=False)
+    _seed(model, seed)
+    return open_session(model, path)
 
 
 def _seed(model: onnx.ModelProto, seed: int) -> None:

@@ -1,0 +1,166 @@
+"""``trajtrainer verify MODEL --demo FILE``: whether a game acts as its policy does in training, and why not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trajtrainer.cli.console import console, count_of
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.printable import counted, one_line, printable
+
+if TYPE_CHECKING:
+    from trajtrainer.verify.explain import Outcome, Verdict
+    from trajtrainer.verify.verify import Verification
+
+_BAD_INPUT = 2
+_EITHER = "either"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="the policy that the game should have: an .onnx, a .pt file, the folder of a run or of one of its "
+        "behaviors, or a run id (the newest checkpoint; the best with @best behind it)",
+    )
+    parser.add_argument(
+        "--demo",
+        metavar="FILE.demo",
+        nargs="+",
+        required=True,
+        help="what the game recorded while the policy acted (Demonstration Recorder), or folders of such files",
+    )
+    parser.add_argument(
+        "--run", metavar="RUN", help="compare with the sensors and the other checkpoints of this run, too"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        type=Path,
+        help="compare the policy as source code (.h, .c, .cs, .mjs, .js of export --to) with the model, too: it is "
+        "compiled with gcc or mcs and run, in a temporary folder",
+    )
+    parser.add_argument("--behavior", metavar="NAME", help="which behavior of a run (default: that of the recording)")
+    parser.add_argument(
+        "--actions",
+        choices=("either", "drawn", "deterministic"),
+        default=_EITHER,
+        help="how the game is meant to act: drawn, or deterministic (Deterministic Inference in Unity). By default "
+        "either is right, and the command says which it is",
+    )
+    parser.add_argument(
+        "--decisions",
+        metavar="N",
+        type=count_of("decisions"),
+        help="use so many decisions at most (default: 2000, fewer with large pictures)",
+    )
+    parser.add_argument(
+        "--raw-image-order",
+        choices=[order.value for order in RawImageOrder],
+        default=RawImageOrder.AUTO.value,
+        help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, which "
+        "finds it out from the images)",
+    )
+    parser.add_argument(
+        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
+    )
+    parser.add_argument("--debug", action="store_true", help="print debug lines, and tracebacks of errors")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print what was found, and return 0 if all agrees, 1 if something differs, 2 for bad input."""
+    try:
+        with console(debug=arguments.debug, to_stderr=True):
+            from trajtrainer.verify.likelihood import Mode  # late: these import what help does not need
+            from trajtrainer.verify.verify import Wishes, verify
+
+            found = verify(
+                Wishes(
+                    model=arguments.model,
+                    demos=tuple(arguments.demo),
+                    run=arguments.run,
+                    against=arguments.against,
+                    behavior=arguments.behavior,
+                    expected=None if arguments.actions == _EITHER else Mode(arguments.actions),
+                    decisions=arguments.decisions,
+                    results=arguments.results_dir,
+                    raw_image_order=RawImageOrder(arguments.raw_image_order),
+                )
+            )
+    except TrajtrainerError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return _BAD_INPUT
+    print("\n".join(map(one_line, format_verification(found, arguments.model, arguments.against))))
+    return 0 if found.agrees else 1
+
+
+def format_verification(found: Verification, model: str, against: Path | None) -> Iterator[str]:
+    """Yield the lines about what was found."""
+    recording = found.recording
+    first = "" if recording.is_whole else "the first "
+    episodes = counted(int(recording.question.starts.sum()), "episode")
+    yield f"{', '.join(map(str, recording.paths))}: {first}{counted(len(recording.actions), 'decision')} of {episodes}"
+    yield from _verdict(found.verdict, f"the game and the model {model}")
+    for cause, text in found.training:
+        yield f"DIFFERENT from training: {cause.value}"
+        yield f"  {text}"
+    for mode, verdict in found.source.items():
+        yield from _verdict(verdict, f"{against} ({mode.value}) and the model {model}")
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def _verdict(verdict: Verdict, who: str) -> Iterator[str]:
+    if verdict.agrees:
+        assert verdict.plain is not None
+        yield f"AGREE: {who}; actions are {verdict.plain.mode.value}"
+        yield f"  {verdict.plain.figures.in_words(verdict.plain.mode)}"
+        return
+    yield f"DIFFERENT: {who}"
+    yield f"  likely cause: {' and '.join(cause.value for cause in verdict.causes)}"
+    best, plain = verdict.best, verdict.plain
+    if best is None:
+        yield from _unexplained(verdict)
+    else:
+        yield from _explained(best, plain, verdict)
+
+
+def _unexplained(verdict: Verdict) -> Iterator[str]:
+    from trajtrainer.verify.explain import RELATED
+
+    assert verdict.plain is not None
+    yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
+    yield f"  None of {verdict.num_tried} changes explains the recorded actions. Either the game has another model, or"
+    yield "  something else acted, such as a player or a heuristic."
+    like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model of another training"
+    yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, as of {like}."
+    yield "  Look at the Model field of Behavior Parameters. --run RUN compares with all checkpoints of a run."
+
+
+def _explained(best: Outcome, plain: Outcome | None, verdict: Verdict) -> Iterator[str]:
+    if best.changes:
+        for change in best.changes:
+            yield f"  {change.text}"
+    else:
+        yield (
+            "  The actions are drawn, and not the most likely ones."
+            if best.mode.value == "drawn"
+            else "  The actions are the most likely ones (Deterministic Inference), and not drawn."
+        )
+    before = "the model cannot take what was recorded" if plain is None else plain.figures.in_words(best.mode)
+    yield f"  before: {before}"
+    yield f"  after:  {best.figures.in_words(best.mode)}"
+    if verdict.is_partial:
+        yield "  This explains most of the difference, not all of it."
+    if verdict.as_good:
+        others = [change.text for outcome in verdict.as_good[:3] for change in outcome.changes]
+        yield f"  As good an explanation: {' '.join(others)}"
+    for change in best.changes:
+        if change.advice:
+            yield f"  {change.advice}"
