@@ -12,6 +12,7 @@ import torch
 from tests.nn.specs import behavior, camera, vector
 from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.convert import read_file, settle
@@ -44,7 +45,7 @@ _OTHERS: dict[str, tuple[int, int, tuple[int, ...]]] = {
 }
 
 
-def spec_of(name: str) -> BehaviorSpec:
+def spec_of(name: str, network: NetworkSettings) -> BehaviorSpec:
     """What the agents of a configuration's behavior see and do."""
     if name in _OTHERS:
         size, continuous, branches = _OTHERS[name]
@@ -54,7 +55,9 @@ def spec_of(name: str) -> BehaviorSpec:
     if name == "player":
         return behavior([camera(2, 6, 7)], 0, (7,))
     for simulation, kind in SIMULATIONS.items():
-        made: Any = kind.create(kind.options(), np.random.default_rng(0), EnvironmentParameters())
+        options: Any = kind.options
+        more = {"velocity": True} if network.critic_only and simulation == name else {}
+        made: Any = kind.create(options(**more), np.random.default_rng(0), EnvironmentParameters())
         for role, part in getattr(made, "roles", {simulation: made}).items():
             if name == role.partition("?")[0]:
                 spec: BehaviorSpec = part.spec
@@ -62,25 +65,27 @@ def spec_of(name: str) -> BehaviorSpec:
     raise KeyError(name)
 
 
-def shipped() -> Iterator[tuple[str, BehaviorSpec, NetworkSettings, bool]]:
-    """Yields name, spec, network and whether it is SAC's; each combination once."""
+def shipped() -> Iterator[tuple[str, BehaviorSpec, NetworkSettings, dict[str, bool]]]:
+    """Yields name, spec, network and what is different for SAC and XQC; each combination once."""
     seen = set()
     for path in sorted(_CONFIG.rglob("*.yaml")):
         for name, settings in settle(*read_file(path)).behaviors.items():
             network = settings.network_settings
             hyper = settings.hyperparameters
             sac = isinstance(hyper, SACHyperparameters) or getattr(hyper, "policy", None) is PolicyKind.SAC
-            spec = spec_of(name)
-            key = (str(spec), str(network), sac)
+            spec = spec_of(name, network)
+            kind = {"conditional_sigma": sac, "tanh_squash": sac}
+            kind["batch_norm"] = isinstance(hyper, XQCHyperparameters)
+            key = (str(spec), str(network), str(kind))
             if key not in seen:
                 seen.add(key)
-                yield f"{name} of {path.parent.name} {path.stem}", spec, network, sac
+                yield f"{name} of {path.parent.name} {path.stem}", spec, network, kind
 
 
-def make(spec: BehaviorSpec, network: NetworkSettings, sac: bool) -> Actor:
+def make(spec: BehaviorSpec, network: NetworkSettings, kind: dict[str, bool]) -> Actor:
     """An actor whose biases, sigmas and normalizers are not what they begin as."""
     generator = torch.Generator().manual_seed(5)
-    actor = Actor(spec, network, conditional_sigma=sac, tanh_squash=sac)
+    actor = Actor(spec, network, **kind)
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(torch.empty_like(parameter).normal_(0.0, 0.02, generator=generator))

@@ -73,9 +73,9 @@ def test_every_kind_of_network(tmp_path: Path, language: str) -> None:
 def test_the_shipped_configurations(tmp_path: Path, language: str, request: pytest.FixtureRequest) -> None:
     all_of_them = request.config.getoption("--all-exports")
     policies = {}
-    for name, spec, network, sac in shipped():
+    for name, spec, network, kind in shipped():
         if all_of_them or name in FEW:
-            actor = make(spec, network, sac)
+            actor = make(spec, network, kind)
             has_pictures = any(observation_kind(each) is ObservationKind.VISUAL for each in spec.observation_specs)
             rows = 20 if has_pictures else 10_000 if language == "c" else 500
             policies[name] = (actor, ask(actor, rows if all_of_them else max(2, rows // 50)))
