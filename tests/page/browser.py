@@ -108,7 +108,8 @@ class Browser:
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
 
     def press(self, expression: str) -> None:
-        """Click an element as a person does: where it is seen."""
+        """Click an element as a person does: once it is there, where it is seen."""
+        self.wait_for(f"!!({expression})")
         x, y = self.run(
             f"(() => {{ const element = {expression}; element.scrollIntoView({{ block: 'center' }}); "
             "const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
