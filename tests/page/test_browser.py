@@ -284,6 +284,7 @@ def test_the_button_stops_the_run_that_is_at_work(browser: browser_module.Browse
             browser.wait_for("document.querySelector('.head h2')?.innerText === 'ball'")
             assert browser.run("document.querySelector('.stop').innerText") == "Stop", "that click was another run's"
             browser.click(".stop")
+            browser.wait_for("document.querySelector('.stop').innerText === 'Save and stop?'")
             browser.click(".stop")
             browser.wait_for("document.querySelector('.head').innerText.includes('stopping')")
             assert folder.take_stop()
