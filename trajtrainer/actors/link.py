@@ -162,7 +162,7 @@ class BehaviorLink:
             self._post(number, messages.Allowance(self.name))
 
     def lend(self, number: int) -> None:
-        """Let an actor collect what only others may that wait for other behaviors."""
+        """Let an actor also collect the rows of actors that wait for another behavior."""
         self._allow(self.pacing.lend(number))
 
     def remove_actor(self, number: int) -> None:

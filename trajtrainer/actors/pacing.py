@@ -4,8 +4,9 @@ The base class limits nothing: one loop acts once and then checks whether the le
 a learner there is nothing to wait for. With ``InTurn`` one actor and the learner wait for each other. ``Shared`` raises
 limits as rows are learned from, ``ByUpdates`` as updates use them up.
 
-An actor steps all its behaviors together, so with several of them each may wait for rows that only an actor may collect
-that has used up its part of another. No pacing can see that alone: the pool does, and calls ``lend``.
+An actor steps all its behaviors together. So with several behaviors, each may need rows that belong to an actor which
+has used up its part of another behavior, and nothing moves. No single pacing can see that: the pool does, and calls
+``lend``.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Pacing:
         return False
 
     def lend(self, actor: int) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
-        """Let an actor collect all that is left, the parts of others included, which wait for other behaviors."""
+        """Let an actor collect all that is left, including the parts of actors that wait for another behavior."""
         return iter(())
 
     def relax(self) -> None:

@@ -186,7 +186,7 @@ class ActorPool:
             self._lend()
 
     def _lend(self) -> None:
-        """Resolve a deadlock between behaviors: every actor has used up its part of one, and none is used up."""
+        """Resolve a deadlock: every actor waits at the limit of some behavior, and no behavior is used up."""
         links = self.links.values()
         working = [member.number for member in self.members if member.phase is Phase.WORKING]
         wait = all(
@@ -206,7 +206,7 @@ class ActorPool:
     def finish(self) -> None:
         """Give the trainers everything that has come, even what the pacing still holds back: the run ends."""
         if self.transport.runs_meanwhile:
-            with suppress(EnvironmentFaultError):  # of an actor that nobody needs any more
+            with suppress(EnvironmentFaultError):  # an actor that fails now is no longer needed
                 self.transport.poll(0.0, self._take)
         for link in self.links.values():
             link.feed(everything=True)

@@ -29,12 +29,12 @@ _DISTRIBUTION = (
 
 
 def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Acts | None:
-    """Return the expert or teacher that a behaviour's settings name; None where they name none.
+    """Return the expert or teacher that a behavior's settings name; None where they name none.
 
     Args:
         run: settings of the run.
-        name: of the behaviour.
-        settings: of the behaviour.
+        name: of the behavior.
+        settings: of the behavior.
         spec: of its agents, with all sensors.
 
     Raises:
@@ -68,7 +68,7 @@ def check_experts(settings: RunSettings) -> None:
 def _find(
     run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
 ) -> tuple[Acts | None, list[str]]:
-    """Return a behaviour's expert and what is wrong with it; without a spec only the latter, as far as it shows."""
+    """Return a behavior's expert and what is wrong with it; without a spec only the latter, as far as it shows."""
     hyper, place = settings.hyperparameters, f"behaviors.{name}.hyperparameters"
     expert: Acts | None = None
     faults = []

@@ -92,9 +92,9 @@ class TrainerSettings:
 
     Attributes:
         trainer_type: the algorithm. ``ppo`` is steady and fast; ``sac`` needs fewer steps and more time for each, so it
-            suits slow environments; ``xqc`` needs fewest steps and most time; ``poca`` is for groups that share a
-            reward; ``bc`` and ``iql`` learn from recordings alone, ``dagger`` from an expert. Installed packages may
-            have more.
+            suits slow environments; ``xqc`` often needs fewer steps still, and more time; ``poca`` is for groups that
+            share a reward; ``bc`` and ``iql`` learn from recordings alone, ``dagger`` from an expert. Installed
+            packages may have more.
         hyperparameters: of the algorithm; see below.
         checkpoint_interval: steps between two checkpoints. What a kill may cost.
         network_settings: shape of the policy and of its critic.

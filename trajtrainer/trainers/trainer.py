@@ -92,7 +92,7 @@ class Trainer:
     """Drain the experience channel, count, reward, hand over to the algorithm, publish its policy.
 
     ``advance`` may be called from another thread than the one that acts. What the acting side reads (``clock``,
-    ``episodes``) is replaced or appended to, never left half-written; it writes only ``end`` and ``begin_lesson``.
+    ``episodes``) is replaced or appended to, never left half-written. It only calls ``end`` and ``begin_lesson``.
 
     Attributes:
         context: of the behavior.

@@ -28,7 +28,7 @@ class CloningHyperparameters(Hyperparameters):
 
     Attributes:
         weight_decay: L2 penalty of Adam. Above 0 where the validation loss rises while the loss falls.
-        policy: the kind of continuous actions. ``ppo``: a Gaussian whose standard deviation is one learnt vector;
+        policy: the kind of continuous actions. ``ppo``: a Gaussian whose standard deviation is one learned vector;
             ``sac``: squashed by tanh, the standard deviation depends on the state. That of the trainer that goes on
             with it.
         min_std: the least standard deviation of a policy of PPO's kind, where actions go from -1 to 1.
@@ -46,7 +46,7 @@ class OfflineHyperparameters(CloningHyperparameters):
     """What all trainers have that learn from a data set.
 
     Attributes:
-        validation_fraction: part of the data set that is not learnt from, but tells how well what was not seen is
+        validation_fraction: part of the data set that is not learned from, but tells how well what was not seen is
             predicted.
     """
 
@@ -55,7 +55,7 @@ class OfflineHyperparameters(CloningHyperparameters):
 
 @frozen
 class BCHyperparameters(OfflineHyperparameters):
-    """Behavioural cloning from a data set alone.
+    """Behavioral cloning from a data set alone.
 
     Attributes:
         teacher: a run or a checkpoint. Its distribution over actions is learned on the recorded observations, and the

@@ -73,9 +73,9 @@ class Offline(Algorithm):
         context, hyper = self.context, self.hyper
         memory = context.settings.network_settings.memory
         length = self._length = 1 if memory is None else memory.sequence_length
-        learnt, apart = held_out(packed, hyper.validation_fraction, context.draws_seed)
+        learned, apart = held_out(packed, hyper.validation_fraction, context.draws_seed)
         more = (lambda: self._outcomes(packed, rewards)) if self.needs_next else None
-        self._rows = DatasetRows(packed, learnt, sequence_length=length, device=context.device, more=more)
+        self._rows = DatasetRows(packed, learned, sequence_length=length, device=context.device, more=more)
         self._apart = DatasetRows(packed, apart, sequence_length=length, device=context.device)
         if not self._rows.num_steps:
             raise SettingsError(
@@ -90,7 +90,7 @@ class Offline(Algorithm):
         return {}
 
     def _copy_normalization(self) -> None:
-        """Let all networks have the policy's normalisers, which may come from another run."""
+        """Let all networks have the policy's normalizers, which may come from another run."""
         for network in self.networks.values():
             if isinstance(network, ValueNetwork):
                 network.body.copy_normalization(self.actor.body)

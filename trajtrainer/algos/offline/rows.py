@@ -25,7 +25,7 @@ from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 
-_LEARNT_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
+_LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
 # Minibatches are gathered together, which costs little per minibatch then, up to so much memory.
 _MAX_BYTES = 1 << 25
 _MIX = 0x9E3779B97F4A7C15
@@ -68,7 +68,7 @@ class DatasetRows:
         self._length = sequence_length
         self._device = device
         self._more = None if more is None else more()
-        self._names = [name for name in _LEARNT_FROM if name in packed.steps]
+        self._names = [name for name in _LEARNED_FROM if name in packed.steps]
         lengths = parts.stop - parts.start
         counts = -(-lengths // sequence_length)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -190,8 +190,8 @@ def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[Parts, Pa
     order = torch.randperm(packed.num_trajectories, generator=torch.Generator().manual_seed(seed)).numpy()
     steps = np.cumsum(packed.lengths[order], dtype=np.int64)
     count = int(np.searchsorted(steps, fraction * len(packed), side="left")) + 1 if fraction > 0 else 0
-    learnt, apart = np.sort(order[count:]), np.sort(order[:count])
-    return Parts(start[learnt], stop[learnt]), Parts(start[apart], stop[apart])
+    learned, apart = np.sort(order[count:]), np.sort(order[:count])
+    return Parts(start[learned], stop[learned]), Parts(start[apart], stop[apart])
 
 
 def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:

@@ -33,8 +33,8 @@ class SACHyperparameters(Hyperparameters):
         learning_starts: steps for which actions are drawn evenly, ahead of the first update, as in Stable-Baselines3.
             100 to 10,000: experience of everything. 0: the policy acts from the start. With ``buffer_init_steps`` the
             greater of both counts. Not in ML-Agents.
-        ent_coef: the entropy coefficient, if it is not to be learnt. Where one that follows ``target_entropy`` falls
-            before the reward is found. Left out, it is learnt, from ``init_entcoef`` on. Not in ML-Agents.
+        ent_coef: the entropy coefficient, if it is not to be learned. Where one that follows ``target_entropy`` falls
+            before the reward is found. Left out, it is learned, from ``init_entcoef`` on. Not in ML-Agents.
         target_entropy: what the entropy of the continuous actions is brought to. Left out, minus their number. Higher
             keeps exploring. Not in ML-Agents.
         value_network: learn values of states, too, and the Q networks by them (Haarnoja et al. 2018a). ``false``: the Q
@@ -51,7 +51,7 @@ class SACHyperparameters(Hyperparameters):
         symmetry: the mirror under which the task stays the same: each minibatch has the mirror image of each of its
             steps, too (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
         demonstrations: recorded steps that are part of each batch from the first update on (RLPD; Ball et al. 2023).
-            The critics then have ``layer_norm`` in any case. Without a memory. Not in ML-Agents.
+            SAC's critics then have ``layer_norm`` in any case. Without a memory. Not in ML-Agents.
     """
 
     critic_may_see_more: ClassVar[bool] = True
